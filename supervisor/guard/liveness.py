@@ -122,12 +122,13 @@ def remove_old(found: Path) -> None:
 def let_go() -> None:
     """Of a worker that stops by itself; what its children are still at, the lease decides."""
     global _own
-    if _own is not None:
-        with suppress(OSError):
-            _own.path.unlink()
-        with suppress(OSError):
-            os.close(_own.fd)
-    _own = None
+    own, _own = _own, None
+    if own is None:
+        return
+    with suppress(OSError):
+        own.path.unlink()
+    if own.is_open():  # else its number may be another file's by now
+        os.close(own.fd)
 
 
 def check_own_file() -> None:
@@ -135,16 +136,17 @@ def check_own_file() -> None:
 
     Takes the file away if code of the app has closed it in this process: it proves nothing then.
     """
-    if _own is None:
+    own = _own
+    if own is None:
         return
     with suppress(OSError):
-        facts = _own.path.stat()
-        if os.path.samestat(os.fstat(_own.fd), facts):
+        facts = own.path.stat()
+        if os.path.samestat(os.fstat(own.fd), facts):
             if time.time() - facts.st_mtime > TOUCHED_EACH.total_seconds():
-                os.utime(_own.path)
+                os.utime(own.path)
             return
     with suppress(OSError):
-        _own.path.unlink()
+        own.path.unlink()
 
 
 def directory() -> Path | None:
@@ -193,6 +195,8 @@ def locked(path: Path) -> Iterator[int | None]:
     else:
         yield os.fstat(fd).st_ino
     finally:
+        # A child that the pool has forked meanwhile has the file open as well, and would keep it.
+        fcntl.flock(fd, fcntl.LOCK_UN)
         os.close(fd)
 
 

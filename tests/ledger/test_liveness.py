@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -133,6 +134,38 @@ def test_a_child_that_lives_on_is_a_worker_that_lives(
     assert seen() == []
     os.kill(worker.child, 9)
     assert wait_until(seen) == [worker.run]
+
+
+def test_a_child_that_is_forked_during_a_look_keeps_no_other_witness_from_seeing(
+    hire: Hire, seen: Callable[[], list[str]], directory: Path
+) -> None:
+    worker = hire()
+    worker.kill()
+    [path] = directory.iterdir()
+    with liveness.locked(path):
+        child = os.fork()
+        while not child:
+            signal.pause()
+    try:
+        assert seen() == [worker.run]
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+
+
+def test_a_worker_closes_no_file_of_the_app_in_place_of_its_own(directory: Path) -> None:
+    liveness.hold()
+    [path] = directory.iterdir()
+    [number] = [
+        int(link.name)
+        for link in Path("/proc/self/fd").iterdir()
+        if link.is_symlink() and os.path.realpath(link) == str(path)
+    ]
+    os.close(number)  # as code that makes a daemon does with all of them
+    with Path(os.devnull).open() as devnull:
+        assert devnull.fileno() == number
+        liveness.let_go()
+        assert os.path.samestat(os.fstat(number), Path(os.devnull).stat())
 
 
 def test_a_file_of_another_machine_proves_nothing(
