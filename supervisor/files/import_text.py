@@ -207,28 +207,30 @@ class Written:
 
 def write(header: Sequence[str], items: Iterable[Item]) -> Written:
     """The schedule file for what was found. The same input gives the same text."""
-    written = Written()
-    blocks = [block for item in items for block in _blocks(item, written)]
+    written, taken = Written(), set[str]()
+    blocks = [block for item in items for block in _blocks(item, written, taken)]
     head = "".join(_comment(line, "") for line in header)
     jobs = "jobs:\n" if written.jobs else "jobs: {}\n"
     written.text = f"{head}\n{jobs}" + "\n".join(blocks)
     return written
 
 
-def _blocks(item: Item, written: Written) -> Iterator[str]:
+def _blocks(item: Item, written: Written, taken: set[str]) -> Iterator[str]:
+    """taken: the names of the jobs before it."""
     match item:
         case Remark():
             yield "".join(map(_comment, item.lines))
         case LeftOut():
             yield _left_out(item, written)
         case Found():
-            name = job_name(item.name, written.jobs)
+            name = job_name(item.name, taken)
             values = without_defaults(item.values)
             if fault := fault_of(name, values):
                 original = [f"{key}: {value}" for key, value in values.items()]
                 yield _left_out(LeftOut(item.source, fault, original), written)
                 return
             written.jobs.append(name)
+            taken.add(name)
             yield _found(item, written) + job_text(name, values)
 
 

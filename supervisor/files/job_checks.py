@@ -134,6 +134,8 @@ EXPECTED_OF_KEYS = {
 
 #: Of keys that are lists or mappings.
 EXAMPLES = {
+    "after": "such as [extract, load]",
+    "steps": "such as [{task: proj.extract, priority: 3}]",
     "at": "such as [2026-12-24T18:00:00]",
     "labels": "such as {tenant: acme}",
     "dst": "such as {gap: skip, fold: both}",
@@ -255,7 +257,7 @@ def _settle(
     faults: list[JobFault] = []
     while True:
         try:
-            return JobSpec.model_validate({**_stand_ins(wrong, left), **left}), left, faults
+            return JobSpec.model_validate({**left, **_stand_ins(wrong, left)}), left, faults
         except ValidationError as error:
             reported, before = set(wrong), dict(left)
             for detail in _first_of_each_place(error):
@@ -286,7 +288,7 @@ def _faults_of(key: str, detail: ErrorDetails) -> Iterable[JobFault]:
 def _stand_ins(wrong: set[str], left: Mapping[str, Any]) -> dict[str, Any]:
     """`every` stands for whichever schedule is wrong."""
     lacking = wrong - {"every"}
-    if "steps" in wrong and "task" not in left:
+    if "steps" in wrong and left.get("task") is None:
         lacking |= {"task"}
     if wrong & set(KINDS) and all(left.get(kind) is None for kind in KINDS):
         lacking |= {"every"}

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Iterator, Mapping
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
@@ -176,7 +177,8 @@ def load(
     a problem; with `environ`, a reference
     to a secret that is not there. Raises ScheduleFilesInvalid with every problem of every file.
     """
-    directory, year = path if path.is_dir() else path.parent, year or datetime.now(UTC).year
+    directory = path if os.path.isdir(path) else path.parent  # noqa: PTH112 - it never raises
+    year = year or datetime.now(UTC).year
     if since and (since.prefix, since.year) == (prefix, year) and since.are_calendars_unchanged:
         edited = _Loading(known_tasks, environ, Calendars(directory, year), prefix)
         with suppress(_Enough, ScheduleFilesInvalid, UnusableFile):

@@ -172,6 +172,10 @@ def value(thing: Any) -> str:
 # Jobs that follow others: unknown names and circles.
 
 
+#: Up to this many unknown names get a hint: it takes a search through all jobs.
+MOST_HINTS = 50
+
+
 @dataclass(frozen=True, slots=True)
 class FollowingProblem:
     """What is wrong with `after` of a job; `place` is that of a name in the list."""
@@ -202,6 +206,7 @@ def following_problems(
 def unknown_names(
     specs: Mapping[str, Follows], others: Sequence[str], removed: Collection[str]
 ) -> Iterator[FollowingProblem]:
+    hints: dict[str, str | None] = {}
     for job, spec in specs.items():
         for place, name in enumerate(spec.after):
             if name in removed:
@@ -210,8 +215,10 @@ def unknown_names(
                     job, place, what, "take it out there, or remove both at once"
                 )
             elif name not in specs:
+                if name not in hints and len(hints) < MOST_HINTS:
+                    hints[name] = closest(name, [*specs, *others])
                 what = f"'after': there is no job {name!r}"
-                yield FollowingProblem(job, place, what, closest(name, [*specs, *others]))
+                yield FollowingProblem(job, place, what, hints.get(name))
 
 
 def circles(specs: Mapping[str, Follows]) -> Iterator[FollowingProblem]:

@@ -65,6 +65,12 @@ def inside(faults: Sequence[ItemFault]) -> PydanticCustomError:
     return PydanticCustomError("inside", "{text}", {"text": text, "faults": tuple(faults)})
 
 
+def repeated(items: Sequence[str]) -> list[int]:
+    """The places of items that are the same as an earlier one."""
+    first = {item: place for place, item in reversed(list(enumerate(items)))}
+    return [place for place, item in enumerate(items) if first[item] != place]
+
+
 #: Names end up in Redis keys, metric labels, queue names and run ids ("name@time").
 NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,99}$"
 

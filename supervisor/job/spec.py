@@ -33,6 +33,7 @@ from supervisor.job.fields import (
     check_needed,
     conflict,
     inside,
+    repeated,
 )
 from supervisor.job.notices import Notify, wanted_events
 from supervisor.job.policies import (
@@ -232,10 +233,11 @@ class JobSpec(When):
     @classmethod
     def _others_once_each(cls, after: tuple[str, ...], info: ValidationInfo) -> tuple[str, ...]:
         own = info.data.get("name")
-        faults = [
-            ItemFault((number,), AFTER_ITSELF if name == own else f"{name!r} is there twice")
-            for number, name in enumerate(after)
-            if name == own or name in after[:number]
+        faults = [ItemFault((n,), AFTER_ITSELF) for n, name in enumerate(after) if name == own]
+        faults += [
+            ItemFault((n,), f"{after[n]!r} is there twice")
+            for n in repeated(after)
+            if after[n] != own
         ]
         if faults:
             raise inside(faults)
@@ -303,9 +305,8 @@ class JobSpec(When):
     def _names_differ(self) -> Self:
         labels = [step.label for step in self.steps]
         faults = [
-            ItemFault((number,), f"a second step {label!r}", "give one of them a 'name'")
-            for number, label in enumerate(labels)
-            if label in labels[:number]
+            ItemFault((number,), f"a second step {labels[number]!r}", "give one of them a 'name'")
+            for number in repeated(labels)
         ]
         faults += [
             ItemFault((number,), f"{step.task!r} makes no name", "give the step a 'name'")

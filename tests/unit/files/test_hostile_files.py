@@ -51,6 +51,21 @@ FILES = {
     ),
     "huge arguments": (JOB + f"    args: [{'1,' * 400_000}]\n", "16,384 are allowed"),
     "half references": (JOB + f"    args: ['{'${' * 400_000}']\n", "not a reference"),
+    "many others followed": (
+        f"jobs:\n  j: {{task: t, after: [{each('j{},', 120_000)}]}}\n",
+        "there is no job 'j0'",
+    ),
+    "unknown others followed": (
+        f"jobs:\n  j: {{task: t, after: [{each('joob-{},', 900)}]}}\n"
+        + each("  job-{}: {{task: t}}\n", 9_000),
+        "there is no job 'joob-0'",
+    ),
+    "rules counted for ever": (
+        "defaults: {start_at: 2026-01-01T00:00:00}\njobs:\n"
+        + each("  j{0}: {{task: t, rrule: FREQ=WEEKLY;INTERVAL=900{0};COUNT=100000}}\n", 20)
+        + "  k:\n",
+        "job 'k': is not a mapping",
+    ),
     "long zone": (JOB + f"    timezone: {'x' * 900_000}\n", "unknown time zone"),
 }
 
@@ -179,7 +194,9 @@ def test_no_calendar_is_read_from_outside_of_the_directory(
     assert "a word of the outside" not in str(problem)
 
 
-@pytest.mark.parametrize("path", ["/dev/zero", "/proc/self/mem", "/dev/stdin", "/", "nowhere\n"])
+@pytest.mark.parametrize(
+    "path", ["/dev/zero", "/proc/self/mem", "/dev/stdin", "/", "nowhere\n", "x" * 300]
+)
 def test_a_path_that_is_no_schedule_file_is_told_on_one_line(path: str) -> None:
     done = CliRunner().invoke(main, ["check", path])
     assert done.exit_code in (0, 1)

@@ -552,6 +552,8 @@ def test_circles_are_found_at_once_also_one_behind_another(write: Write) -> None
 
 
 def test_a_missing_task_is_told_at_the_job(write: Write) -> None:
+    (text,) = texts_of(write("jobs:\n  a:\n    task: null\n    every: 1m\n    steps: null\n"))
+    assert text.startswith("5: job 'a': 'steps': null is not a list")
     (text,) = texts_of(write("jobs:\n  a:\n    every: 1m\n"))
     assert text == "2: job 'a': give either 'task' or 'steps' (it has none of them)"
 

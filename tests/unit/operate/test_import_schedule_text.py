@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from supervisor.files.job_checks import KEYS, check_job
 from supervisor.files.yaml_source import read
 from supervisor.job.secrets import resolved
 from supervisor.job.spec import JobSpec
+from tests.waiting import patience
 
 JSON = st.recursive(
     st.none()
@@ -120,6 +122,13 @@ def test_what_is_lost_of_a_job_stands_above_it_and_is_reported() -> None:
 )
 def test_any_text_gives_a_name(text: str, name: str) -> None:
     assert job_name(text) == name
+
+
+def test_thousands_of_one_name_are_written_in_seconds() -> None:
+    began = time.process_time()
+    written = write([], [job() for _ in range(3_000)])
+    assert written.jobs[-1] == "job-3000"
+    assert time.process_time() - began < patience(10)
 
 
 @given(st.lists(st.text(max_size=120) | st.sampled_from(["a", "a-2", "a!", "a" * 100])))
