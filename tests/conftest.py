@@ -153,10 +153,15 @@ def database(server_url: str, number: int) -> str:
 
 def emptied(url: str) -> None:
     """An empty database on a server that has nothing to remember."""
-    ledger = Ledger.open(Settings(redis_url=url))
+    ledger = cleaner(url)
     ledger.client.flushdb()
     ledger.acknowledge_server()
-    ledger.client.close()
+
+
+@cache
+def cleaner(url: str) -> Ledger:
+    """One for each database: most tests begin with an empty one."""
+    return Ledger.open(Settings(redis_url=url))
 
 
 @pytest.fixture

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from supervisor.deploy.embedded import EmbeddedServer
+from supervisor.job.run import RunState
 from tests.acceptance.project import Project
 from tests.acceptance.workers import NEEDED, Workers
 from tests.conftest import DATABASES, database, emptied
@@ -114,8 +115,13 @@ def test_a_task_that_celery_terminates_is_cancelled(workers: Workers) -> None:
         return
     run = workers.trigger("heed")
     workers.start_of(run)
-    workers.project.code(f"team.app.control.revoke({run.id!r}, terminate=True); print(1)")
-    workers.project.run_when(run.id, "cancelled")
+
+    def is_cancelled() -> bool:
+        """A worker that has just come may not hear the first word."""
+        workers.project.code(f"team.app.control.revoke({run.id!r}, terminate=True); print(1)")
+        return workers.project.ledger.run(run.id).state is RunState.CANCELLED
+
+    wait_until(is_cancelled, every=1)
 
 
 def test_sys_exit_and_memory_error_fail_a_run_and_no_worker(workers: Workers) -> None:
@@ -216,7 +222,7 @@ def test_a_run_never_starts_beside_itself_in_one_process(workers: Workers) -> No
 def test_a_greenlet_that_computes_is_told_that_its_lease_was_lost(workers: Workers) -> None:
     if pool_of(workers) != "gevent":
         return
-    run = workers.trigger("spins", 8)
+    run = workers.trigger("spins", 6)
     workers.start_of(run)
     worker = workers.worker_of(run)
     workers.project.run_when(run.id, "succeeded", 40)

@@ -14,7 +14,7 @@ from supervisor.job.spec import JobSpec
 from supervisor.ledger.connection import RedisError
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.replies import Admission, Placement, Refusal, Refused, instant, ms_of
-from supervisor.ledger.requests import RUNS_PER_CALL, Message, PassedOver, RunRequest, Tick
+from supervisor.ledger.requests import Message, PassedOver, RunRequest, Tick
 from supervisor.settings import Settings
 from tests.ledger.jobs import (
     MIDNIGHT,
@@ -201,14 +201,6 @@ def test_admission_that_is_broken_off_leaves_no_reply_behind(ledger: Ledger) -> 
         ledger.admit(ends_early())
     assert [a.job for a in ledger.admit(ticks(specs[-1], 0))] == [specs[-1].name]
     assert ledger.client.get("nothing") is None
-
-
-def test_ticks_keep_their_order_on_a_server_that_forgot_the_functions(ledger: Ledger) -> None:
-    spec = job(ledger, overlap="queue_all", max_waiting=1000)
-    seconds = range(6 * RUNS_PER_CALL)
-    ledger.client.function_flush()
-    placed = [admission.placement for admission in ledger.admit(ticks(spec, *seconds))]
-    assert placed == [Placement.START, *[Placement.WAIT] * (len(seconds) - 1)]
 
 
 def test_runs_of_one_call_get_their_places_in_order(ledger: Ledger) -> None:

@@ -71,15 +71,6 @@ def test_a_job_runs_for_the_time_of_the_run_it_follows(ledger: Ledger, entries: 
     assert ledger.outbox() == [run.id]
 
 
-def test_a_chain_is_followed_to_its_end(ledger: Ledger, entries: Entries) -> None:
-    jobs = loaded(ledger, entries, a={}, b={"after": ["a"]}, c={"after": ["b"]})
-    ran(ledger, jobs["a"], 1)
-    turn(ledger)
-    end(ledger, run_id(jobs["b"], 1))
-    turn(ledger)
-    assert states(ledger, jobs["c"]) == ["queued"]
-
-
 def fan_in(ledger: Ledger, entries: Entries, **keys: Any) -> dict[str, JobSpec]:
     sources = [f"source-{number}" for number in range(50)]
     return loaded(ledger, entries, **{name: {} for name in sources}, all={"after": sources, **keys})
@@ -273,12 +264,6 @@ def test_of_latest_one_tick_waits_at_a_time(ledger: Ledger, entries: Entries) ->
     ran(ledger, jobs["extract"], 2)
     turn(ledger)
     assert states(ledger, jobs["report"])[-1] == "queued"
-
-
-def test_a_held_run_leaves_the_lock_to_others(ledger: Ledger, entries: Entries) -> None:
-    jobs = scheduled(ledger, entries)
-    ledger.admit(ticks(jobs["report"], 1))
-    assert ledger.admit_request(jobs["report"], RunRequest()).placement is Placement.START
 
 
 @pytest.mark.parametrize(

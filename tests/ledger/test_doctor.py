@@ -147,14 +147,6 @@ def test_a_worker_and_a_beat_whose_clocks_are_off_are_told_of(
     ]
 
 
-def test_a_wide_worker_of_a_serial_queue_is_to_note(healthy: Ledger, redis_url: str) -> None:
-    job(healthy, "alone", serial=True)
-    worker_is_there(healthy, "wide@host", queues=("serial.alone",))
-    [found] = said(redis_url)
-    assert (found["check"], found["wrong"]) == ("queues", False)
-    assert found["what"] == "wide@host has 2 processes for the serial queue serial.alone"
-
-
 @pytest.fixture
 def app(redis_url: str) -> Iterator[Celery]:
     made = supervise(Celery("proj", broker=redis_url))

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from supervisor import jobs as at_run_time
 from supervisor.cli import main
 from supervisor.ledger.ledger import Ledger
 from tests.ledger.commands import Supervisor, as_json
@@ -169,10 +168,3 @@ def test_putting_and_removing_take_the_app(file: Path, supervisor: Supervisor) -
     for words in (("put", str(file)), ("remove", "one")):
         refused = supervisor(*words)
         assert (refused.exit_code, "supervisor -A proj" in refused.stderr) == (2, True)
-
-
-def test_who_put_a_job_is_in_its_place(file: Path, supervisor: Supervisor) -> None:
-    supervisor("put", str(file), app=APP)
-    [one] = as_json(supervisor("jobs", "--json", "--prefix", "one"))
-    assert (one["source"], one["labels"]) == (at_run_time.AT_RUN_TIME, {"tenant": "acme"})
-    assert one["place"].startswith("put at 20")

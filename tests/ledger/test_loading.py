@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, KeysView
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -10,7 +9,6 @@ from threading import Event, Thread
 from typing import Any
 
 import pytest
-import structlog
 
 from supervisor.beat import reload as reloading
 from supervisor.beat.entries import Entries
@@ -185,22 +183,6 @@ def test_a_file_that_pauses_a_paused_job_does_not_shorten_its_pause(
     assert (record.paused, record.paused_note, record.paused_until) == (True, None, None)
     assert since and mark.pause == Pause(since.start, None)
     assert ledger.client.zcard(ledger.keys.pauses) == 0
-
-
-def test_the_log_names_some_jobs_of_very_many(
-    ledger: Ledger,
-    entries: Entries,
-    tmp_path: Path,
-    capfd: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    plain = structlog.wrap_logger(structlog.PrintLogger(), [structlog.processors.JSONRenderer()])
-    monkeypatch.setattr(reloading, "log", plain)  # the files are loaded in a child
-    lines = [f"  job-{number:03}: {{task: t, every: 5m}}" for number in range(50)]
-    (tmp_path / "jobs.yaml").write_text("\n".join(["jobs:", *lines]))
-    read_and_load(Reloading(tmp_path, ledger, entries), None)
-    [line] = [line for line in capfd.readouterr().out.splitlines() if "files loaded" in line]
-    assert json.loads(line)["added"][-2:] == ["job-019", "and 30 more"]
 
 
 def test_a_beat_that_loads_files_is_in_the_record(

@@ -11,9 +11,8 @@ import django
 import pytest
 from celery import Celery
 from django.conf import settings as django_settings
-from django.db import connections, models, transaction
+from django.db import connections, transaction
 
-from supervisor.errors import ArgumentsNotJson
 from supervisor.integrations.django import trigger_on_commit
 from supervisor.ledger.ledger import Ledger
 from tests.ledger.shop import NOWHERE, Tasks, nightly, numbers, runs, sent, shop_app
@@ -112,15 +111,6 @@ def test_tasks_are_called_under_the_ids_that_were_returned(app: Celery, ledger: 
         feed = trigger_on_commit(tasks.import_feed, ("a",), shadow="feed")
     assert sent(ledger) == [(mail, [1], {"to": "all"}), (feed, ["a"], {})]
     assert ledger.run(feed).options == {"shadow": "feed"}
-
-
-def test_a_row_as_an_argument_is_refused_at_once(app: Celery) -> None:
-    class Order(models.Model):
-        class Meta:
-            app_label = "shop"
-
-    with pytest.raises(ArgumentsNotJson, match="Order is not JSON"), transaction.atomic():
-        trigger_on_commit("nightly", [Order(id=1)])
 
 
 def test_a_commit_succeeds_without_redis_and_the_next_trigger_has_its_turn(

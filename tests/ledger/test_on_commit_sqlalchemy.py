@@ -30,7 +30,6 @@ from tests.ledger.shop import (
     numbers,
     orders_engine,
     runs,
-    sent,
     shop_app,
 )
 from tests.logged import capture_logs
@@ -66,18 +65,6 @@ def ask(session: Session, app: Celery, ledger: Ledger) -> Ask:
     """Asks the session's transaction, or another's, for a run of the job `nightly`."""
     nightly(ledger)
     return lambda of=session, **keys: trigger_on_commit(of, "nightly", app=app, **keys)
-
-
-def test_a_run_is_triggered_after_the_commit_and_not_before(
-    session: Session, ask: Ask, ledger: Ledger
-) -> None:
-    session.add(Order(number=1))
-    run = ask()
-    session.flush()
-    assert runs(ledger) == []
-    session.commit()
-    assert runs(ledger) == [run]
-    assert [message[0] for message in sent(ledger)] == [run]
 
 
 def test_the_row_is_there_for_others_when_the_trigger_fires(

@@ -3,14 +3,12 @@ from __future__ import annotations
 import json
 import re
 import sys
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
 
-from supervisor.app import completed
 from supervisor.cli import main
 from supervisor.files.job_checks import KEYS, NOT_IN_DEFAULTS
 from supervisor.job.spec import JobSpec
@@ -73,11 +71,6 @@ def test_every_problem_is_a_line_with_its_place(here: Path) -> None:
         "schedules/jobs.yaml:5: job 'b': unknown key 'overlp' (did you mean 'overlap'?)",
     ]
     assert result.stderr == ""
-
-
-def test_one_file_can_be_checked_alone(here: Path) -> None:
-    (here / "one.yaml").write_text(GOOD)
-    assert supervisor("check", "one.yaml").stdout == "one.yaml: 2 jobs in 1 file, no problems\n"
 
 
 def test_a_path_that_is_not_there_is_a_problem() -> None:
@@ -201,10 +194,6 @@ def test_arguments_of_which_only_a_call_can_say_are_no_problems(here: Path) -> N
 
 def test_a_job_without_readable_arguments_is_not_said_to_lack_some(here: Path) -> None:
     assert len(checked(here, "  a: {task: stock.count, every: 1m, kwargs: [north]}\n")) == 1
-
-
-def test_the_tasks_of_an_app_are_those_its_worker_would_import() -> None:
-    assert "mail.poll" in completed(import_module("app_of_the_check_test").app).tasks
 
 
 def test_json_is_a_list_of_problems(here: Path) -> None:

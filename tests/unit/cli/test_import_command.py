@@ -63,13 +63,6 @@ def test_the_beat_schedule_is_written_to_standard_output(here: Path) -> None:
     ]
 
 
-def test_the_head_says_what_is_different(here: Path) -> None:
-    head, _, _ = of_app("beat-schedule").stdout.partition("jobs:")
-    assert "`every` is a grid" in head
-    assert "Times are read in UTC" in head
-    assert "or they run twice" in head
-
-
 def test_what_is_not_translated_is_on_stderr_and_in_its_place_and_exits_1() -> None:
     app_is(APP.format(url="redis://") + BLINK)
     result = of_app("beat-schedule")

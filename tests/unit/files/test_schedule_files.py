@@ -612,22 +612,6 @@ def test_a_key_that_does_not_go_with_a_default_is_told_at_the_job(write: Write) 
     ]
 
 
-def test_mistakes_among_a_hundred_jobs_all_have_their_lines(write: Write) -> None:
-    alone = [(keys.removeprefix("every: 1m, "), what) for keys, what in WRONG if "1m, " in keys]
-    mistakes = dict(zip(range(3, 100, 3), (m for m in alone if "," not in m[0]), strict=False))
-    assert len(mistakes) >= 30
-    lines, expected = ["jobs:"], []
-    for number in range(100):
-        lines += [f"  job-{number}:", "    task: t", "    every: 1m", "    # all is well"]
-        if number in mistakes:
-            lines.append(f"    {mistakes[number][0]}")
-            expected.append((len(lines), f"job-{number}", mistakes[number][1]))
-    found = problems_of(write("\n".join(lines)))
-    assert [(problem.line, problem.job) for problem in found] == [(e[0], e[1]) for e in expected]
-    for problem, (_, _, what) in zip(found, expected, strict=True):
-        assert what in str(problem)
-
-
 BROKEN = "  {}:\n    task: t\n    every: 5parsecs\n    args: [.nan]\n    steps: [{{prio: 1}}]\n"
 OTHERS = {
     "the same": BROKEN,

@@ -20,10 +20,6 @@ def test_a_difference_names_what_was_added_changed_and_removed() -> None:
     assert difference(loaded, wanted) == Changes(("d",), ("c",), ("a",), unchanged=1)
 
 
-def test_equal_sets_have_no_difference() -> None:
-    assert not difference(jobs(spec("a")), jobs(spec("a")))
-
-
 def test_an_edit_has_the_value_before_and_after_as_a_file_would_say_it() -> None:
     before = spec(overlap="queue_one", kwargs={"a": 1}, time_limit="10m")
     after = spec(every="7m", kwargs={"a": 2}, queue="slow")

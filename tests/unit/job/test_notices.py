@@ -14,7 +14,6 @@ from supervisor.job.notices import (
     Notice,
     body,
     cause_of,
-    title,
     wanted_events,
 )
 
@@ -24,21 +23,6 @@ AT = datetime(2026, 3, 1, 2, 5, tzinfo=UTC)
 def notice(event: Event = Event.FAILED, *jobs: str, **facts: Any) -> Notice:
     known = {"cause": "", "job_count": len(jobs), "first_at": AT, "last_at": AT, **facts}
     return Notice(key="k", incident="i", event=event, jobs=jobs, **known)
-
-
-@pytest.mark.parametrize(
-    ("told", "said"),
-    [
-        (notice(Event.FAILED, "a", cause="ValueError"), "a failed: ValueError"),
-        (notice(Event.FAILED, "a", "b", job_count=1500), "1,500 jobs failed"),
-        (notice(Event.RECOVERED, "a"), "a recovered"),
-        (notice(Event.SKIPPED, "a", "b"), "2 jobs were skipped too often"),
-        (notice(Event.SCHEDULE_REJECTED), "Schedule files were rejected"),
-        (notice(Event.RECOVERED), "The service recovered"),
-    ],
-)
-def test_title_says_who_and_what(told: Notice, said: str) -> None:
-    assert title(told) == said
 
 
 def test_body_has_what_one_needs_to_look_further() -> None:

@@ -24,7 +24,6 @@ from supervisor.files.import_text import (
     compact,
     expression,
     rule_for,
-    rule_text,
 )
 from supervisor.job.spec import JobSpec
 from supervisor.schedule import schedule_of
@@ -188,37 +187,6 @@ def test_every_crontab_of_celery_has_a_translation(
     assert first(times_of_job(rule, at), at) == theirs
 
 
-@pytest.mark.parametrize(
-    ("source", "rule"),
-    [
-        (
-            crontab(30, 6, day_of_month="1,15", day_of_week="mon"),
-            "FREQ=MONTHLY;BYMONTHDAY=1,15;BYDAY=MO;BYHOUR=6;BYMINUTE=30",
-        ),
-        (
-            crontab(0, "6,18", day_of_month=13, day_of_week="fri,sat", month_of_year="1-3"),
-            "FREQ=MONTHLY;BYMONTH=1,2,3;BYMONTHDAY=13;BYDAY=FR,SA;BYHOUR=6,18;BYMINUTE=0",
-        ),
-        (
-            crontab("0,30", day_of_month=13, day_of_week="fri"),
-            "FREQ=HOURLY;BYMONTHDAY=13;BYDAY=FR;BYMINUTE=0,30",
-        ),
-        (
-            crontab(hour=9, day_of_month=13, day_of_week="fri"),
-            "FREQ=MINUTELY;BYMONTHDAY=13;BYDAY=FR;BYHOUR=9",
-        ),
-    ],
-    ids=str,
-)
-def test_days_that_must_match_both_fields_are_a_rule(source: crontab, rule: str) -> None:
-    assert when_of(source, APP, NOW).values == {"rrule": rule, "timezone": "UTC"}
-
-
 def test_a_field_without_values_never_fires() -> None:
     with pytest.raises(NotTranslatable, match="never fires"):
         rule_for({0}, set(), DAYS, MONTHS, CRON_WEEKDAYS)
-
-
-def test_a_part_that_a_job_cannot_have_says_so() -> None:
-    with pytest.raises(NotTranslatable, match="SECONDLY"):
-        rule_text({"FREQ": ["SECONDLY"], "COUNT": []})

@@ -162,21 +162,6 @@ def test_what_cron_cannot_say_stays_a_rule(source: rrule, text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "source",
-    [
-        rule("WEEKLY", interval=2, dtstart=LATER, byweekday=[0, 4]),
-        rule("DAILY", dtstart=LATER, count=5),
-        rule("MONTHLY", dtstart=LATER, bysetpos=[1, -1], byweekday=range(5)),
-    ],
-    ids=str,
-)
-def test_a_rule_may_begin_later(source: rrule) -> None:
-    keys = keys_of(source)
-    assert keys["start_at"] == TO_BEGIN["start_at"]
-    assert_same_times(source, keys)
-
-
-@pytest.mark.parametrize(
     ("zone", "name"),
     [
         (timezone(timedelta(hours=2)), "Etc/GMT-2"),

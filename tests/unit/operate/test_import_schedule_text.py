@@ -97,11 +97,6 @@ def test_a_job_that_would_not_load_is_a_comment_in_its_place() -> None:
     assert lines.index("  #   queue: no such/name") < lines.index("  c:")
 
 
-def test_a_file_without_jobs_is_valid() -> None:
-    written = write([], [LeftOut("a", "because")])
-    assert read(written.text).data == {"jobs": {}}
-
-
 def test_what_is_lost_of_a_job_stands_above_it_and_is_reported() -> None:
     written = write([], [Found("x", "a", {"task": "t", "every": "1m"}, lost=["no priority"])])
     assert written.reports == ["x: no priority"]

@@ -71,10 +71,6 @@ def test_a_narrow_screen_has_reasons_below_and_names_what_is_left_out() -> None:
     ]
 
 
-def test_where_nothing_helps_the_terminal_wraps_the_line() -> None:
-    assert lines(tables.RUN_COLUMNS, RUNS, 10)[2:4] == [RUN, "     succeeded"]
-
-
 LONG = "a-long-name-" * 16
 WIDE = "\u4e2d\u6587" * 50
 

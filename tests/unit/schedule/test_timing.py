@@ -52,13 +52,6 @@ def test_every_is_a_grid_over_the_epoch_and_not_over_the_last_run() -> None:
     assert every("7h").next_after(EPOCH) == EPOCH + timedelta(hours=7)
 
 
-def test_the_next_time_is_strictly_after() -> None:
-    for schedule in (every("15m"), cron("*/15 * * * *"), cron("*/15 * * * *", "Europe/Berlin")):
-        assert schedule.next_after(at("2026-01-01T10:15:00Z")) == at("2026-01-01T10:30:00Z")
-        assert schedule.next_after(at("2026-01-01T10:14:59.999999Z")) == at("2026-01-01T10:15:00Z")
-        assert schedule.next_after(at("2026-01-01T10:15:00.000001Z")) == at("2026-01-01T10:30:00Z")
-
-
 @given(st.integers(1000, 10**9), st.datetimes(datetime(1970, 1, 2), datetime(2200, 1, 1)))
 def test_every_never_drifts(milliseconds: int, moment: datetime) -> None:
     step = timedelta(milliseconds=milliseconds)
@@ -129,12 +122,6 @@ def test_an_expression_that_names_no_times_is_refused_with_the_reason(
 def test_a_leap_day_is_waited_for() -> None:
     assert cron("0 0 29 2 *").next_after(NEW_YEAR) == at("2028-02-29T00:00:00Z")
     assert cron("0 0 29 2 *").next_after(at("2096-03-01T00:00Z")) == at("2104-02-29T00:00:00Z")
-
-
-def test_cron_is_read_in_the_zone_of_the_job() -> None:
-    berlin = cron("30 2 * * *", "Europe/Berlin")
-    assert berlin.next_after(at("2026-01-10T12:00:00Z")) == at("2026-01-11T01:30:00Z")
-    assert berlin.next_after(at("2026-07-10T12:00:00Z")) == at("2026-07-11T00:30:00Z")
 
 
 def test_a_schedule_is_made_once_for_equal_times() -> None:
