@@ -136,7 +136,7 @@ def test_a_child_that_lives_on_is_a_worker_that_lives(
     assert wait_until(seen) == [worker.run]
 
 
-def test_a_child_that_is_forked_during_a_look_keeps_no_other_witness_from_seeing(
+def test_a_child_forked_during_a_look_hides_the_death_from_no_witness(
     hire: Hire, seen: Callable[[], list[str]], directory: Path
 ) -> None:
     worker = hire()
