@@ -42,6 +42,11 @@ class End:
     first: int
     followed_by: tuple[tuple[AfterPolicy, str], ...] = ()
 
+    @property
+    def is_triggered(self) -> bool:
+        """Whether the run's time is not what it is known by."""
+        return not self.run_id.startswith(tick_of(self.job, self.nominal))
+
 
 @dataclass(frozen=True, slots=True)
 class Hold:
@@ -76,7 +81,8 @@ class Memory:
     """What a job that follows others remembers.
 
     times: nominal time in ms as text, or LATEST -> {"ended": {job: [state, run id]}, "decided":
-    "ran", "skipped" or absent}. held: ids of the ticks that wait -> their nominal times in ms.
+    "ran", "skipped" or absent, "ran": of LATEST, the times in the ids of its last runs}.
+    held: ids of the ticks that wait -> their nominal times in ms.
     """
 
     times: dict[str, dict[str, Any]] = field(default_factory=dict)

@@ -10,6 +10,11 @@
    failed have been made up for by a backfill.
 4. With `latest`, one tick waits at a time: the next one replaces it.
 
+5. A run's id has the time of the end that decided. With `latest` two jobs may each decide with a
+   run of the same time, one of them late: the second one's id has that job's name as well.
+6. Runs that were triggered, which may be several of the same time, are each followed by one of
+   their own where no other job's run is waited for.
+
 The same events and memories give the same run ids: what a beat that died has admitted already is
 known to the ledger, and not admitted twice.
 """
@@ -36,6 +41,9 @@ from supervisor.ledger.followers import (
 )
 from supervisor.ledger.replies import instant
 from supervisor.ledger.requests import FollowUp
+
+#: Of so many runs of a job with `latest` the times in their ids are kept.
+IDS_KEPT = 20
 
 #: A job keeps how runs that it follows ended, of up to this many nominal times, the newest.
 TIMES_KEPT = 100
@@ -100,6 +108,11 @@ def on_end(end: End, known: Known, decisions: Decisions) -> None:
             if is_good(end.state, spec.after_policy):
                 remember(memory, LATEST, end.job, end.state, end.run_id)
                 judge_latest(spec, memory, end, decisions)
+            continue
+        if end.is_triggered and len(spec.after) == 1 and not spec.has_schedule:
+            failed = None if is_good(end.state, spec.after_policy) else end.run_id
+            run_id = f"{job}@{end.run_id.partition('@')[2] or end.run_id}"
+            decisions.runs.append(FollowUp(spec, run_id, instant(end.nominal), failed))
             continue
         waiting = (at for at in memory.held.values() if end.first <= at <= end.nominal)
         for at in dict.fromkeys((end.nominal, *waiting)):
@@ -168,14 +181,18 @@ def remember(memory: Memory, time: str, job: str, state: RunState, run_id: str) 
 
 
 def judge_latest(spec: JobSpec, memory: Memory, end: End | None, decisions: Decisions) -> None:
-    ended = memory.times.get(LATEST, {}).get("ended", {})
+    record = memory.times.get(LATEST, {})
+    ended = record.get("ended", {})
     if any(name not in ended for name in spec.after):
         return
     if not spec.has_schedule:
         if end is not None:
-            run_id = f"{spec.name}@{end.run_id.partition('@')[2]}"
+            time, before = end.run_id.partition("@")[2], record.get("ran", [])
+            run_id = f"{spec.name}@{time}" + f"+{end.job}" * (time in before)
             decisions.runs.append(FollowUp(spec, run_id, instant(end.nominal)))
-            del memory.times[LATEST]
+            memory.times[LATEST] = {"ended": {}, "ran": [*before, time][-IDS_KEPT:]}
+            if len(spec.after) == 1:  # no other job decides
+                del memory.times[LATEST]
         return
     if memory.held:
         decisions.changes += [Change("release", run_id) for run_id in memory.held]

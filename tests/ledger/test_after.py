@@ -15,7 +15,7 @@ from supervisor.beat.following import FIRST_ENDINGS, Following
 from supervisor.beat.load import load
 from supervisor.errors import InvalidJob
 from supervisor.files.schedule_files import Listing, ScheduleSet
-from supervisor.job.run import Run, RunState, tick_id
+from supervisor.job.run import Run, RunState, manual_id, tick_id
 from supervisor.job.spec import JobSpec
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.replies import Placement
@@ -187,6 +187,49 @@ def test_latest_runs_once_all_have_succeeded_since_its_last_run(
     turn(ledger)
     assert len(runs(ledger, "both")) == 1
     ran(ledger, jobs["a"], 4)
+    turn(ledger)
+    assert len(runs(ledger, "both")) == 2
+
+
+def test_each_of_two_runs_that_are_triggered_at_once_is_followed(
+    ledger: Ledger, entries: Entries
+) -> None:
+    all_at_once = {"overlap": "allow"}
+    jobs = loaded(ledger, entries, a=all_at_once, b={"after": ["a"], **all_at_once})
+    triggered = [
+        ledger.admit_request(
+            jobs["a"], RunRequest(run_id=manual_id("a"), nominal_at=MIDNIGHT)
+        ).run_id
+        for _ in range(3)
+    ]
+    for run, state in zip(triggered, (SUCCEEDED, FAILED, SUCCEEDED), strict=True):
+        end(ledger, run, state)
+    turn(ledger)
+    after = [run.replace("a@", "b@") for run in triggered]
+    assert sorted(ids(runs(ledger, "b"))) == sorted(after)
+    assert [ledger.run(run).state.value for run in after] == ["queued", "skipped", "queued"]
+
+
+def test_of_latest_the_last_to_end_may_be_of_a_time_that_had_a_run(
+    ledger: Ledger, entries: Entries
+) -> None:
+    """The id of a run has the time of the end that it followed; two jobs may end for one time."""
+    keys = {"after": ["quick", "slow"], "after_match": "latest", "overlap": "allow"}
+    jobs = loaded(ledger, entries, quick={}, slow={"overlap": "allow"}, both=keys)
+    ran(ledger, jobs["slow"], 1)
+    ledger.admit(ticks(jobs["slow"], 2))
+    ran(ledger, jobs["quick"], 2)
+    turn(ledger)
+    ran(ledger, jobs["quick"], 3)
+    end(ledger, run_id(jobs["slow"], 2))
+    endings = ledger.followers.endings(10)
+    memory = ledger.client.hgetall(ledger.keys.following("both"))
+    turn(ledger)
+    first = run_id(jobs["both"], 2)
+    assert ids(runs(ledger, "both")) == [first, f"{first}+slow"]
+    # The beat that admitted it has died before it committed.
+    ledger.client.hset(ledger.keys.following("both"), mapping=memory)
+    ledger.client.rpush(ledger.keys.endings, *endings)
     turn(ledger)
     assert len(runs(ledger, "both")) == 2
 
