@@ -1,0 +1,63 @@
+"""How many runs follow the ends of others, and that no two of them have one id."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from supervisor.job.run import RunState
+from supervisor.job.spec import JobSpec
+from supervisor.ledger.followers import End, Memory, tick_of
+from supervisor.ticks.following import IDS_KEPT, Known, decide
+
+FOLLOWED = ("a", "b", "c")
+
+#: Each run once, in any order: one may end long after runs of later times.
+ENDS = st.lists(
+    st.tuples(st.sampled_from(FOLLOWED), st.integers(1, IDS_KEPT // 2)), unique=True, max_size=40
+)
+
+
+def ended(job: str, minute: int) -> End:
+    nominal = 60_000 * minute
+    return End(job, tick_of(job, nominal), RunState.SUCCEEDED, nominal, nominal)
+
+
+def ids(ends: Sequence[End], batch: int, **keys: object) -> list[str]:
+    """Of the runs that follow, where a beat deals with so many ends at a time."""
+    spec = JobSpec.model_validate({"name": "f", "task": "t", "after": FOLLOWED, **keys})
+    followers = dict.fromkeys(FOLLOWED, ("f",))
+    fields: dict[str, str] = {}
+    found: list[str] = []
+    for start in range(0, len(ends), batch):
+        known = Known({"f": spec}, followers, {"f": Memory.of(fields)}, {}, {})
+        decisions = decide(ends[start : start + batch], known)
+        found += [run.run_id for run in decisions.runs]
+        fields = known.memories["f"].fields
+    return found
+
+
+@given(ENDS, st.integers(1, 5))
+def test_latest_runs_each_time_all_have_ended_under_ids_of_their_own(
+    ends: list[tuple[str, int]], batch: int
+) -> None:
+    since_last: set[str] = set()
+    expected = 0
+    for job, _ in ends:
+        since_last.add(job)
+        if since_last == set(FOLLOWED):
+            since_last.clear()
+            expected += 1
+    found = ids([ended(*end) for end in ends], batch, after_match="latest")
+    assert len(set(found)) == len(found) == expected
+
+
+@given(ENDS, st.integers(1, 5))
+def test_same_time_runs_once_for_each_time_for_which_all_have(
+    ends: list[tuple[str, int]], batch: int
+) -> None:
+    minutes = {minute for _, minute in ends if {(job, minute) for job in FOLLOWED} <= set(ends)}
+    found = ids([ended(*end) for end in ends], batch)
+    assert sorted(found) == sorted(tick_of("f", 60_000 * minute) for minute in minutes)
