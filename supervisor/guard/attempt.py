@@ -44,7 +44,7 @@ from functools import partial
 from types import MappingProxyType
 from typing import Any
 
-from structlog.contextvars import bound_contextvars
+from structlog.contextvars import bind_contextvars, reset_contextvars
 
 from supervisor.errors import LeaseLost, RunInterrupted, WrongSchema
 from supervisor.guard import child_table, liveness
@@ -211,7 +211,8 @@ class Attempt:
         run = current_run()
         if self.delivery.log == RunLog.CAPTURE:
             capture_lines()
-        with bound_contextvars(**(run.log_fields if run else {})):
+        bound = bind_contextvars(**(run.log_fields if run else {}))
+        try:
             self.phase = Phase.RUNNING
             try:
                 yield
@@ -220,6 +221,8 @@ class Attempt:
                 if self._begun_line:
                     self.printed("\n")
                 reporter.close(self.report)
+        finally:
+            reset_contextvars(**bound)
 
     @property
     def captures(self) -> bool:
@@ -331,7 +334,8 @@ class Attempt:
 
     def hide(self, *arguments: Any) -> None:
         """Keeps the arguments that the job's `mask` hides out of its log as well."""
-        self.hidden |= dict.fromkeys(hidden_in(self.delivery.mask, arguments), MASK)
+        if mask := self.delivery.mask:
+            self.hidden |= dict.fromkeys(hidden_in(mask, arguments), MASK)
 
     def shown(self, text: str) -> str:
         """A text that its code made, as it may be shown."""

@@ -56,6 +56,15 @@ STOPPING = ENTRIES * ENTRY.size
 
 _table: mmap.mmap | None = None
 
+#: This process, and its entry: asked of the system once, for a child asks several times a run.
+_pid = _offset = 0
+
+
+def note_own_pid() -> None:
+    global _pid, _offset
+    _pid = os.getpid()
+    _offset = offset_of(_pid)
+
 
 class Body(Protocol):
     """An attempt, as it is known where it runs."""
@@ -91,20 +100,19 @@ def run_here() -> None:
 
 def enter(token: str, body: Body | None = None) -> None:
     """This process enters a job's code, for the attempt with this token."""
-    if os.getpid() == own_pid:
+    if _pid == own_pid:
         here[token] = body
     elif _table is not None:
-        offset = offset_of(os.getpid())
-        _table[offset] = IDLE
-        ENTRY.pack_into(_table, offset, IDLE, token.encode(), 0.0, os.getpid())
-        _table[offset] = RUNNING
+        _table[_offset] = IDLE
+        ENTRY.pack_into(_table, _offset, IDLE, token.encode(), 0.0, _pid)
+        _table[_offset] = RUNNING
 
 
 def leave(token: str) -> None:
     """It leaves that attempt's code."""
     here.pop(token, None)
     if _table is not None:
-        _table[offset_of(os.getpid())] = IDLE
+        _table[_offset] = IDLE
 
 
 def interrupt(token: str, number: int) -> bool:
@@ -141,9 +149,8 @@ def record_end(token: str, outcome: RunState, ended_at: float) -> None:
     """Records how the attempt ended, and that its work did at `ended_at`, before it is reported."""
     if _table is None or outcome not in ENDS:
         return
-    offset = offset_of(os.getpid())
-    ENTRY.pack_into(_table, offset, IDLE, token.encode(), ended_at, os.getpid())
-    _table[offset] = RUNNING + 1 + ENDS.index(outcome)
+    ENTRY.pack_into(_table, _offset, IDLE, token.encode(), ended_at, _pid)
+    _table[_offset] = RUNNING + 1 + ENDS.index(outcome)
 
 
 def end_of(pid: int, token: str) -> tuple[RunState, float] | None:
@@ -167,6 +174,10 @@ def is_stopping() -> bool:
 
 def offset_of(pid: int) -> int:
     return pid % ENTRIES * ENTRY.size
+
+
+note_own_pid()
+os.register_at_fork(after_in_child=note_own_pid)
 
 
 # Signals, and what they raise.

@@ -33,53 +33,58 @@ TOKEN = "supervisor_token"
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """What the message of a run says of one attempt; `references` as in an Assignment.
+    """What the message of a run says of one attempt. retries: of this message, as Celery counts."""
 
-    sent_after: how many retries, as the ledger counts; None in a message of an older version.
-    """
-
-    run_id: str
-    job: str
-    queue: str
+    header: Mapping[str, Any]
     token: str
-    retries: int
-    max_retries: int
-    retry_backoff: timedelta
-    retry_backoff_max: timedelta
-    references: Sequence[Reference] = ()
-    sent_after: int | None = None
-    lock: str = ""
-    mask: Mask = False
-    log: str = RunLog.REPORTED
+    retries: int = 0
 
-    @classmethod
-    def of(cls, header: Mapping[str, Any], token: str, retries: int) -> Delivery:
-        return cls(
-            run_id=header["run"],
-            job=header["job"],
-            queue=header["queue"],
-            token=token,
-            retries=retries,
-            max_retries=header["max_retries"],
-            retry_backoff=timedelta(seconds=header["retry_backoff"]),
-            retry_backoff_max=timedelta(seconds=header["retry_backoff_max"]),
-            references=header.get("references", ()),
-            sent_after=header.get(RETRIES),
-            lock=str(header["rules"].get("lock", "")),
-            mask=header["rules"].get("mask", False),
-            log=header["rules"].get("log", RunLog.REPORTED),
-        )
+    @property
+    def run_id(self) -> str:
+        return str(self.header["run"])
+
+    @property
+    def job(self) -> str:
+        return str(self.header["job"])
+
+    @property
+    def queue(self) -> str:
+        return str(self.header["queue"])
+
+    @property
+    def sent_after(self) -> int | None:
+        """After how many retries, as the ledger counts; None in a message of an older version."""
+        return self.header.get(RETRIES)
+
+    @property
+    def references(self) -> Sequence[Reference]:
+        """As in an Assignment."""
+        references: Sequence[Reference] = self.header.get("references", ())
+        return references
+
+    @property
+    def lock(self) -> str:
+        return str(self.header["rules"].get("lock", ""))
+
+    @property
+    def mask(self) -> Mask:
+        mask: Mask = self.header["rules"].get("mask", False)
+        return mask
+
+    @property
+    def log(self) -> str:
+        return str(self.header["rules"].get("log", RunLog.REPORTED))
 
     @property
     def has_retries_left(self) -> bool:
-        return self.retries < self.max_retries
+        return bool(self.retries < self.header["max_retries"])
 
     @property
     def backoff(self) -> timedelta:
         """Exponential: doubled for each failed attempt, up to the job's bound."""
         # 2 ** 30 times the shortest wait is past any bound; it keeps the number finite.
-        doublings = int(2 ** min(self.retries, 30))
-        return min(self.retry_backoff * doublings, self.retry_backoff_max)
+        seconds = self.header["retry_backoff"] * 2 ** min(self.retries, 30)
+        return timedelta(seconds=min(seconds, self.header["retry_backoff_max"]))
 
     def is_written(self, path: ArgumentPath) -> bool:
         """Whether what stands there in the arguments is a word of the schedule file."""
@@ -100,15 +105,19 @@ def supervised(headers: Any, task_id: str) -> dict[str, Any] | None:
 def is_well_formed(header: Any) -> bool:
     """Whether a worker can read it: any client that can write to the queue may have forged it."""
     try:
-        work, delivery = work_of(header, ""), Delivery.of(header, "", 0)
+        work, delivery = work_of(header, ""), Delivery(header, "")
         timedelta(milliseconds=work.rules.lease_ttl_ms + work.rules.stop_grace_ms)
+        texts = [header[name] for name in ("run", "job", "queue")]
+        max_retries, sent_after = header["max_retries"], delivery.sent_after
+        backoff = delivery.backoff
     except (AttributeError, KeyError, TypeError, ValueError, OverflowError):
         return False
     return (
-        all(isinstance(text, str) for text in (work.run_id, work.job, delivery.queue))
-        and type(delivery.max_retries) is int
-        and delivery.max_retries >= 0
-        and (delivery.sent_after is None or type(delivery.sent_after) is int)
+        all(isinstance(text, str) for text in texts)
+        and type(max_retries) is int
+        and max_retries >= 0
+        and backoff >= timedelta()
+        and (sent_after is None or type(sent_after) is int)
         and work.rules.model_fields_set >= {"lease_ttl_ms", "stop_grace_ms", "on_lease_lost"}
         and work.nominal_at.tzinfo is not None
         and isinstance(delivery.references, list | tuple)

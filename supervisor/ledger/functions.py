@@ -20,12 +20,11 @@ import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from datetime import timedelta
 from functools import cache, cached_property
 from importlib.resources import files
 from itertools import islice
-from typing import Any
+from typing import Any, NamedTuple
 
 import redis
 from redis.exceptions import NoScriptError, ResponseError
@@ -71,19 +70,15 @@ class KeptConnection:
 
         Raises what connecting does.
         """
-        connection = self._take()
+        connection = self.take()
         try:
             yield connection
         except BaseException:
-            connection.disconnect()
-            self._pool.release(connection)
+            self.drop(connection)
             raise
-        if self._kept or not self._is_wanted(connection):
-            self._pool.release(connection)
-        else:
-            self._kept.append(connection)
+        self.give_back(connection)
 
-    def _take(self) -> Any:
+    def take(self) -> Any:
         try:
             connection = self._kept.pop()
         except IndexError:  # also where another thread was quicker
@@ -92,6 +87,16 @@ class KeptConnection:
             return connection
         self._pool.release(connection)
         return self._pool.get_connection(*NAMED)
+
+    def give_back(self, connection: Any) -> None:
+        if self._kept or not self._is_wanted(connection):
+            self._pool.release(connection)
+        else:
+            self._kept.append(connection)
+
+    def drop(self, connection: Any) -> None:
+        connection.disconnect()
+        self._pool.release(connection)
 
     def _is_wanted(self, connection: Any) -> bool:
         """Not one to a primary that is none any more, or that is about to go (since redis-py 7)."""
@@ -313,8 +318,7 @@ def is_missing(error: ResponseError) -> bool:
     return isinstance(error, NoScriptError) or str(error) == "Function not found"
 
 
-@dataclass(frozen=True, slots=True)
-class Call:
+class Call(NamedTuple):
     """The arguments of one call of a function."""
 
     args: tuple[str | int, ...]
@@ -363,16 +367,26 @@ class Functions:
 
     def as_of_sending(self, name: str, call: Callable[[], Call]) -> Any:
         """The same for a call that tells of time: it is asked for whenever it is sent."""
-        with self._connections.taken() as connection:
+        command, connection = self._command(name), self._connections.take()
 
-            def made() -> Any:
-                self._send(connection, name, (call() for _ in range(1)), check_health=True)
-                return connection.read_response()
+        def made() -> Any:
+            connection.connect()  # where it is not yet: that may take its time
+            connection.check_health()
+            packed = connection.pack_command(*command, *self._arguments(call()))
+            connection.send_packed_command(packed, check_health=False)
+            return connection.read_response()
 
-            try:
-                return connection.retry.call_with_retry(made, lambda _: connection.disconnect())
-            except ResponseError as error:
-                refusal = error
+        try:
+            reply = connection.retry.call_with_retry(made, lambda _: connection.disconnect())
+        except ResponseError as error:
+            self._connections.give_back(connection)
+            refusal = error
+        except BaseException:
+            self._connections.drop(connection)
+            raise
+        else:
+            self._connections.give_back(connection)
+            return reply
         if is_missing(refusal):
             return self._loaded(name, call())
         raise self._refused(name, refusal) from refusal

@@ -89,12 +89,39 @@ def within(headers: Mapping[str, str]) -> Iterator[None]:
 
 @contextmanager
 def traced(task: Any, attempt: Attempt) -> Iterator[None]:
-    """Around the task's body."""
+    """Around the task's body. A retry that the task asks for is no error here, as in its span."""
     if not is_there():
         yield
         return
-    with measured(attempt), in_span(task, attempt):
-        yield
+    attributes = {
+        "messaging.system": "celery",
+        "messaging.operation.name": "process",
+        "messaging.destination.name": attempt.delivery.queue,
+        "supervisor.job": attempt.job,
+    }
+    began_at = clock()
+    try:
+        if has_span(task):
+            with in_span(task, attempt):
+                yield
+        else:
+            yield
+    except (Ignore, Reject, Retry):
+        raise
+    except BaseException as error:
+        attributes["error.type"] = type(error).__qualname__
+        raise
+    finally:
+        durations().record(clock() - began_at, attributes)
+
+
+def has_span(task: Any) -> bool:
+    """False where the app records no spans, and the message has no trace that is to go on."""
+    from opentelemetry import propagate, trace
+
+    if not isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider):
+        return True
+    return not propagate.get_global_textmap().fields.isdisjoint(task.request.headers or ())
 
 
 @cache
@@ -107,27 +134,6 @@ def durations() -> Any:
         description="How long attempts of runs took.",
         explicit_bucket_boundaries_advisory=BOUNDS,
     )
-
-
-@contextmanager
-def measured(attempt: Attempt) -> Iterator[None]:
-    """A retry that the task asks for is no error here, as in its span."""
-    attributes = {
-        "messaging.system": "celery",
-        "messaging.operation.name": "process",
-        "messaging.destination.name": attempt.delivery.queue,
-        "supervisor.job": attempt.job,
-    }
-    began_at = clock()
-    try:
-        yield
-    except (Ignore, Reject, Retry):
-        raise
-    except BaseException as error:
-        attributes["error.type"] = type(error).__qualname__
-        raise
-    finally:
-        durations().record(clock() - began_at, attributes)
 
 
 @contextmanager

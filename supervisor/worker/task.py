@@ -25,6 +25,7 @@ from billiard.common import terminate_handler_fired  # type: ignore[attr-defined
 from celery import Celery, Task, current_app, signals, states
 from celery.app import trace
 from celery.app.registry import TaskRegistry
+from celery.app.task import Context
 from celery.backends.base import DisabledBackend
 from celery.exceptions import Ignore, Reject, Retry, SoftTimeLimitExceeded, TimeLimitExceeded
 from kombu.serialization import prepare_accept_content
@@ -137,23 +138,23 @@ class GuardedTask(Task):  # type: ignore[type-arg]
 
     def before_start(self, task_id: str, args: Any, kwargs: Any) -> None:
         """Asks for the lease of a run's delivery. Raises Ignore when it is refused."""
+        request = self.request
         # Not of its `headers`: tracers put their own into that place (older SDKs of Sentry).
-        header = supervised(vars(self.request), task_id)
+        header = supervised(vars(request), task_id)
         if header is not None:
-            token = getattr(self.request, TOKEN, None) or uuid4().hex
-            delivery = Delivery.of(header, token, self.request.retries)
+            token = getattr(request, TOKEN, None) or uuid4().hex
             guard = guard_of(self.app, os.getpid())
-            self._check(header)
-            ignore_refused(Attempt(guard, delivery).begin())
-        store_started(self, is_run=header is not None)
+            self._check(request, header)
+            ignore_refused(Attempt(guard, Delivery(header, token, request.retries)).begin())
+        store_started(self, request, is_run=header is not None)
         super().before_start(task_id, args, kwargs)
 
-    def _check(self, header: Mapping[str, Any]) -> None:
+    def _check(self, request: Context, header: Mapping[str, Any]) -> None:
         """Raises Ignore for a forged message, which differs from what the ledger has of the run.
 
         Also while the ledger is unavailable.
         """
-        request, facts = self.request, {"job": header["job"], "run": header["run"]}
+        facts = {"job": header["job"], "run": header["run"]}
         try:
             publisher = publisher_of(self.app)
             if publisher.would_send(self.name, request.args, request.kwargs, header):
@@ -414,9 +415,13 @@ def trace_run(
     app = current_app._get_current_object()  # type: ignore[attr-defined]
     hostname = request.get("hostname") or socket.gethostname()
     prepare_to_run(app.tasks[name], hostname)
-    accepted = prepare_accept_content([*app.conf.accept_content, "json"])
-    known = [app.tasks, accepted, hostname]
+    known = [app.tasks, accepted_by(app), hostname]
     return trace.fast_trace_task(name, uuid, request, body, content_type, encoding, _loc=known)
+
+
+@cache
+def accepted_by(app: Celery) -> Any:
+    return prepare_accept_content([*app.conf.accept_content, "json"])
 
 
 @cache
@@ -449,37 +454,36 @@ def take_over_started(task: Any) -> None:
         _tracked.add(task.name)
 
 
-def store_started(task: Any, *, is_run: bool) -> None:
+def store_started(task: Any, request: Context, *, is_run: bool) -> None:
     """For every run, and else as Celery does; a backend that is unavailable fails no run."""
-    if not (is_run or task.name in _tracked) or not keeps_results(task):
+    if not (is_run or task.name in _tracked) or not keeps_results(task, request):
         return
-    meta = {"pid": os.getpid(), "hostname": task.request.hostname}
+    meta = {"pid": os.getpid(), "hostname": request.hostname}
     try:
-        task.backend.store_result(task.request.id, meta, states.STARTED, request=task.request)
+        task.backend.store_result(request.id, meta, states.STARTED, request=request)
     except SoftTimeLimitExceeded:
         raise
     except Exception:  # each backend has errors of its own
-        log.exception("start not stored", run=task.request.id)
+        log.exception("start not stored", run=request.id)
 
 
-def publisher_of_progress(task: Any) -> Callable[[ReportedProgress], None] | None:
-    if not keeps_results(task):
-        return None
+def publisher_of_progress(task: Any) -> Callable[[ReportedProgress], None]:
     request = task.request  # of this thread: the reporter's knows no request
 
     def publish(said: ReportedProgress) -> None:
-        meta = {"current": said.done, "total": said.total, "text": said.text}
-        task.backend.store_result(request.id, meta, PROGRESS, request=request)
+        if keeps_results(task, request):
+            meta = {"current": said.done, "total": said.total, "text": said.text}
+            task.backend.store_result(request.id, meta, PROGRESS, request=request)
 
     return publish
 
 
-def keeps_results(task: Task[Any, Any]) -> bool:
+def keeps_results(task: Task[Any, Any], request: Context) -> bool:
     # A message may say otherwise than its task.
-    ignored = vars(task.request).get("ignore_result")
-    return not isinstance(task.backend, DisabledBackend) and not (
-        task.ignore_result if ignored is None else ignored
-    )
+    ignored = vars(request).get("ignore_result")
+    if task.ignore_result if ignored is None else ignored:
+        return False
+    return not isinstance(task.backend, DisabledBackend)
 
 
 @cache

@@ -44,7 +44,8 @@ def begin(ledger: Ledger, run: str, token: str = "token") -> Grant:
 
 def delivery(run: str, token: str = "token") -> Delivery:
     """What a message of the run says, of a job without retries."""
-    return Delivery(run, run.split("@")[0], "celery", token, 0, 0, timedelta(), timedelta())
+    said = {"run": run, "job": run.split("@")[0], "queue": "celery", "rules": {}}
+    return Delivery({**said, "max_retries": 0, "retry_backoff": 0, "retry_backoff_max": 0}, token)
 
 
 def renew(ledger: Ledger, run: str, token: str = "token", *, has_begun: bool = True) -> LeaseState:
