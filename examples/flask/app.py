@@ -46,7 +46,7 @@ def count_readers():
 
 @app.post("/newsletters/<subject>")
 def order_newsletter(subject):
-    """It is written, then sent to each reader. One that is ordered twice is sent once."""
+    """Has a letter written and sent. A letter that is requested twice is sent once."""
     sending = {"task": send, "priority": 1, "foreach": "readers", "on_item_failure": "ignore"}
     run = start(
         [(write, 2), sending],

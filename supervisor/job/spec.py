@@ -133,13 +133,13 @@ class JobSpec(When):
     name: Name
     """The key under ``jobs:``."""
     task: Annotated[str, Field(min_length=1, max_length=255)] | None = None
-    """Name of the Celery task, as the worker registers it; or else `steps`."""
+    """Name of the Celery task, as the worker registers it. A job has `task` or `steps`."""
     steps: tuple[StepSpec, ...] = ()
     """Several tasks in order of priority, in place of `task`."""
     params: dict[str, Any] = {}  # noqa: RUF012
-    """What the steps of a run begin with; what a step returns is added for the later ones."""
+    """Values for the steps of a run; what a step returns is added for later steps."""
     on_step_failure: OnStepFailure = OnStepFailure.STOP
-    """stop: a failed step ends the run; continue: the others run all the same. It is failed."""
+    """stop: a failed step ends the run; continue: the others still run. The run has failed."""
     args: tuple[Any, ...] = ()
     """Positional arguments of the task."""
     kwargs: dict[str, Any] = {}  # noqa: RUF012 - pydantic copies it
@@ -181,9 +181,9 @@ class JobSpec(When):
     lease_ttl: AtLeastASecond = timedelta(seconds=30)
     """How long the lock outlives the last sign of life of its worker."""
     on_lease_lost: OnLeaseLost = OnLeaseLost.ABORT
-    """abort: LeaseLost is raised in a run that lost its lease; continue: it is let go on."""
+    """abort: LeaseLost is raised in a run that lost its lease; continue: the run continues."""
     stop_grace: Duration = timedelta(seconds=10)
-    """How long a run that is cancelled, replaced or aborted has to end by itself."""
+    """How much time a run that is cancelled, replaced or aborted has to end."""
     soft_time_limit: AtLeastASecond | None = None
     """After this the task sees SoftTimeLimitExceeded."""
     time_limit: AtLeastASecond | None = None
@@ -191,25 +191,25 @@ class JobSpec(When):
     due_by: DueBy | None = None
     """By when a run has to have succeeded after each tick: the next "06:00" of its zone, or 45m."""
     max_duration: AtLeastASecond | None = None
-    """An attempt that takes longer is reported, and goes on; `time_limit` would end it."""
+    """An attempt that takes longer is reported, and continues; `time_limit` would end it."""
     min_duration: AtLeastASecond | None = None
     """A run that succeeds sooner after its start is reported: it may have done nothing."""
     max_retries: Count = 0
-    """How often a failed attempt is tried again."""
+    """How often a failed attempt is retried."""
     retry_backoff: Duration = timedelta(seconds=10)
     """Wait before the first retry; doubled for each further one."""
     retry_backoff_max: Duration = timedelta(minutes=10)
-    """Upper bound of the wait between retries."""
+    """Longest wait between retries."""
     on_crash: OnCrash = OnCrash.RERUN
-    """What is done with a run whose worker died."""
+    """What happens to a run whose worker died."""
     max_crashes: Annotated[Count, Field(ge=1)] = 3
     """A run whose worker died this often is not run again."""
     catchup: Catchup = Catchup.LATEST
-    """Which ticks run after a time in which nothing could emit them."""
+    """Which ticks run after a time in which no beat could emit them."""
     catchup_window: Duration = timedelta(hours=1)
     """Ticks older than this are missed, not caught up."""
     history: Annotated[Count, Field(ge=1, le=10_000)] = 200
-    """How many runs are kept to be looked at, for at most seven days; counters keep all."""
+    """How many runs are kept, for at most seven days; counters include all runs."""
     run_at_start: Annotated[bool, Field(strict=True)] = False
     """One run more each time that the service starts, after a time without any beat."""
     paused: Annotated[bool, Field(strict=True)] = False
@@ -223,11 +223,11 @@ class JobSpec(When):
     notify: Annotated[Notify, Field(repr=False)] = ()
     """Where notices go when it fails, misses a run or recovers: addresses, with events."""
     sentry_monitor: MonitorSlug | None = None
-    """true or a slug: runs check in at Sentry Crons; false: they do not, whatever the app says."""
+    """true or a slug: runs check in at Sentry Crons; false: they do not, whatever the app sets."""
     description: Annotated[str, Field(max_length=1000)] = ""
-    """A sentence for the people who are called at night."""
+    """A sentence for people who have to handle a failure."""
     labels: Labels = {}  # noqa: RUF012 - pydantic copies it
-    """What jobs are sorted and filtered by, such as {tenant: acme}; runs do not see them."""
+    """Labels by which to filter jobs, such as {tenant: acme}; runs do not get them."""
 
     @field_validator("after")
     @classmethod

@@ -11,7 +11,7 @@ from supervisor.integrations.django import trigger_on_commit
 @require_POST
 @transaction.atomic
 def order(request, article):
-    """The run begins once the order is committed, and never for one that is rolled back."""
+    """The run starts once the order is committed; a rollback starts none."""
     placed = Order.objects.create(article=article)
     run = trigger_on_commit("ship-orders")
     return JsonResponse({"order": placed.pk, "run": run}, status=202)
