@@ -22,7 +22,7 @@ from tests.ledger.test_after import loaded
 from tests.waiting import let_pass, wait_until
 
 BEATS = 3
-FAULTS = 30
+FAULTS = 20
 ENDS_PER_FAULT = 8
 
 LOCK = "redbeat::lock"
@@ -30,6 +30,7 @@ LOCK = "redbeat::lock"
 #: What a beat does of it, again and again; who is killed has successors soon.
 BEAT = """
 import sys
+import time
 from contextlib import suppress
 from datetime import timedelta
 from supervisor.beat.following import Following
@@ -47,6 +48,7 @@ while True:
         look = beat.look()
         if look.is_trusted and look.has_endings:
             Following(ledger, beat.leadership).deal_with_endings()
+    time.sleep(0.003)
 """
 
 HOW = (RunState.SUCCEEDED, RunState.SUCCEEDED, RunState.SUCCEEDED, RunState.FAILED)
