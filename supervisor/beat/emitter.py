@@ -15,11 +15,10 @@ Next: ledger/admit.lua, which gives the runs their places.
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from typing import Any, assert_never
 
 from celery import signals
@@ -27,7 +26,6 @@ from celery import signals
 from supervisor import process
 from supervisor.beat.entries import DueEntry, Entries
 from supervisor.job.spec import JobSpec
-from supervisor.ledger.leader import Look
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.reads import chunks
 from supervisor.ledger.replies import Admission, Placement, Rescue
@@ -48,12 +46,6 @@ ENTRIES_PER_PORTION = 2 * RUNS_PER_CALL
 #: A backlog of more ticks is dealt with in several passes: what falls due meanwhile comes first,
 #: and the leader's lock is extended in between.
 TICKS_AT_MOST = 20_000
-
-#: How far ahead messages are prebuilt, how many jobs at a time, and how long before the next turn
-#: beat stops.
-AHEAD = timedelta(seconds=60)
-JOBS_PER_PORTION = 100
-MARGIN_SECONDS = 0.1
 
 NOT_TAKEN = (Placement.NOT_LEADER, Placement.FAILED)
 
@@ -129,12 +121,8 @@ class Emitter:
         self._ledger = ledger
         self._entries = entries
         self._publisher = publisher
-        self._envelopes = publisher.envelopes
         self._leadership = leadership
         self._as_admitted = as_admitted
-        self._prebuilt_for: str | None = None
-        self._prebuilt_until = datetime.min.replace(tzinfo=UTC)
-        self._to_prebuild: list[str] = []
         self._refused: dict[str, str | None] = {}
 
     def emit(self, now: datetime) -> Emitted:
@@ -160,7 +148,7 @@ class Emitter:
                 emissions = emissions_of(entries, now, self._as_admitted)
                 self._pass_over(emissions)
                 for tick in (tick for each in emissions for tick in each.ticks):
-                    filled = self._envelopes.filled(tick)
+                    filled = self._publisher.prebuilt.filled(tick)
                     if filled.message is None:
                         without_message[tick.run_id] = tick
                     admitting.add_tick(filled)
@@ -213,29 +201,6 @@ class Emitter:
             self._entries.look_again(edited, now)
             return False
         return all(at is None or at > now for at in next_at.values())
-
-    def prebuild(self, look: Look, seconds: float) -> None:
-        """Makes what the jobs that are due soon need: specs, schedules, messages.
-
-        Beat has time for that now, and none when thousands of jobs are due in the same second.
-        Takes up to this many seconds; what is left comes first the next time. Each moment is asked
-        for its jobs once, and again when other schedule files are loaded.
-        """
-        deadline = time.monotonic() + seconds - MARGIN_SECONDS
-        if look.next_due is None or look.next_due >= look.at + AHEAD:
-            return
-        if self._prebuilt_for != look.loaded:
-            self._prebuilt_for, self._prebuilt_until = look.loaded, look.at
-            self._to_prebuild = []
-        since, until = max(look.at, self._prebuilt_until), look.at + AHEAD
-        self._to_prebuild += self._envelopes.unknown_of(self._entries.soon(since, until))
-        self._prebuilt_until = until
-        while self._to_prebuild and time.monotonic() < deadline:
-            jobs = self._to_prebuild[:JOBS_PER_PORTION]
-            self._to_prebuild = self._to_prebuild[JOBS_PER_PORTION:]
-            for spec in self._ledger.some_specs(jobs).values():
-                schedule_of(spec)
-                self._envelopes.prebuild(self._as_admitted(spec))
 
 
 def emissions_of(

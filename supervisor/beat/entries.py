@@ -26,7 +26,7 @@ from supervisor.job.spec import JobSpec
 from supervisor.ledger.connection import Client, Pipeline
 from supervisor.ledger.keys import Keys
 from supervisor.ledger.ledger import Ledger
-from supervisor.ledger.reads import chunks, job_spec, read_job
+from supervisor.ledger.reads import chunks, read_job
 from supervisor.ledger.records import Mark
 from supervisor.ledger.replies import ms_of
 from supervisor.ledger.requests import EntryKeys
@@ -283,13 +283,6 @@ class Entries:
         if scores:
             self._client.zadd(self._schedule, scores, xx=True)
 
-    def soon(self, after: datetime, until: datetime) -> list[str]:
-        """Names of the jobs that will be due in that time, its end included."""
-        keys = self._client.zrangebyscore(
-            self._schedule, f"({after.timestamp()}", until.timestamp()
-        )
-        return [job for key in keys if (job := self._job_of(key))]
-
     def _job_of(self, key: str) -> str | None:
         return self.job(key.removeprefix(self._prefix))
 
@@ -319,7 +312,7 @@ class Entries:
             yield [
                 DueEntry(key, spec, mark)
                 for key, (text, mark) in zip(keys, found, strict=True)
-                if (spec := job_spec(text) if text else None) or not text
+                if (spec := read_job(text) if text else None) or not text
             ]
 
 

@@ -316,7 +316,8 @@ class SupervisedScheduler(RedBeatScheduler):  # type: ignore[misc]
         self._auditor.audit_some(look.at)
         interval = self._reload(look)
         self._finish_start()
-        return self._prebuild(look, interval, emitted.next_at)
+        times = (look.next_due, emitted.next_at, look.at + interval)
+        return max(0.0, look.seconds_until(min(at for at in times if at is not None)))
 
     def _upgrade(self) -> bool:
         """In the first turn. A beat ends if a newer version has taken over its ledger.
@@ -489,10 +490,3 @@ class SupervisedScheduler(RedBeatScheduler):  # type: ignore[misc]
             self._is_extra_known = True
             if missing := missing_extra(self._notices.destinations()):
                 log.warning("notices not sent", reason=missing)
-
-    def _prebuild(self, look: Look, interval: timedelta, next_at: datetime | None) -> float:
-        """Spends the time until the next turn on what it will need; gives the seconds left."""
-        times = (look.next_due, next_at, look.at + interval)
-        soonest = min(at for at in times if at is not None)
-        self._emitter.prebuild(look, look.seconds_until(soonest))
-        return max(0.0, look.seconds_until(soonest))

@@ -102,7 +102,7 @@ class CheckIns:
             return spec
         is_active = client() is not None
         made_for, was_active, found = self._known.get(spec.name, (None, False, spec))
-        if made_for is not spec or was_active != is_active:
+        if made_for != spec or was_active != is_active:
             if len(self._known) >= KEPT_AT_HAND:
                 self._known.clear()
             found = self._as_admitted(spec, is_active=is_active)

@@ -248,7 +248,8 @@ class RunRules(BaseModel):
 
     @property
     def json_fields(self) -> dict[str, Any]:
-        return self.model_dump(mode="json", by_alias=True, exclude_unset=True)
+        """In the order of their names, as they are signed (sending/signing.py)."""
+        return dict(sorted(self.model_dump(mode="json", by_alias=True, exclude_unset=True).items()))
 
 
 NO_RULES = RunRules()

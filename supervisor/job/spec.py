@@ -61,6 +61,12 @@ MOST_JOBS = 100_000
 #: of each. What is dropped is derived again.
 KEPT_AT_HAND = 20_000
 
+#: What is a job's own, and how JSON has it. Jobs of one kind differ in nothing else.
+OWN = {"name": str, "args": list, "kwargs": dict, "labels": dict, "description": str}
+
+#: In the place of a job's own lock among rules that are shared.
+LOCK = "\0"
+
 #: A step's name is a part of its run's id, and the last part of its task's name by default.
 LONGEST_NAME = 100
 
@@ -457,9 +463,30 @@ class JobSpec(When):
         return " ".join(wanted_events(self.notify))
 
     @cached_property
+    def shared(self) -> dict[str, Any]:
+        """What was derived of all but OWN; jobs of one kind have it in common."""
+        return {}
+
+    def with_own(self, own: Mapping[str, Any]) -> Self:
+        """A job of the same kind. own: values of OWN, which are not validated."""
+        copied = self.model_copy(update=own)
+        vars(copied)["shared"] = self.shared
+        return copied
+
+    @property
+    def rules_around_lock(self) -> tuple[str, str]:
+        """The rules of a run as JSON: what comes before its lock, and after it."""
+        around = self.shared.get("rules") if self.serial is not True else None
+        if around is None:
+            before, after = json.dumps(self.rules(LOCK).json_fields).split(json.dumps(LOCK))
+            around = self.shared["rules"] = before, after
+        return around
+
+    @property
     def rules_text(self) -> str:
         """The rules of a run with the job's own arguments, as JSON. Raises InvalidKey."""
-        return json.dumps(self.rules().json_fields)
+        before, after = self.rules_around_lock
+        return before + json.dumps(self.lock) + after
 
 
 class GuardedTaskSpec(JobSpec):

@@ -9,10 +9,8 @@ not the ledger's, they are sent in batches once their runs are queued (sending/b
 
 1. Jobs of one task, with the same queue, priority, limits and retries, have messages of one shape.
    Celery and kombu make it, like any other message, for a run that stands for all of them.
-2. A job's envelope is the shape with the job's own name, rules and arguments in it.
-3. For each run its id, its nominal time and a fresh delivery tag are put in their places. For
-   RabbitMQ those places are in the bytes that py-amqp made of the envelope's headers, and hold
-   something of the same length.
+2. For each run its id and nominal time, the name, rules and arguments of its job, and a fresh
+   delivery tag are put in their places. For RabbitMQ those are in the bytes that py-amqp made.
 
 Messages that may differ in more are not prebuilt, and their runs go through the outbox: those whose
 arguments are masked or name secrets; all while a signal handler listens to messages being sent;
@@ -29,21 +27,21 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import lru_cache
 from secrets import token_hex
 from typing import Any
 
 import amqp
+from amqp.serialization import dumps as amqp_dumps
 from celery import Celery, Task, signals
 from celery.app.routes import MapRoute
 from celery.utils.saferepr import saferepr
-from kombu.exceptions import OperationalError
-from kombu.serialization import dumps as serialized
-from kombu.utils.json import dumps
+from kombu.utils.json import JSONEncoder, dumps
 
 from supervisor.guard.delivery import HEADER, RETRIES
 from supervisor.job.run import Reference, Run, RunState, StepId, tick_id
 from supervisor.job.secrets import has_references
-from supervisor.job.spec import KEPT_AT_HAND, JobSpec
+from supervisor.job.spec import JobSpec
 from supervisor.job.steps import Step, seconds
 from supervisor.ledger.connection import Client
 from supervisor.ledger.ledger import Ledger
@@ -52,7 +50,7 @@ from supervisor.logs import get_logger
 from supervisor.sending.app_settings import broker_address, required_settings
 from supervisor.sending.batches import PreparedMessage, is_amqp, is_redis
 from supervisor.sending.queues import UNAVAILABLE
-from supervisor.sending.signing import Signer, content_of
+from supervisor.sending.signing import Signer, content_of, digest_of, signed_of
 from supervisor.settings import same_database
 
 #: Up to this many plans of runs are kept: they never change, and a process publishes for a few.
@@ -320,124 +318,235 @@ def connected_to(pool: Any) -> tuple[str, ...] | None:
     return tuple(str(known.get(key) or "") for key in SAME_KEYS)
 
 
+log = get_logger("supervisor.messages")
+
 #: A nominal time that no schedule has, and its run, which stands for all.
 NOMINAL = datetime(1, 1, 1, tzinfo=UTC)
 NOMINAL_TEXT = NOMINAL.isoformat()
 RUN = tick_id("any", NOMINAL)
 
-OWN_OF_A_JOB = ("job", "rules", "argsrepr", "kwargsrepr", "body", "signature")
+#: In the places of what messages of one shape differ in. They occur in no job, argument or setting.
+PLACEHOLDERS = {
+    name: f"<{name} of {RUN}>"
+    for name in ("job", "rules", "signature", "argsrepr", "kwargsrepr", "body", "header", "headers")
+} | {"run": RUN, "nominal": NOMINAL_TEXT}
 
-#: They stand for a job's own values, and occur in no job, argument or setting.
-PLACEHOLDERS = {name: f"<{name} of {RUN}>" for name in OWN_OF_A_JOB}
+#: Text with this in it is written otherwise by kombu than it was read.
+KOMBUS_MARK = '"__type__"'
 
-log = get_logger("supervisor.messages")
+#: Writes JSON as kombu does.
+ENCODER = JSONEncoder()
 
 
 @dataclass(frozen=True, slots=True)
-class Envelope:
-    """`queue` and `key` as in a Message. template: its text but for what a run has of its own."""
+class Own:
+    """What the message of one run has of its own. body: JSON. rules: as in JobSpec, and the lock
+    between the two."""
 
-    queue: str
+    run: str
+    nominal: str
+    job: str
+    rules: tuple[str, str, str]
+    argsrepr: str
+    kwargsrepr: str
+    body: str
+    signature: str
+
+
+@dataclass(frozen=True, slots=True)
+class TextTemplate:
+    """Of messages on Redis. key: of the list that they are pushed to."""
+
     key: str
-    template: str
-    content: str
-
-    def message(self, tick: Tick, signer: Signer) -> Message:
-        text = self.filled(tick.run_id, tick.nominal_at.isoformat(), token_hex(16), signer)
-        return Message(self.queue, self.key, text)
-
-    def filled(self, run_id: str, nominal: str, tag: str, signer: Signer) -> str:
-        signature = signer.signature(run_id, nominal, self.content)
-        own = {"run": run_id, "nominal": nominal, "tag": tag, "signature": signature}
-        return self.template % own
-
-
-@dataclass(frozen=True, slots=True)
-class AmqpEnvelope:
-    """template: a message's properties as py-amqp writes them, for run ids of that length."""
-
-    queue: str
-    body: bytes
-    template: bytes
-    run_length: int
-    content: str
+    text: str
 
     @classmethod
-    def of(cls, envelope: Envelope, job: str, signer: Signer) -> AmqpEnvelope:
-        run = tick_id(job, NOMINAL)
-        message = json.loads(envelope.filled(run, NOMINAL_TEXT, "", signer))
-        template = properties_of(as_amqp(message)).replace(b"%", b"%%")
-        signature = signer.signature(run, NOMINAL_TEXT, envelope.content)
-        for value, name in ((signature, "signature"), (run, "run"), (NOMINAL_TEXT, "nominal")):
-            template = template.replace(value.encode(), f"%({name})b".encode())
-        body = b64decode(message["body"])
-        return cls(envelope.queue, body, template, len(run), envelope.content)
+    def of(cls, message: Mapping[str, Any], key: str) -> TextTemplate:
+        text = dumps(with_placeholders(message)).replace("%", "%%")
+        for name, value in PLACEHOLDERS.items():
+            in_json = json.dumps(value) if name in ("job", "rules") else value
+            text = text.replace(in_json, f"%({name})s")
+        return cls(key, text.replace(message["properties"]["delivery_tag"], "%(tag)s"))
 
-    def message(self, tick: Tick, signer: Signer) -> PreparedMessage | None:
-        """None for a tick whose id or time is written longer, which the lengths do not allow."""
-        run_id, nominal = tick.run_id, tick.nominal_at.isoformat()
-        if (len(run_id), len(nominal)) != (self.run_length, len(NOMINAL_TEXT)):
-            return None
-        own = {
-            b"run": run_id.encode(),
-            b"nominal": nominal.encode(),
-            b"signature": signer.signature(run_id, nominal, self.content).encode(),
+    def message(self, queue: str, own: Own) -> Message:
+        return Message(queue, self.key, self.filled(own, token_hex(16)))
+
+    def filled(self, own: Own, tag: str) -> str:
+        before, lock, after = own.rules
+        return self.text % {
+            "run": own.run,
+            "nominal": own.nominal,
+            "tag": tag,
+            "job": json.dumps(own.job),
+            "rules": before + json.dumps(lock) + after,
+            "argsrepr": json.dumps(own.argsrepr)[1:-1],
+            "kwargsrepr": json.dumps(own.kwargsrepr)[1:-1],
+            "body": b64encode(own.body.encode()).decode(),
+            "signature": own.signature,
         }
-        return PreparedMessage(self.queue, self.body, self.template % own)
+
+    def is_as_made(self, own: Own, message: Mapping[str, Any]) -> bool:
+        """Whether it gives the very message that it was made of."""
+        return self.filled(own, message["properties"]["delivery_tag"]) == dumps(message)
+
+
+@dataclass(frozen=True, slots=True)
+class AmqpTemplate:
+    """Of messages for RabbitMQ: properties, the headers among them, and the header of ours among
+    those, as py-amqp writes them."""
+
+    properties: bytes
+    headers: bytes
+    header: bytes
+
+    @classmethod
+    def of(cls, message: Mapping[str, Any]) -> AmqpTemplate:
+        headers = with_placeholders(message)["headers"]
+        all_headers = {"all": PLACEHOLDERS["headers"]}
+        properties = properties_of(as_amqp({**message, "headers": all_headers}))
+        correlation_id = bytes([len(RUN)]) + RUN.encode()
+        return cls(
+            escaped(properties)
+            .replace(escaped(table(all_headers)), b"%(headers)b")
+            .replace(escaped(correlation_id), b"%(run)b"),
+            with_places(items_of({**headers, HEADER: PLACEHOLDERS["header"]})),
+            with_places(items_of(headers[HEADER])),
+        )
+
+    def message(self, queue: str, own: Own) -> PreparedMessage:
+        return PreparedMessage(queue, own.body.encode(), self.filled(own))
+
+    def filled(self, own: Own) -> bytes:
+        run = own.run.encode()
+        header = self.header % {
+            b"run": long_string(own.run),
+            b"nominal": long_string(own.nominal),
+            b"job": long_string(own.job),
+            b"rules": rules_table(own.rules),
+            b"signature": long_string(own.signature),
+        }
+        headers = self.headers % {
+            b"run": long_string(own.run),
+            b"argsrepr": long_string(own.argsrepr),
+            b"kwargsrepr": long_string(own.kwargsrepr),
+            b"header": b"F" + sized(header),
+        }
+        return self.properties % {b"headers": sized(headers), b"run": bytes([len(run)]) + run}
+
+    def is_as_made(self, own: Own, message: Mapping[str, Any]) -> bool:
+        return self.filled(own) == properties_of(as_amqp(message))
+
+
+def table(fields: Mapping[str, Any]) -> bytes:
+    made: bytes = amqp_dumps("F", (fields,))
+    return made
+
+
+def items_of(fields: Mapping[str, Any]) -> bytes:
+    """Those of a table, without their size before them."""
+    return table(fields)[4:]
+
+
+def sized(content: bytes) -> bytes:
+    return len(content).to_bytes(4) + content
+
+
+def long_string(text: str) -> bytes:
+    return b"S" + sized(text.encode())
+
+
+def escaped(made: bytes) -> bytes:
+    """For a format string: a length may be the byte of a percent sign."""
+    return made.replace(b"%", b"%%")
+
+
+def with_places(made: bytes) -> bytes:
+    made = escaped(made)
+    for name, value in PLACEHOLDERS.items():
+        made = made.replace(escaped(long_string(value)), f"%({name})b".encode())
+    return made
+
+
+def rules_table(rules: tuple[str, str, str]) -> bytes:
+    before, lock, after = rules
+    return b"F" + sized(_rules_around_lock(before, after) % long_string(lock))
+
+
+@lru_cache(maxsize=1_000)
+def _rules_around_lock(before: str, after: str) -> bytes:
+    made = items_of(json.loads(f"{before}{json.dumps(RUN)}{after}"))
+    return escaped(made).replace(escaped(long_string(RUN)), b"%b")
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """A message with placeholders where jobs differ.
+    """What messages have in common that differ in Own alone.
 
-    `embed`: what its body has beside the arguments; `levels` and `length` bound their `repr`.
+    signed: what is signed of the header, in JSON with places for the job's name and rules. embed:
+    what the body has beside the arguments, in JSON. levels, length: bounds of their `repr`.
     """
 
     queue: str
-    key: str
-    text: str
-    delivery_tag: str
-    embed: Mapping[str, Any]
+    task: str
+    signed: str
+    embed: str
     levels: int
     length: int
+    template: TextTemplate | AmqpTemplate
 
-    def envelope(self, spec: JobSpec) -> Envelope:
-        _, _, body = serialized((spec.args, spec.kwargs, self.embed), serializer="json")
-        values = {
-            "job": json.dumps(spec.name),
-            "rules": spec.rules_text,
-            "argsrepr": json.dumps(saferepr(spec.args, self.length, self.levels)),
-            "kwargsrepr": json.dumps(saferepr(spec.kwargs, self.length, self.levels)),
-            "body": json.dumps(b64encode(body.encode()).decode()),
-        }
-        text = self.text
-        for name, value in values.items():
-            text = text.replace(json.dumps(PLACEHOLDERS[name]), value)
-        headers = json.loads(text)["headers"]
-        content = content_of(headers["task"], spec.args, spec.kwargs, headers[HEADER])
-        own = {
-            PLACEHOLDERS["signature"]: "signature",
-            RUN: "run",
-            NOMINAL_TEXT: "nominal",
-            self.delivery_tag: "tag",
-        }
-        template = text.replace("%", "%%")
-        for value, name in own.items():
-            template = template.replace(value, f"%({name})s")
-        return Envelope(self.queue, self.key, template, content)
+    def message(self, tick: Tick, signer: Signer) -> Message | PreparedMessage:
+        return self.template.message(self.queue, self.own(tick, signer))
+
+    def own(self, tick: Tick, signer: Signer) -> Own:
+        spec, run_id, nominal = tick.spec, tick.run_id, tick.nominal_at.isoformat()
+        args, kwargs = ENCODER.encode(spec.args), ENCODER.encode(spec.kwargs)
+        signed = self.signed % {"job": json.dumps(spec.name), "rules": spec.rules_text}
+        if KOMBUS_MARK in args or KOMBUS_MARK in kwargs:
+            content = content_of(self.task, spec.args, spec.kwargs, json.loads(signed))
+        else:
+            content = digest_of(f"[{json.dumps(self.task)}, {args}, {kwargs}]{signed}")
+        before, after = spec.rules_around_lock
+        return Own(
+            run=run_id,
+            nominal=nominal,
+            job=spec.name,
+            rules=(before, spec.lock, after),
+            argsrepr=shown_args(spec.args, self.length, self.levels),
+            kwargsrepr=shown_kwargs(spec.kwargs, self.length, self.levels),
+            body=f"[{args}, {kwargs}, {self.embed}]",
+            signature=signer.signature(run_id, nominal, content),
+        )
 
 
-def with_placeholders(message: dict[str, Any]) -> str:
-    """The message as text, with a placeholder for each value that is a job's own."""
+def shown_args(args: tuple[Any, ...], length: int, levels: int) -> str:
+    """As `saferepr` of Celery shows them, which takes longer than all else of a message."""
+    parts = [brief(arg) for arg in args]
+    text = f"({', '.join(parts)}{',' if len(parts) == 1 else ''})"
+    return text if "" not in parts and len(text) < length else saferepr(args, length, levels)
+
+
+def shown_kwargs(kwargs: Mapping[str, Any], length: int, levels: int) -> str:
+    """Likewise."""
+    parts = [brief(part) for item in kwargs.items() for part in item]
+    pairs = zip(parts[::2], parts[1::2], strict=True)
+    text = "{" + ", ".join(f"{name}: {value}" for name, value in pairs) + "}"
+    return text if "" not in parts and len(text) < length else saferepr(kwargs, length, levels)
+
+
+def brief(value: Any) -> str:
+    """Of a plain value what `saferepr` shows; else nothing."""
+    if type(value) is str:
+        return "'" + value.replace("'", "\\'") + "'"
+    return str(value) if value is None or type(value) in (int, float, bool) else ""
+
+
+def with_placeholders(message: Mapping[str, Any]) -> dict[str, Any]:
+    """The message with a placeholder for each value that is a job's or a run's own."""
     headers = message["headers"]
-    own = {
-        **headers[HEADER],
-        **{name: PLACEHOLDERS[name] for name in ("job", "rules", "signature")},
-    }
+    own = {name: PLACEHOLDERS[name] for name in ("job", "rules", "signature")}
     reprs = {name: PLACEHOLDERS[name] for name in ("argsrepr", "kwargsrepr")}
-    return dumps(
-        {**message, "body": PLACEHOLDERS["body"], "headers": {**headers, **reprs, HEADER: own}}
-    )
+    headers = {**headers, **reprs, HEADER: {**headers[HEADER], **own}}
+    return {**message, "body": PLACEHOLDERS["body"], "headers": headers}
 
 
 def without_trace(message: dict[str, Any]) -> dict[str, Any]:
@@ -456,7 +565,7 @@ def without_trace(message: dict[str, Any]) -> dict[str, Any]:
     return {**message, "headers": own}
 
 
-class Envelopes:
+class PrebuiltMessages:
     """`send` publishes with a given producer, as everything is published."""
 
     def __init__(self, app: Celery, ledger: Client, send: Send, signer: Signer) -> None:
@@ -465,11 +574,9 @@ class Envelopes:
         self._send = send
         self._signer = signer
         self._shapes: dict[tuple[Any, ...], Shape | None] = {}
-        self._envelopes: dict[str, tuple[JobSpec, Envelope | AmqpEnvelope | None]] = {}
         # A broker that is elsewhere, and may be unavailable, is not asked while runs are admitted.
         may_be_beside = same_database(broker_address(app.conf), required_settings(app).redis_url)
         self._are_beside: bool | None = None if may_be_beside else False
-        self._is_unavailable = False
 
     def filled(self, tick: Tick) -> Tick:
         """The tick with its message, for the function that queues its run to send.
@@ -478,10 +585,8 @@ class Envelopes:
         """
         if is_listened_to() or not self._has_queues_beside():
             return tick
-        envelope = self.prebuild(tick.spec)
-        if not isinstance(envelope, Envelope):
-            return tick
-        return tick.sent_as(envelope.message(tick, self._signer))
+        message = self._message(tick)
+        return tick.sent_as(message) if isinstance(message, Message) else tick
 
     def messages(
         self, ticks: Iterable[Tick], channel: Any
@@ -490,39 +595,11 @@ class Envelopes:
 
         channel: to the broker, which is available.
         """
-        self._is_unavailable = False
         found: dict[str, Any] = {}
         for tick in ticks:
-            envelope = self.prebuild(tick.spec, channel)
-            if envelope and (message := envelope.message(tick, self._signer)):
+            if message := self._message(tick, channel):
                 found[tick.run_id] = message
         return found
-
-    def unknown_of(self, jobs: Iterable[str]) -> list[str]:
-        """Those of the jobs for which nothing is prebuilt yet."""
-        return [job for job in jobs if job not in self._envelopes]
-
-    def prebuild(self, spec: JobSpec, channel: Any = None) -> Envelope | AmqpEnvelope | None:
-        """channel: to the broker, where there is one; else it may be connected to.
-
-        One that is elsewhere is not connected to again while it is unavailable.
-        """
-        made_for, envelope = self._envelopes.get(spec.name, (None, None))
-        if made_for is spec:
-            return envelope
-        if len(self._envelopes) >= KEPT_AT_HAND:
-            self._envelopes.clear()
-        try:
-            envelope = self._envelope(spec, channel)
-        except UNAVAILABLE as error:
-            if self._are_beside is not False:
-                raise
-            if not self._is_unavailable:
-                log.info("messages not prebuilt", error=str(error))
-            self._is_unavailable = True
-            return None
-        self._envelopes[spec.name] = spec, envelope
-        return envelope
 
     def _has_queues_beside(self) -> bool:
         if self._are_beside is None:
@@ -530,20 +607,16 @@ class Envelopes:
                 self._are_beside = is_beside(producer.channel, self._ledger)
         return self._are_beside
 
-    def _envelope(self, spec: JobSpec, channel: Any) -> Envelope | AmqpEnvelope | None:
-        self._has_queues_beside()
-        own = [spec.args, spec.kwargs]
-        if spec.task is None or spec.mask or has_references(own):
+    def _message(self, tick: Tick, channel: Any = None) -> Message | PreparedMessage | None:
+        spec = tick.spec
+        if spec.task is None or spec.mask or has_references((spec.args, spec.kwargs)):
             return None
         try:
             task: Any = self._app.tasks.get(spec.task)
             if task is not None and task.typing:
                 task.__header__(*spec.args, **spec.kwargs)  # refuses arguments that do not fit
             shape = self._shape(spec, spec.task, channel)
-            if shape is None:
-                return None
-            envelope = shape.envelope(spec)
-            return envelope if shape.key else AmqpEnvelope.of(envelope, spec.name, self._signer)
+            return shape.message(tick, self._signer) if shape else None
         except UNAVAILABLE:
             raise
         except Exception as error:  # noqa: BLE001 - the outbox finds the same, and ends the run with it
@@ -573,26 +646,28 @@ class Envelopes:
         if push is None:
             return None
         message = without_trace(json.loads(push.text))
-        if message["content-type"] != "application/json" or message["headers"].get("expires"):
+        headers = message["headers"]
+        if message["content-type"] != "application/json" or headers.get("expires"):
             return None
         _, _, embed = json.loads(b64decode(message["body"]))
+        header = signed_of(with_placeholders(message)["headers"][HEADER])
+        signed = json.dumps(header, sort_keys=True).replace("%", "%%")
+        for name in ("job", "rules"):
+            signed = signed.replace(json.dumps(PLACEHOLDERS[name]), f"%({name})s")
         shape = Shape(
             queue=push.queue,
-            key=push.key,
-            text=with_placeholders(message),
-            delivery_tag=message["properties"]["delivery_tag"],
-            embed=embed,
+            task=headers["task"],
+            signed=signed,
+            embed=dumps(embed),
             levels=self._app.conf.get("task_repr_maxlevels", 3),  # since Celery 5.7
             length=self._app.amqp.argsrepr_maxsize,
+            template=(TextTemplate.of(message, push.key) if push.key else AmqpTemplate.of(message)),
         )
-        envelope = shape.envelope(spec)
-        made = envelope.filled(RUN, NOMINAL_TEXT, shape.delivery_tag, self._signer)
-        return shape if made == dumps(message) else None
+        own = shape.own(Tick(spec, NOMINAL, run_id=RUN), self._signer)
+        return shape if shape.template.is_as_made(own, message) else None
 
     def _recorded(self, assignment: Assignment, channel: Any) -> Message | None:
         if channel is not None:
             return recorded(self._app, channel, self._send, assignment)
-        if self._is_unavailable:
-            raise OperationalError("the broker was unavailable")
         with self._app.producer_or_acquire() as producer:
             return recorded(self._app, producer.channel, self._send, assignment)

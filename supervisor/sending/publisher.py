@@ -28,7 +28,7 @@ from supervisor.sending.batches import Batch, BrokerBlocked, batch_on
 from supervisor.sending.messages import (
     Assignment,
     Assignments,
-    Envelopes,
+    PrebuiltMessages,
     is_beside,
     is_listened_to,
     message_header,
@@ -69,8 +69,8 @@ class Publisher:
         return producers_of(self.app)
 
     @cached_property
-    def envelopes(self) -> Envelopes:
-        return Envelopes(self.app, self.ledger.client, self.send, self.signer)
+    def prebuilt(self) -> PrebuiltMessages:
+        return PrebuiltMessages(self.app, self.ledger.client, self.send, self.signer)
 
     def publish(self, run_ids: Sequence[str]) -> int:
         """Sends those of the runs that are queued; returns how many messages the broker took.
@@ -107,7 +107,7 @@ class Publisher:
     def _push(self, ticks: Sequence[Tick]) -> None:
         with self._batch() as batch:
             for some in chunks(ticks, TICKS_PER_PORTION):
-                if messages := self.envelopes.messages(some, batch.producer.channel):
+                if messages := self.prebuilt.messages(some, batch.producer.channel):
                     batch.push(messages)
                     self.ledger.sent(batch.newly_taken())
 

@@ -49,8 +49,16 @@ def content_of(task: str, args: Any, kwargs: Any, header: Mapping[str, Any]) -> 
 
 def content_as_read(task: str, args: Any, kwargs: Any, header: Mapping[str, Any]) -> str:
     """The same of a message that was read, which to write and to read again does not change."""
-    text = dumps([task, args, kwargs]) + text_of(header)
+    return digest_of(dumps([task, args, kwargs]) + text_of(header))
+
+
+def digest_of(text: str) -> str:
     return sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def signed_of(header: Mapping[str, Any]) -> dict[str, Any]:
+    """What of the header is signed as content."""
+    return {name: value for name, value in header.items() if name not in OF_A_RUN}
 
 
 #: By job: its last header with a mark for the lock, and the text before and after the mark.
@@ -66,7 +74,7 @@ def text_of(header: Mapping[str, Any]) -> str:
     job's messages hardly differ but in the lock. Headers are equal here, and then have the text of
     the first, that differ in how a number is written.
     """
-    rest = {name: value for name, value in header.items() if name not in OF_A_RUN}
+    rest = signed_of(header)
     job, rules = rest.get("job"), rest.get("rules")
     if not (isinstance(job, str) and isinstance(rules, dict) and "lock" in rules):
         return json.dumps(rest, sort_keys=True)

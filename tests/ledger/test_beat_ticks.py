@@ -6,7 +6,6 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import closing
 from datetime import datetime, timedelta
-from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -116,43 +115,6 @@ def test_a_tick_that_the_server_refuses_is_logged_when_that_changes(
             now += timedelta(minutes=0 if is_broken else 1)
     refused = [line["job"] for line in logs if line["event"] == "tick not admitted"]
     assert refused == [spec.name] * 2
-
-
-def test_jobs_that_are_due_soon_are_prebuilt_once(
-    app: Celery, ledger: Ledger, entries: Entries
-) -> None:
-    leader = ledger.leader(*REDBEAT)
-    publisher = Publisher(app, ledger)
-    envelopes = publisher.envelopes
-    beat = Emitter(ledger, entries, publisher, leader.leadership)
-    # Within AHEAD, and not before this test is over.
-    when = f"{ledger.now() + timedelta(seconds=50):%Y-%m-%d %H:%M:%S}"
-    soon = {name: JobSpec(name=name, task="t", at=[when]) for name in "abc"}
-    specs = {**soon, "later": JobSpec(name="later", task="t", at=["2100-01-01 00:00"])}
-    load(ledger, entries, specs, "first", ledger.now())
-    ledger.client.ping()  # a connection beside that of the functions
-
-    def asked(seconds: float) -> list[list[str]]:
-        """What beat asks of the server when it has so much time."""
-        look = leader.look()
-        with Redis.from_url(app.conf.broker_url).monitor() as monitor:  # type: ignore[no-untyped-call]
-            beat.prebuild(look, seconds)
-            ledger.client.echo("done")
-            commands = (said["command"].split() for said in monitor.listen())
-            return [*takewhile(lambda words: words[0] != "ECHO", commands)]
-
-    [[_, _, _, until]] = asked(0)
-    assert envelopes.unknown_of(specs) == [*specs]  # there was no time
-    [_, _, since, _], read, *_ = asked(5)
-    assert (since, read[0]) == (f"({until}", "HMGET")
-    assert envelopes.unknown_of(specs) == ["later"]
-    [[command, _, _, _]] = asked(5)
-    assert command == "ZRANGEBYSCORE"
-
-    others = {**specs, "new": JobSpec(name="new", task="t", at=[when])}
-    load(ledger, entries, others, "second", ledger.now())
-    beat.prebuild(leader.look(), 5)
-    assert envelopes.unknown_of(others) == ["later"]
 
 
 def test_a_tick_with_all_jobs_there_can_be_is_the_only_one(

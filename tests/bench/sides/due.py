@@ -4,10 +4,12 @@ import os
 import sys
 import time
 from datetime import UTC, datetime, timedelta
+from functools import cache
 from pathlib import Path
 
 from celery import Celery
 from celery.schedules import schedule
+from redis import Redis
 
 SIDE, URL = os.environ["SIDE"], os.environ["BROKER"]
 REDIS = os.environ.get("REDIS", URL)
@@ -47,7 +49,13 @@ def nothing(due):
 @app.task(name="due.stamp", ignore_result=True)
 def stamp(due):
     late = time.time() - due
-    app.connection_for_write().default_channel.client.rpush("late", late)
+    client().rpush("late", late)
+
+
+@cache
+def client():
+    """One a process: what a task left behind to be collected would delay those after it."""
+    return Redis.from_url(URL)
 
 
 def fill(task, times):
