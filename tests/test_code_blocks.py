@@ -15,6 +15,7 @@ import json
 import os
 import re
 import shlex
+import signal
 import socket
 import sqlite3
 import subprocess
@@ -50,6 +51,7 @@ from tests.acceptance.test_tutorial import COMMAND, shape
 from tests.ledger.jobs import job
 from tests.programs import needed
 from tests.render import walkthrough
+from tests.waiting import patience
 from tests.web.visits import TOKEN, visiting
 
 ROOT = Path(__file__).parents[1]
@@ -520,3 +522,26 @@ def test_the_commands_of_a_block_do_their_work(
 @pytest.mark.parametrize(("page", "file"), [(page, file) for (page, _), file in RUN_BY.items()])
 def test_what_another_test_runs_is_read_there(page: str, file: str) -> None:
     assert Path(page).name in (ROOT / file).read_text()
+
+
+def test_the_kill_of_the_page_of_examples_hits_who_started_last(tmp_path: Path) -> None:
+    [block] = [one for one in BLOCKS if one.text.startswith("kill -9 \"$(grep 'words#")]
+    works = (
+        "import sys, time; from examples.witness import witness\n"
+        "with witness(f'documents.words#{sys.argv[1]}'): print(flush=True); time.sleep(600)"
+    )
+    environ = {**os.environ, "SUPERVISOR_EXAMPLES_DIR": str(tmp_path / ".supervisor")}
+    workers = []
+    for number in "12":
+        command = [sys.executable, "-c", works, number]
+        worker = subprocess.Popen(command, cwd=ROOT, env=environ, stdout=subprocess.PIPE)
+        workers.append(worker)
+        assert worker.stdout and worker.stdout.readline()
+    try:
+        subprocess.run(["bash", "-euc", block.text], cwd=tmp_path, check=True)
+        assert workers[1].wait(patience(10)) == -signal.SIGKILL
+        assert workers[0].poll() is None
+    finally:
+        for worker in workers:
+            worker.kill()
+            worker.communicate()
