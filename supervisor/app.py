@@ -1,7 +1,7 @@
 """`supervise(app)`: makes an ordinary Celery app a supervised one.
 
-Its tasks stay as they are. What changes is which scheduler beat runs, and the settings below where
-the app has not set them itself; tasks with a `guard`, and runs in workers, are put under the guard.
+Its tasks stay as they are. Beat gets another scheduler, and settings that the app has not set get
+the values below. Runs of jobs, and calls of tasks with a `guard`, are put under the guard.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ log = get_logger("supervisor.app")
 #: Defaults of a supervised app.
 GIVEN = {"beat_scheduler": "supervisor.beat.scheduler:SupervisedScheduler"}
 
-#: Schedulers that ours takes the place of: it emits all that RedBeat's own would.
+#: Schedulers that ours replaces: it emits all that RedBeat's own would.
 REPLACED = ("redbeat.RedBeatScheduler", "redbeat.schedulers.RedBeatScheduler")
 OWN = ("supervisor", "supervisor.beat.scheduler.SupervisedScheduler")
 
@@ -149,14 +149,14 @@ def completed(app: Celery) -> Celery:
 
 
 def tasks_of(app: Celery) -> dict[str, Signature | None]:
-    """What each task of a completed app takes, by its name; None where only a call can say."""
+    """The signature of each task of a completed app, by name; None where only a call can tell."""
     return {name: arguments_of(task) for name, task in app.tasks.items()}
 
 
 def arguments_of(task: Any) -> Signature | None:
-    """By what Celery refuses a call, as it is sent.
+    """The signature by which Celery refuses a call when it is sent.
 
-    None of a task without `typing`, and where a class of the project's own may change arguments.
+    None for a task without `typing`, and where a class of the project may change the arguments.
     """
     header = getattr(task, "__header__", None)
     changing = [
@@ -174,7 +174,7 @@ def arguments_of(task: Any) -> Signature | None:
         return None
 
 
-#: All that may be another setting afterwards.
+#: The settings that supervise() may change.
 SETTLED = (
     *GIVEN,
     *("broker_url", "broker_use_ssl", "broker_transport_options"),
@@ -218,7 +218,7 @@ def _dotted(scheduler: Any) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Overridden:
-    """A setting that the guarantees need otherwise."""
+    """A setting whose value breaks a guarantee; `needed` is the value that keeps it."""
 
     setting: str
     value: Any
@@ -276,7 +276,7 @@ def _say_what_differs(instance: Any, **_: Any) -> None:
 
 
 def say_what_is_less_safe(app: Celery) -> None:
-    """As the app has it, and as it stays."""
+    """Warns of insecure settings of the app, which stay as they are."""
     if has_unchecked_broker(app.conf):
         option = "?ssl_cert_reqs=required&ssl_ca_certs=FILE"
         hint = f"append {option} to its address (docs/how-to/redis.md)"
@@ -288,7 +288,7 @@ def say_what_is_less_safe(app: Celery) -> None:
 
 
 def _hear_of_beats() -> None:
-    """RedBeat's own receiver waits for its lock, for ever where another beat leads: after ours."""
+    """Puts our receiver before RedBeat's, which waits for its lock: for ever if another leads."""
     redbeat = sys.modules.get("redbeat.schedulers")
     if redbeat:
         signals.beat_init.disconnect(redbeat.acquire_distributed_beat_lock)
@@ -324,7 +324,7 @@ def _prepare_beat(sender: Any, **_: Any) -> None:
 def _set_up_logging(
     loglevel: Any = None, logfile: Any = None, format: Any = None, colorize: Any = None, **_: Any
 ) -> None:
-    """In Celery's place, unless the app's own receivers do it; as Celery, it tells when it has."""
+    """In Celery's place, unless a receiver of the app does it; then sends the same signals."""
     if len(signals.setup_logging.receivers) > 1:
         return
     level = getLevelName(loglevel) if isinstance(loglevel, int) else loglevel

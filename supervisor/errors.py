@@ -22,13 +22,13 @@ SupervisorError
 ├── InvalidRedisUrl        an address of Redis that cannot be read
 ├── InvalidPrefix          a prefix of the ledger's keys that is no plain text
 ├── NotConfigured          a setting that the command needs is absent, or cannot be read
-├── RedBeatElsewhere       RedBeat is set to another Redis than the ledger's
+├── RedBeatElsewhere       RedBeat uses another Redis than the ledger's
 ├── SecretMissing          a reference to a secret that this process does not have
 ├── UnsafeContent          a guarded call asks for a message that is not JSON
 ├── PlanOutdated           the loaded jobs have changed since the plan was made
 ├── AppNotFound            the name after -A leads to no Celery app
 ├── EmbeddedServerFailed   the embedded server did not start or stop as it should
-├── WrongSchema            the ledger is written by another version of this package
+├── WrongSchema            the ledger was written by another version of this package
 │   └── UpgradeBlocked     it cannot be upgraded while older processes use it
 ├── ForeignLedger          the ledger holds the jobs of another app
 ├── BrokerUnavailable      the app's broker does not answer
@@ -49,7 +49,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 
-# Which known word an unknown one was probably meant to be.
+# Hints for misspelt words.
 
 
 #: To compare a word with this many takes a tenth of a second.
@@ -69,12 +69,12 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
 
 
 def closest(word: object, known: Iterable[str]) -> str | None:
-    """The hint of `did_you_mean`, for a problem that prints its own brackets."""
+    """The same hint without its brackets, for a problem that adds its own."""
     hint = did_you_mean(word, known) if isinstance(word, str) else ""
     return hint.removeprefix(" (").removesuffix(")") or None
 
 
-#: What the command line exits with where all is not fine: docs/reference/commands.md.
+#: Exit codes of the command line other than 0: docs/reference/commands.md.
 WRONG, USAGE, NOT_FOUND, REFUSED, UNAVAILABLE = 1, 2, 3, 4, 5
 
 
@@ -137,7 +137,7 @@ class UnknownJob(SupervisorError, LookupError):
 
 
 class UnreadableJob(UnknownJob):
-    """The job is loaded, and says what this version of the package does not know."""
+    """The job was loaded by another version of this package, and this one cannot read it."""
 
     exit_code = REFUSED
 
@@ -230,13 +230,13 @@ class UnknownQueue(SupervisorError, LookupError):
 
 
 class InvalidRequest(SupervisorError, ValueError):
-    """What is asked of a job makes no sense for it; the command line exits 2, HTTP has 400."""
+    """The request makes no sense for its job. HTTP answers 400."""
 
     exit_code = USAGE
 
 
 class RunEnded(SupervisorError):
-    """The run that is to be cancelled has ended before."""
+    """The run to be cancelled has already ended."""
 
     exit_code = REFUSED
 
@@ -285,8 +285,8 @@ class RedBeatElsewhere(SupervisorError):
     def __init__(self, redbeat: object, ledger: object) -> None:
         super().__init__(
             f"redbeat_redis_url leads to {redbeat or 'no Redis that is known here'}, and the ledger"
-            f" is at {ledger}: both are one database, or beat never finds its jobs. Leave"
-            " redbeat_redis_url out, supervise() sets it; or give both the same address"
+            f" is at {ledger}: both must be the same database, or beat never finds its jobs."
+            " Leave redbeat_redis_url out, because supervise() sets it; or give both one address"
             " (docs/reference/settings.md)"
         )
 
@@ -348,7 +348,7 @@ class EmbeddedServerFailed(SupervisorError):
 
 
 class WrongSchema(SupervisorError):
-    """The ledger is written by a newer or an older version of this package; nothing was changed."""
+    """A newer or an older version of this package wrote the ledger. Nothing was changed."""
 
     exit_code = REFUSED
 

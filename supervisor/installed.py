@@ -1,8 +1,8 @@
 """Refuses an environment that this package cannot work in, before anything else is imported.
 
 1. PyPI's `supervisor` (supervisord) installs into the same folder, and both break. Whichever is
-   installed later replaces the `__init__.py` and `process.py` of the other. So it is not the
-   package's own `__init__.py` alone that imports this module, but all that programs begin with.
+   installed later replaces the `__init__.py` and `process.py` of the other. So this module is not
+   only imported by the package's own `__init__.py`, but by every module that programs begin with.
 2. A library may be of a version that is not supported.
 """
 

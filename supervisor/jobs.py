@@ -271,7 +271,7 @@ def trigger(
 
 
 def options_of(priority: int | None) -> Keys:
-    """Those of the message. Raises InvalidRequest."""
+    """The options of the message. Raises InvalidRequest."""
     if priority not in (None, *PRIORITIES):
         raise InvalidRequest(f"priority: {priority!r} is not a number from 0 to {PRIORITIES[-1]}")
     return {} if priority is None else {"priority": priority}
@@ -315,7 +315,7 @@ def next_ticks(name: str, count: int = 5, *, app: Celery | None = None) -> built
 # From keys to a JobSpec.
 
 
-#: Their values are the task's, and not ours to read.
+#: Their values belong to the task, and are not interpreted.
 ARGUMENTS = ("args", "kwargs", "params", "steps")
 
 
@@ -349,7 +349,7 @@ def judged(
 
 
 def problems_of_times(ledger: Ledger, specs: Mapping[str, JobSpec]) -> dict[str, str]:
-    """Of jobs that would never run: all of their times are past. One that is loaded with the same
+    """The problems of jobs whose times are all past, by name. A job that is loaded with the same
     times may be put again.
     """
     ending = {
@@ -375,7 +375,7 @@ def check_times(ledger: Ledger, name: str, spec: JobSpec) -> None:
 
 
 def plain(value: Any, *, is_argument: bool) -> Any:
-    """As a schedule file would have it: lists, mappings, and durations and times as text.
+    """The value as a schedule file would have it: lists, mappings, and durations and times as text.
 
     Raises TypeError, ValueError and RecursionError for what is not JSON.
     """

@@ -1,8 +1,8 @@
 """Log lines: an event word with fields.
 
-They go to Python's own `logging`, where the app's handlers have them as text, with the fields as
-`data` of the record as Celery's have. A process that is ours, or is asked to, renders all of its
-lines, also those of Celery, kombu and uvicorn: each is one JSON object, or readable on a terminal.
+They go to Python's own `logging`. The app's handlers get them as text, with the fields in `data` of
+the record, as in Celery's records. A process that is ours, or is asked to, renders all of its
+lines, including those of Celery, kombu and uvicorn: as JSON objects, or readable on a terminal.
 """
 
 from __future__ import annotations
@@ -45,20 +45,22 @@ class RunFilter(logging.Filter):
 
 
 def fill_formats(logger: Any = None, format: Any = None, **_: Any) -> None:
-    """Of the handlers that Celery has made, where the app's format has fields of runs."""
+    """Adds a RunFilter to Celery's handlers if the app's format has fields of runs."""
     if RUN_FIELDS["run"].removesuffix("run") in str(format):
         for handler in logger.handlers:
             handler.addFilter(RunFilter())
 
 
 def name_run(_: Any, __: str, event: EventDict) -> EventDict:
-    """The run whose code has logged a line, in the words of our own lines."""
+    """Adds the run whose code logged the line, under the names that our own lines have."""
     known = vars(event["_record"])
     for name, attribute in RUN_FIELDS.items():
         if attribute in known:
             event.setdefault(name, known[attribute])
     return event
 
+
+JSON_TAIL = (structlog.processors.format_exc_info, structlog.processors.JSONRenderer())
 
 SHARED: tuple[Processor, ...] = (
     structlog.stdlib.add_logger_name,
@@ -70,14 +72,14 @@ SHARED: tuple[Processor, ...] = (
 
 
 def as_text(_: Any, __: str, event: EventDict) -> tuple[tuple[str], dict[str, Any]]:
-    """For a handler that knows nothing of fields."""
+    """Renders a line for handlers that know nothing of fields."""
     kept = {name: event.pop(name) for name in ("exc_info", "stack_info") if name in event}
     words = [event.pop("event"), *(f"{key}={value!r}" for key, value in event.items())]
     return (" ".join(words),), {**kept, "extra": {"data": event}}
 
 
-#: What a line of ours goes through. Changed in place, since each logger has this very list; an
-#: app's own configuration of structlog is neither used nor changed.
+#: Every line of ours goes through these. The list is changed in place, because each logger holds
+#: it. The app's own configuration of structlog is neither used nor changed.
 PROCESSORS: list[Any] = [structlog.stdlib.filter_by_level, as_text]
 
 
@@ -103,8 +105,8 @@ def get_logger(name: str) -> Any:
 def configure(json: bool | None = None, level: str = "info", logfile: str | None = None) -> None:
     """Sends all logging of this process to stderr, or to `logfile`; may be called again.
 
-    json: None means as SUPERVISOR_LOG_FORMAT (json or console) says, else JSON unless stderr is a
-    terminal. level: the name of the lowest that is shown.
+    json: by default as SUPERVISOR_LOG_FORMAT (json or console) says, or else JSON unless stderr is
+    a terminal. level: the name of the lowest level that is shown.
     """
     as_json = wants_json() if json is None else json
     lowest = logging.getLevelNamesMapping()[level.upper()]
@@ -119,7 +121,7 @@ def configure(json: bool | None = None, level: str = "info", logfile: str | None
             foreign_pre_chain=[name_run, *SHARED],
             processors=[
                 structlog.stdlib.ProcessorFormatter.remove_processors_meta,
-                *(json_tail() if as_json else console_tail()),
+                *(JSON_TAIL if as_json else console_tail()),
             ],
         )
     )
@@ -138,10 +140,6 @@ def is_chosen() -> bool:
     return os.environ.get(LOG_FORMAT) in ("json", "console")
 
 
-def json_tail() -> tuple[Processor, ...]:
-    return structlog.processors.format_exc_info, structlog.processors.JSONRenderer()
-
-
 def console_tail() -> tuple[Processor, ...]:
     renderer = structlog.dev.ConsoleRenderer(
         colors=sys.stderr.isatty(), exception_formatter=write_traceback
@@ -150,14 +148,14 @@ def console_tail() -> tuple[Processor, ...]:
 
 
 def escape_texts(_: Any, __: str, event: EventDict) -> EventDict:
-    """A job's own texts can neither begin a line nor move the cursor."""
+    """Escapes texts, so that those of a job cannot begin a line or move the cursor."""
     return {
         key: escaped(value) if isinstance(value, str) else value for key, value in event.items()
     }
 
 
 def write_traceback(stream: TextIO, error: ExcInfo) -> None:
-    """Without the values of variables, which would show a job's arguments."""
+    """Leaves out the values of variables, which would show a job's arguments."""
     plain = StringIO()
     structlog.dev.plain_traceback(plain, error)
     stream.write("\n".join(map(escaped, plain.getvalue().split("\n"))))

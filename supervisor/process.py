@@ -1,8 +1,8 @@
 """Child processes that do not outlive their parent, and that cannot use more than they are given.
 
-`Child` is for work on untrusted input, or that needs much memory for a moment: its parent never has
-to wait for it, and the memory is freed with it. Python's heap rarely shrinks: a process that reads
-ten thousand jobs once keeps for ever the memory that it needed then.
+`Child` is for work on untrusted input, and for work that needs much memory for a moment: its parent
+never has to wait for it, and the memory is freed when it ends. Python's heap rarely shrinks: a
+process that once reads ten thousand jobs keeps the memory that it needed for them.
 """
 
 from __future__ import annotations
@@ -26,23 +26,23 @@ from typing import Any
 
 PR_SET_PDEATHSIG = 1
 
-#: A child with limits runs at low priority until its first value, for it shares the processors with
-#: its parent. From then on its parent may wait for it.
+#: A child with limits runs at low priority until its first value, because it shares the processors
+#: with its parent. From then on its parent may be waiting for it.
 NICE = 10
 
-#: Of the thread that runs at low priority, in bytes: as large as a process' own.
+#: Stack of the thread that runs at low priority, in bytes: as large as that of a process.
 STACK_SIZE = 8 << 20
 
-#: A process that is killed and still there after this hangs in the kernel, and is left behind.
+#: A killed process that is still there after this hangs in the kernel, and is left behind.
 GONE_SECONDS = 2
 
 Work = Generator[Any, Any, None]
-"""Yields what the parent is to receive; gets what the parent sends then."""
+"""Yields values for the parent, and gets what the parent sends back."""
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What a child may use: seconds of processor time, and bytes beside those of its parent."""
+    """What a child may use: seconds of processor time, and bytes on top of its parent's."""
 
     cpu_seconds: int
     memory: int
@@ -51,7 +51,7 @@ class Limits:
 class Child:
     """A fork that works beside this process: a copy of it without its threads.
 
-    What the work raises is raised by `receive`; it must be picklable, as all that is exchanged.
+    `receive` raises what the work raises. All that is exchanged must be picklable.
     """
 
     def __init__(self, work: Callable[[], Work], limits: Limits | None = None) -> None:
@@ -93,16 +93,16 @@ class Child:
 
 
 def die_with_parent() -> None:
-    """To be run in a child: the kernel sends it SIGTERM when the thread that began it is gone.
+    """For a child: the kernel sends it SIGTERM when the thread that started it is gone.
 
-    Linux only; elsewhere a child of a process that was killed has to be ended by hand.
+    Linux only; elsewhere a child whose parent was killed has to be ended by hand.
     """
     if sys.platform == "linux":
         ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 def sendable(error: Exception) -> Exception:
-    """The error, or its words where it cannot be made again from its arguments."""
+    """The error, or one with its text if it cannot be unpickled."""
     try:
         pickle.loads(pickle.dumps(error))
     except Exception:  # noqa: BLE001 - whatever its own code raises
@@ -123,7 +123,7 @@ def _run(
     if os.getppid() != parent:  # it was gone already
         os._exit(1)
     parents.close()
-    # Of a daemonic process multiprocessing allows no children, and calendars are read by one.
+    # multiprocessing allows a daemonic process no children, and calendars are read by one.
     current_process().daemon = False
     try:
         _limit(limits)

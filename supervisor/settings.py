@@ -17,21 +17,20 @@ from supervisor.errors import InvalidPrefix, InvalidRedisUrl
 
 STATE_DIR = Path(".supervisor")
 
-#: `supervisor up` writes the address of its embedded server here, for the other verbs.
+#: `supervisor up` writes the address of its embedded server here, for the other commands.
 URL_FILE = STATE_DIR / "url"
 
 #: The variable of `serve` whose value opens its page and its API.
 TOKEN = "SUPERVISOR_TOKEN"
 
-#: That of the ledgers of a `serve` for several apps.
+#: The variable with the ledgers of a `serve` for several apps.
 LEDGERS = "SUPERVISOR_LEDGERS"
 
-#: Those of the file of further tokens, and of the path below which a proxy serves it.
+#: The variables with the file of further tokens, and with the path at which a proxy serves it.
 ACCESS_FILE = "SUPERVISOR_ACCESS_FILE"
 ROOT_PATH = "SUPERVISOR_ROOT_PATH"
 
-#: Where beat and `serve` tell what is of no job, and what all webhooks are signed with that have no
-#: secret of their own.
+#: Where notices go that are about no job.
 NOTIFY = "SUPERVISOR_NOTIFY"
 #: How long a notice waits for others of its kind and cause, such as 30s.
 NOTIFY_WAIT = "SUPERVISOR_NOTIFY_WAIT"
@@ -39,20 +38,21 @@ NOTIFY_WAIT = "SUPERVISOR_NOTIFY_WAIT"
 #: Where people see the service, for the links in notices.
 PAGE_URL = "SUPERVISOR_PAGE_URL"
 
+#: Signs webhooks that have no secret of their own.
 NOTIFY_SECRET = "SUPERVISOR_NOTIFY_SECRET"
 
 DEFAULT_URL = "redis://127.0.0.1:6379/0"
 DEFAULT_PREFIX = "supervisor"
 
-#: It becomes part of the text of functions, and of key names that access lists have patterns for.
+#: It becomes part of the text of the functions, and of the patterns of keys in access lists.
 PREFIX = re.compile(r"[A-Za-z0-9_.:-]{1,100}")
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """redis_url: the ledger's Redis or Valkey; prefix: what all our keys start with.
+    """redis_url: the ledger's Redis or Valkey. prefix: what all our keys start with.
 
-    connection: the app's options for the connection beside its address, in Celery's words: TLS, a
+    connection: the app's further options for the connection, under Celery's names, such as TLS or a
     credential provider. Raises InvalidPrefix.
     """
 
@@ -68,7 +68,7 @@ class Settings:
 
     @classmethod
     def from_environ(cls, environ: Mapping[str, str], directory: Path = Path()) -> Settings:
-        """SUPERVISOR_REDIS_URL, else what `up` runs in `directory`, and SUPERVISOR_PREFIX."""
+        """From SUPERVISOR_REDIS_URL, or else from `up` in `directory`, and SUPERVISOR_PREFIX."""
         return cls(
             redis_url=environ.get("SUPERVISOR_REDIS_URL") or running_url(directory) or DEFAULT_URL,
             prefix=environ.get("SUPERVISOR_PREFIX") or DEFAULT_PREFIX,
@@ -96,10 +96,10 @@ def running_url(directory: Path = Path()) -> str | None:
 #
 #     redis-cluster://user:password@one:6379,two:6379/      rediss-cluster:// likewise, with TLS
 #
-# The one with sentinels is kombu's spelling, with kombu's transport option `master_name` behind it.
+# The address with sentinels is as kombu spells it, and has kombu's transport option `master_name`.
 # User, password and database are those of the servers; `sentinel_username` and `sentinel_password`
-# are what the sentinels ask for, if anything. Options that begin with `ssl_` have servers and
-# sentinels talk TLS: `&ssl_ca_certs=/etc/ca.crt`.
+# are for the sentinels, if they need any. With options that begin with `ssl_`, servers and
+# sentinels use TLS: `&ssl_ca_certs=/etc/ca.crt`.
 #
 # Errors do not quote an address: any part of it may be the password.
 
@@ -121,7 +121,7 @@ OPTIONS = ("master_name", "sentinel_username", "sentinel_password")
 
 @dataclass(frozen=True, slots=True)
 class SentinelUrl:
-    """sentinels: host and port of each; the other fields are of the servers that they watch."""
+    """sentinels: host and port of each; the others are about the servers that they watch."""
 
     sentinels: tuple[tuple[str, int], ...]
     master_name: str
@@ -134,7 +134,7 @@ class SentinelUrl:
 
     @classmethod
     def parse(cls, url: str, options: Mapping[str, Any] | None = None) -> Self:
-        """options: what the url does not name. Raises InvalidRedisUrl, without its secrets."""
+        """options: for what the url leaves out. Raises InvalidRedisUrl, which has no secrets."""
         refuse_unreadable(url)
         try:
             parts = [urlsplit(part) for part in url.split(";") if part]
@@ -164,13 +164,13 @@ class SentinelUrl:
         )
 
     def __str__(self) -> str:
-        """The address with all its options, which `parse` reads again."""
+        """The address with all its options, as `parse` reads it."""
         options = {name: getattr(self, name) for name in OPTIONS if getattr(self, name)}
         return f"{self.without_options}?{urlencode({**options, **dict(self.tls)})}"
 
     @property
     def without_options(self) -> str:
-        """As kombu has it: each sentinel with the credentials and the database of the servers."""
+        """For kombu: each sentinel with the credentials and the database of the servers."""
         user = quote(self.username or "", safe="")
         password = f":{quote(self.password, safe='')}" if self.password else ""
         credentials = f"{user}{password}@" if user or password else ""
@@ -181,18 +181,18 @@ class SentinelUrl:
 
     @property
     def sentinel_credentials(self) -> dict[str, str]:
-        """What the sentinels themselves ask for."""
+        """The credentials for the sentinels themselves."""
         own = {"username": self.sentinel_username, "password": self.sentinel_password}
         return {name: value for name, value in own.items() if value}
 
     @property
     def tls_options(self) -> dict[str, Any]:
-        """Those of redis-py. Raises InvalidRedisUrl."""
+        """As options of redis-py. Raises InvalidRedisUrl."""
         return tls_of(parsed(f"rediss://h?{urlencode(self.tls)}")) if self.tls else {}
 
 
 def node_addresses(url: str) -> list[str]:
-    """Of a cluster's address those of its nodes, each as the address of one server.
+    """The nodes in a cluster's address, each as the address of one server.
 
     Raises InvalidRedisUrl.
     """
@@ -212,14 +212,14 @@ def node_addresses(url: str) -> list[str]:
 
 
 def is_redis(url: str) -> bool:
-    """Whether a broker's address is one of Redis, by Sentinel or not; kombu knows no cluster."""
+    """Whether a broker's address is that of a Redis, by Sentinel or not; kombu has no clusters."""
     return url.startswith(("redis:", "rediss:", "redis+socket:", "unix:", SENTINEL))
 
 
 def parsed(url: str) -> dict[str, Any]:
-    """An address of one server as the options of redis-py's connections.
+    """The options of redis-py's connections for the address of one server.
 
-    Raises InvalidRedisUrl, which quotes nothing of it.
+    Raises InvalidRedisUrl, which does not quote the address.
     """
     refuse_unreadable(url)
     try:
@@ -230,7 +230,7 @@ def parsed(url: str) -> dict[str, Any]:
 
 
 def understood(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Options of a connection in redis-py's words, from Celery's or redis-py's.
+    """Options of a connection under redis-py's names, from those of Celery or redis-py.
 
     Raises InvalidRedisUrl.
     """
@@ -253,13 +253,16 @@ def understood(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def tls_of(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Those for TLS; `ssl` has redis-py's clients talk it."""
+    """The options for TLS; `ssl` makes redis-py's clients use it."""
     found = {name: value for name, value in options.items() if name.startswith("ssl_")}
     return {"ssl": True, **found} if found else {}
 
 
 def refuse_unreadable(url: str) -> None:
-    """Raises InvalidRedisUrl for what libraries would misread, and quote or look up as a host."""
+    """Raises InvalidRedisUrl for an address that libraries would misread.
+
+    They might print a part of it, or look it up as the name of a host.
+    """
     if not url.startswith(SCHEMES):
         raise unreadable(f"it begins with none of {', '.join(SCHEMES)}")
     for part in url.split(";") if url.startswith(SENTINEL) else [url]:
@@ -274,11 +277,11 @@ def refuse_unreadable(url: str) -> None:
         if "@" in path or is_cut_off or ("@" in query and not may_have_at):
             raise unreadable("a /, # or ? ends the host's part too early")
         if f"{scheme}://" not in SOCKETS and not DATABASE.fullmatch(path):
-            raise unreadable("behind the host stands the number of a database, and nothing else")
+            raise unreadable("nothing but the number of a database may follow the host")
         try:
             urlsplit(part).port  # noqa: B018 - it is read to see that it can be
         except ValueError:
-            raise unreadable("its port is no number, or its host none") from None
+            raise unreadable("its port is no number, or its host is not valid") from None
 
 
 def unreadable(why: str) -> InvalidRedisUrl:

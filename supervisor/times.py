@@ -45,14 +45,14 @@ def parse_duration(text: Any) -> timedelta:
 
 
 def _within_bounds(text: Any, seconds: float) -> timedelta:
-    """The duration to the millisecond, which is what `render` and the ledger keep of it."""
+    """The duration in whole milliseconds, which is all that texts and the ledger keep of it."""
     if seconds > LONGEST_SECONDS:
         raise InvalidDuration(f"{text!r} is too long a duration; the longest is 30 years")
     return timedelta(milliseconds=round(seconds * 1000))
 
 
 def duration_in(environ: Mapping[str, str], name: str, default: timedelta) -> timedelta:
-    """What this variable says. Raises NotConfigured."""
+    """The duration in this variable. Raises NotConfigured."""
     text = environ.get(name, "")
     try:
         return parse_duration(text) if text else default
@@ -61,7 +61,7 @@ def duration_in(environ: Mapping[str, str], name: str, default: timedelta) -> ti
 
 
 def render_duration(duration: timedelta) -> str:
-    """The text that `parse` reads back exactly: ``1h30m``, ``0s``, and ``1s500ms`` for 1.5 s."""
+    """The text that `parse_duration` reads back exactly: ``1h30m``, ``0s``, ``1s500ms``."""
     milliseconds = round(duration / UNITS["ms"])
     parts = []
     for unit, size in UNITS.items():
@@ -134,12 +134,12 @@ def reading(local: datetime, zone: ZoneInfo) -> Reading:
 
 
 def first_instant(local: datetime, zone: ZoneInfo) -> datetime:
-    """When the clock first shows this, or else jumps over it."""
+    """When the clock first shows this time, or else jumps over it."""
     return reading(local, zone).first
 
 
 def plus(moment: datetime, duration: timedelta) -> datetime | None:
-    """None beyond the calendar, which ends with the year 9999."""
+    """The sum; None beyond the calendar, which ends with the year 9999."""
     try:
         return moment + duration
     except OverflowError:
@@ -147,12 +147,12 @@ def plus(moment: datetime, duration: timedelta) -> datetime | None:
 
 
 def midnight(day: date, zone: ZoneInfo) -> datetime:
-    """The first instant of a local date; of one that the zone left out, that of the next."""
+    """The first instant of a local date, or of the next one if the zone left it out."""
     return first_instant(datetime(day.year, day.month, day.day), zone)
 
 
 def is_plain(start: datetime, end: datetime, zone: ZoneInfo) -> bool:
-    """Whether clocks show the same offset right before `start` and at `end`: no change between."""
+    """Whether no clock changes between: the offset right before `start` is that at `end`."""
     return (start - INSTANT).astimezone(zone).utcoffset() == end.astimezone(zone).utcoffset()
 
 
@@ -241,8 +241,8 @@ def in_utc(moment: datetime, zone: ZoneInfo) -> datetime:
 def asked(text: str, zone: ZoneInfo, now: datetime, *, ahead: bool) -> datetime:
     """The moment that a person means on a command line, in UTC.
 
-    ``now``; a duration (``2h``), before now or, with `ahead`, after it, and ``+2h`` and ``-2h``
-    whatever `ahead` says; or what `clock_time` takes. Raises ValueError.
+    ``now``; a duration such as ``2h``, back from now or, with `ahead`, forward; ``+2h`` or ``-2h``
+    in either case; or what `clock_time` takes. Raises ValueError.
     """
     if text == "now":
         return now
@@ -258,8 +258,8 @@ def asked(text: str, zone: ZoneInfo, now: datetime, *, ahead: bool) -> datetime:
 
 
 def clock_time(text: str, zone: ZoneInfo, now: datetime, *, ahead: bool) -> datetime:
-    """``09:05`` by the zone's clock: today's, else the last such or, with `ahead`, the next; or an
-    ISO 8601 date or time, by that clock unless it has an offset. Raises ValueError.
+    """``09:05``: when the zone's clock last showed it or, with `ahead`, shows it next; or an ISO
+    8601 date or time, by that clock unless it has an offset. Raises ValueError.
     """
     found = CLOCK_TIME.match(text)
     if found is None:

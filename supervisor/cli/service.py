@@ -97,7 +97,9 @@ def drain(
         if not force:
             check_known(ledger, queue)
         since = ledger.drains.drain(queue, action)
-    click.echo(f"{queue} is drained since {stamp(since)}: no more runs start from it", err=as_json)
+    click.echo(
+        f"{queue} has been drained since {stamp(since)}: no more runs start from it", err=as_json
+    )
     running = ledger.drains.running(queue)
     if patience is not None:
         deadline = time.monotonic() + patience.total_seconds()

@@ -28,7 +28,7 @@ from supervisor.settings import TOKEN
 #: The first and the last port that Linux gives to outgoing connections.
 OUTGOING = Path("/proc/sys/net/ipv4/ip_local_port_range")
 
-#: As many below the first are to choose from.
+#: The server's port is one of this many below the first of them.
 PORTS = 10_000
 
 CONFIGURATION = """\

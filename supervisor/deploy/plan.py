@@ -160,10 +160,10 @@ def limits_of(job: JobSpec, worker: WorkerSpec) -> Iterator[timedelta | None]:
 # Ports that beat has to reach for `ping_url` and `notify` of jobs.
 
 
-#: Of mail they are those of submission. Any other service of notices has an interface by https.
+#: Those of mail are for submission. Every other service of notices is reached by https.
 USUAL_PORTS = {"http": (80,), "https": (443,), "mailto": (25, 465, 587), "mailtos": (465, 587)}
 
-#: Of what a reference stands for.
+#: The ports to open where a reference stands for the address.
 PING_PORTS = (*USUAL_PORTS["http"], *USUAL_PORTS["https"])
 NOTICE_PORTS = (*PING_PORTS, *USUAL_PORTS["mailtos"])
 

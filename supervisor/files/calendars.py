@@ -11,9 +11,10 @@ time, of memory. A calendar that uses it up is a problem, and so is each that wo
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, timedelta
+from functools import lru_cache
 from itertools import pairwise
 from math import prod
 from pathlib import Path
@@ -29,7 +30,15 @@ from supervisor.files.yaml_source import (
     digest_of,
     shown,
 )
-from supervisor.job.exclusions import HOLIDAYS, MOST_SPANS, Calendar, InvalidExclusion, parse_all
+from supervisor.job.exclusions import (
+    HOLIDAYS,
+    MOST_SPANS,
+    Calendar,
+    Exclusions,
+    InvalidExclusion,
+    holidays_text,
+    parse_all,
+)
 from supervisor.job.fields import ItemFault
 from supervisor.process import Child, Limits, Work
 from supervisor.schedule.rrule import WEEKDAYS, all_numbered, weekdays_of
@@ -38,14 +47,6 @@ from supervisor.times import DAY, render_moment
 if TYPE_CHECKING:
     from icalendar import Calendar as ICalendar
     from icalendar import Component
-from collections.abc import Iterable, Sequence
-from datetime import timedelta
-from functools import lru_cache
-
-from supervisor.job.exclusions import (
-    Exclusions,
-    holidays_text,
-)
 
 # An iCalendar file -> the spans of time that its events take, as texts of `exclude`.
 #
@@ -63,7 +64,7 @@ MOST_A_DAY = 1000
 #: From, inclusive, and to, exclusive: no job runs before it, and calendars are renewed till then.
 FIRST, LAST = date(2025, 1, 1), date(2050, 1, 1)
 
-#: Year in which daily and weekly events may begin.
+#: Daily and weekly events may not begin before this year.
 EARLIEST = 1970
 
 MOST_EVENTS = 1000

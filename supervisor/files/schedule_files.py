@@ -126,7 +126,7 @@ class Listing:
         }
 
     def but(self, other: Listing) -> dict[str, tuple[Path, ListedJob]]:
-        """The jobs of files that are not in the other, or otherwise, each with its file."""
+        """The jobs of files that the other does not have with this content, each with its file."""
         return {
             name: (file, job)
             for file, (digest, jobs) in self.files.items()
@@ -174,8 +174,9 @@ def load(
     are_all: they follow no jobs but each other; else `after` is not checked. since: only files that
     have changed since then are read, where that says as much as to read them all.
     With `known_tasks`, a job whose task is not among them, or does not take the job's arguments, is
-    a problem; with `environ`, a reference
-    to a secret that is not there. Raises ScheduleFilesInvalid with every problem of every file.
+    a problem; with `environ`, so is a reference to a secret that is not there.
+
+    Raises ScheduleFilesInvalid with every problem of every file.
     """
     directory = path if os.path.isdir(path) else path.parent  # noqa: PTH112 - it never raises
     year = year or datetime.now(UTC).year
@@ -241,8 +242,11 @@ class _Loading:
     listed: dict[Path, ListedFile] = field(default_factory=dict)
 
     def edited(self, path: Path, since: Listing) -> ScheduleSet:
-        """Reads the files that have changed. Raises ScheduleFilesInvalid also for what only all
-        files together can say: problems have the places of several."""
+        """Reads the files that have changed.
+
+        Also raises ScheduleFilesInvalid, without problems, for faults between files: only a load of
+        all of them can say where these are.
+        """
         for file in self.files_of(path):
             content = content_of(file)
             known = since.files.get(file)

@@ -236,9 +236,9 @@ def circles(specs: Mapping[str, Follows]) -> Iterator[FollowingProblem]:
 
 
 def closed_ways(specs: Mapping[str, Follows]) -> Iterator[list[str]]:
-    """Ways that end where they began; at least one of those that share jobs.
+    """Paths that end where they began; of circles that share jobs at least one.
 
-    From each job to those that it follows, as deep as they go, and to none twice.
+    A search in depth from each job through those that it follows, which visits none twice.
     """
     settled: set[str] = set()
     for job in specs:

@@ -1,6 +1,6 @@
 """The types of a job's keys that are neither durations nor policies, and what is wrong with a key.
 
-Faults are raised in a form that pydantic carries to the reader: with their place, and with a hint.
+Faults are raised in a form in which pydantic passes on their place and their hint.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def conflict(text: str, *keys: str) -> PydanticCustomError:
 
 
 def check_needed(model: BaseModel, needed: str, *keys: str) -> None:
-    """Raises a conflict for the first of these keys that is set: `needed` is not."""
+    """Raises a conflict for the first of these keys that is set, because `needed` is not."""
     for key in keys:
         if getattr(model, key) != type(model).model_fields[key].default:
             raise conflict(f"{key!r} needs {needed!r}", key)
@@ -114,7 +114,7 @@ Moments = Annotated[
     tuple[Moment, ...], Field(max_length=MOST_INSTANTS, json_schema_extra={"minItems": 1})
 ]
 
-#: A job with more is better served by several, or by a rule.
+#: More are better written as several jobs, or as a rule.
 MOST_CRON_LINES = 50
 
 
@@ -183,7 +183,7 @@ PingUrl = Annotated[
     WithJsonSchema({"type": "string", "pattern": r"^(https?://|\$\{)", "maxLength": LONGEST_URL}),
 ]
 
-#: As Sentry allows in names of monitors; it takes digits alone for an id.
+#: As Sentry allows for slugs of monitors; it takes a slug of digits alone for an id.
 MonitorSlug = (
     Annotated[bool, Field(strict=True)]
     | Annotated[str, Field(pattern=r"^[0-9]*[a-z_-][a-z0-9_-]*$", max_length=50)]
@@ -247,7 +247,7 @@ Exclude = Annotated[
 
 # Labels, by which people group jobs.
 
-#: As Prometheus has names of labels.
+#: As Prometheus allows for names of labels.
 LABEL_PATTERN = r"^[A-Za-z_][A-Za-z0-9_]{0,62}$"
 MOST_LABELS = 10
 LONGEST_LABEL = 100

@@ -255,8 +255,8 @@ class RunRules(BaseModel):
 NO_RULES = RunRules()
 
 
-#: Words of a schedule file in a run's arguments: ``args`` or ``kwargs`` as a whole, or the way to
-#: a single text: ``["kwargs", "token"]``.
+#: Where a run's arguments are texts of a schedule file: ``args`` or ``kwargs`` as a whole, or the
+#: path to a single text: ``["kwargs", "token"]``.
 Reference = str | Sequence[str | int]
 
 

@@ -1,10 +1,9 @@
 """Secrets in schedule files: named by reference, resolved in the worker, masked in what is shown.
 
-Secrets that a schedule file names and does not contain: ``${NAME}``, ``${file:/run/secrets/x}``.
-
-The reference is what travels: through the ledger, the broker, plans, pages. It becomes the secret
-where the secret is used, in the process that has it. Only texts of schedule files are resolved:
-text from anywhere else, such as the arguments of a trigger, is left as it is.
+A schedule file names a secret, as ``${NAME}`` or ``${file:/run/secrets/x}``, and does not contain
+it. Only this reference passes through the ledger, the broker, plans and pages. It is replaced where
+the secret is used, in the process that has it. Only texts of schedule files are resolved: text from
+anywhere else, such as the arguments of a trigger, is left as it is.
 
 A file must lie in the directory of secrets. Otherwise an author of schedule files, or a program
 that can write to the ledger, could have a worker read any file that the worker has access to.

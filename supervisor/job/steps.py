@@ -148,10 +148,10 @@ def filled(
     kwargs: Mapping[str, Any],
     params: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """The keyword arguments, and with them each param that the function has a name for."""
+    """The keyword arguments, and each param that the function has a parameter for."""
     by_name, by_position = parameters(function)
     given = {*by_position[: len(args)], *kwargs}
-    # `params` is asked only for what is lacking: to look at it costs a question to the ledger.
+    # Only lacking names are looked up in `params`, because the first look asks the ledger.
     lacking = [name for name in by_name if name not in given]
     return {**kwargs, **{name: params[name] for name in lacking if name in params}}
 

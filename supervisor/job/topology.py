@@ -21,7 +21,7 @@ POOLS = {
 
 
 def pool_name(pool: type) -> str:
-    """What Celery calls a pool of this class; of a class that it does not know, its own name."""
+    """Celery's name for a pool of this class; for a class unknown to Celery, that of the class."""
     known = (POOLS[own.__module__] for own in pool.__mro__ if own.__module__ in POOLS)
     return next(known, f"{pool.__module__}:{pool.__qualname__}")
 

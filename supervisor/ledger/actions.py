@@ -146,7 +146,7 @@ def short(text: str, most: int) -> str:
 
 
 def entry_of(action: Action | None) -> str:
-    """For Functions.act; empty where no one asked for it."""
+    """The action as Functions.act takes it; empty without one."""
     return "" if action is None else action.text()
 
 

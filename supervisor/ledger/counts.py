@@ -96,7 +96,7 @@ class AuditSpans:
         self._functions.many("audit", calls)
 
     def acknowledge(self, job: str, action: Action | None = None) -> None:
-        """What audits found so far is known: it counts no longer, nor do unequal counters."""
+        """Clears what audits have found so far, and counters that do not add up."""
         self._functions.act(entry_of(action), "acknowledge", job)
 
 

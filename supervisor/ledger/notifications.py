@@ -16,12 +16,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
 from itertools import chain
-from typing import Generic, Protocol, TypeVar
+from typing import Annotated, Generic, TypeVar
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from supervisor.job.incidents import GROUP_WAIT, Box, Facts, Happened, Incident, Pair, Pending
 from supervisor.job.notices import Event
@@ -37,35 +39,37 @@ from supervisor.times import to_ms
 log = get_logger("supervisor.ledger")
 
 
-class Entry(Protocol):
-    """`text`: as it stands in the list."""
+class ListEntry(BaseModel):
+    """An entry of a list of runs that began or ended. text: as it stands in the list."""
 
-    @property
-    def text(self) -> str: ...
+    model_config = ConfigDict(frozen=True)
+
+    run: str
+    job: str
+    at: Annotated[datetime, BeforeValidator(instant)]
+    outcome: str
+    reason: str
+    text: str = Field(repr=False)
 
 
-E = TypeVar("E", bound=Entry)
+E = TypeVar("E", bound=ListEntry)
 
 
 class SendQueue(Generic[E]):
-    """The entries of one list, until a beat is done with them.
+    """The entries of one list, until a beat is done with them."""
 
-    read: a text of the list -> its entry; of what is not written so - by hand, or by another
-    version - it raises ValueError, KeyError, TypeError or OverflowError.
-    """
-
-    def __init__(self, client: Client, key: str, read: Callable[[str], E]) -> None:
+    def __init__(self, client: Client, key: str, kind: type[E]) -> None:
         self._client = client
         self._key = key
-        self._read = read
+        self._kind = kind
 
     def oldest(self, limit: int) -> list[E]:
-        """An entry that cannot be read is dropped and logged."""
+        """An entry that cannot be read is dropped and logged: another program has written it."""
         found = []
         for text in self._client.lrange(self._key, 0, limit - 1):
             try:
-                found.append(self._read(text))
-            except (ValueError, KeyError, TypeError, OverflowError):
+                found.append(self._kind.model_validate({**json.loads(text), "text": text}))
+            except (ValueError, TypeError, OverflowError):
                 if self._remove(text):
                     log.error("unreadable entry dropped", key=self._key, text=text[:200])
         return found
@@ -90,39 +94,17 @@ class PingKind(StrEnum):
     LOG = "log"
 
 
-@dataclass(frozen=True, slots=True)
-class Ping:
-    """`text`: as it stands in the list. attempt: 0 for a run that never began."""
+class Ping(ListEntry):
+    """attempt: 0 for a run that never began."""
 
-    run: str
-    job: str
     kind: PingKind
-    at: datetime
-    outcome: str
-    reason: str
     attempt: int
-    lasted: timedelta
-    text: str = field(repr=False)
-
-    @classmethod
-    def of(cls, text: str) -> Ping:
-        facts = json.loads(text)
-        return cls(
-            run=facts["run"],
-            job=facts["job"],
-            kind=PingKind(facts["kind"]),
-            at=instant(facts["at"]),
-            outcome=facts["outcome"],
-            reason=facts["reason"],
-            attempt=int(facts["attempt"]),
-            lasted=timedelta(milliseconds=facts["lasted"]),
-            text=text,
-        )
+    lasted: Annotated[timedelta, BeforeValidator(lambda ms: timedelta(milliseconds=ms))]
 
 
 class Pings(SendQueue[Ping]):
     def __init__(self, client: Client, keys: Keys) -> None:
-        super().__init__(client, keys.pings, Ping.of)
+        super().__init__(client, keys.pings, Ping)
         self._keys = keys
 
     def drop(self, ping: Ping) -> None:
@@ -134,33 +116,13 @@ class Pings(SendQueue[Ping]):
 # Revocations: calls that ended before they began, still to be sent to Celery's result backend.
 
 
-@dataclass(frozen=True, slots=True)
-class Revocation:
-    """`text`: as it stands in the list."""
-
-    run: str
-    job: str
-    at: datetime
-    outcome: str
-    reason: str
-    text: str = field(repr=False)
-
-    @classmethod
-    def of(cls, text: str) -> Revocation:
-        facts = json.loads(text)
-        return cls(
-            run=facts["run"],
-            job=facts["job"],
-            at=instant(facts["at"]),
-            outcome=facts["outcome"],
-            reason=facts["reason"],
-            text=text,
-        )
+class Revocation(ListEntry):
+    """A call that never began."""
 
 
 class Revocations(SendQueue[Revocation]):
     def __init__(self, client: Client, keys: Keys) -> None:
-        super().__init__(client, keys.revocations, Revocation.of)
+        super().__init__(client, keys.revocations, Revocation)
 
 
 # Notices.

@@ -1,4 +1,4 @@
-"""Readings for pages: of many jobs at once, a few facts each, in a fixed number of round trips."""
+"""Reads for pages: a few facts of each of many jobs, in a fixed number of round trips."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from supervisor.ledger.reads import Readings
 from supervisor.ledger.records import beat_from
 from supervisor.ledger.replies import instant, ms_of, optional_instant
 
-# What surrounds a run: when it was heard of, when no beat led, since when the server answers.
+# What surrounds a run: when it was admitted, when no beat led, since when the server has answered.
 
 
 def admitted_at(ledger: Readings, runs: Sequence[Run]) -> dict[str, datetime]:
-    """By run id; left out are those that their job's history has lost."""
+    """By run id, without runs that are no longer in their job's history."""
     scores = ledger.read_each(
         runs, lambda pipe, run: pipe.zscore(ledger.keys.history(run.job), run.id)
     )
@@ -34,7 +34,7 @@ def silences(ledger: Readings) -> list[tuple[datetime, datetime]]:
 
 
 def server_since(ledger: Readings) -> datetime | None:
-    """Since when the server answers; None before any function has looked."""
+    """Since when the server has answered; None before any function has looked."""
     return optional_instant(ledger.client.hget(ledger.keys.server, "since"))
 
 

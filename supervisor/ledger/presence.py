@@ -15,11 +15,13 @@ import os
 import socket
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
-from datetime import UTC, datetime, timedelta
+from dataclasses import asdict, dataclass
+from datetime import datetime, timedelta
 from hashlib import sha256
 from typing import Any
 from uuid import uuid4
+
+from pydantic import TypeAdapter
 
 from supervisor.ledger.connection import Client
 from supervisor.ledger.functions import SCHEMA, Functions
@@ -209,31 +211,23 @@ class Presences:
         return frozenset(name for text in texts if text for name in json.loads(text))
 
 
+#: They pass over what a process of a newer version adds.
+FACTS: Mapping[str, TypeAdapter[Any]] = {
+    "worker": TypeAdapter(WorkerFacts),
+    "beat": TypeAdapter(BeatFacts),
+}
+PRESENT = TypeAdapter(Present)
+
+
 def present_from(said: Mapping[str, Any], last_seen_at: datetime) -> Present:
-    facts = said["facts"]
-    offset = said["offset"]
-    return Present(
-        facts=(
-            WorkerFacts(**{**known(WorkerFacts, facts), "queues": tuple(facts["queues"])})
-            if said["kind"] == "worker"
-            else BeatFacts(**known(BeatFacts, facts))
-        ),
-        host=said["host"],
-        pid=said["pid"],
-        started_at=datetime.fromtimestamp(said["started"], UTC),
-        last_seen_at=last_seen_at,
-        clock_offset=None if offset is None else timedelta(seconds=offset),
-        broker=Broker(**known(Broker, said["broker"])),
-        fault=said.get("fault"),
-        is_waiting=bool(said.get("is_waiting")),
-        shared_queues=tuple((other, queue) for other, queue in said.get("shared_queues", ())),
-    )
-
-
-def known(kind: type, facts: Mapping[str, Any]) -> dict[str, Any]:
-    """Without what a process of a newer version adds."""
-    names = {field.name for field in fields(kind)}
-    return {name: value for name, value in facts.items() if name in names}
+    found = {
+        **said,
+        "facts": FACTS[said["kind"]].validate_python(said["facts"]),
+        "started_at": said["started"],
+        "last_seen_at": last_seen_at,
+        "clock_offset": said["offset"],
+    }
+    return PRESENT.validate_python(found)
 
 
 def digest_of(tasks: Iterable[str]) -> str:

@@ -26,7 +26,7 @@ PRIORITIES = ("", "\x06\x163", "\x06\x166", "\x06\x169")
 
 
 class LedgerQueues:
-    """As `roll` says: the workers and beats that are there know their app."""
+    """The queues as the workers and beats of `roll` report them, which know their app."""
 
     def __init__(self, client: Client, roll: Roll) -> None:
         brokers = [present.broker for present in roll.present]
@@ -46,7 +46,7 @@ class LedgerQueues:
 
 
 def lengths_of(client: Any, lists: Mapping[K, Sequence[str]]) -> dict[K, int]:
-    """Of each queue, say, with its lists on a Redis: one for each priority. One round trip."""
+    """The length of each queue, which has a list in Redis for each priority; one round trip."""
     with client.pipeline(transaction=False) as pipe:
         for key in chain.from_iterable(lists.values()):
             pipe.llen(key)
@@ -124,11 +124,11 @@ class Drains:
         self._functions = functions
 
     def drain(self, queue: str, action: Action | None = None) -> datetime:
-        """Lets nothing more begin from the queue; gives since when."""
+        """Lets nothing more begin from the queue, and returns since when."""
         return instant(self._functions.act(entry_of(action), "drain", queue, 1))
 
     def undrain(self, queue: str, action: Action | None = None) -> datetime | None:
-        """Lets it go on; gives since when it had been drained, None if it had not."""
+        """Lets it go on, and returns since when it had been drained; None if it had not."""
         return optional_instant(self._functions.act(entry_of(action), "drain", queue, 0))
 
     def since(self) -> dict[str, datetime]:

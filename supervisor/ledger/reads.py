@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import lru_cache
+from itertools import chain
 from typing import Any, TypeVar
 
 from pydantic import ValidationError
@@ -28,7 +29,7 @@ from supervisor.ledger.records import (
     OpenRuns,
     Origin,
     beat_from,
-    count_open_runs,
+    counted,
     histogram_from,
     job_from,
     mark_from,
@@ -126,13 +127,13 @@ def _kind(text: str) -> JobSpec | None:
 
 @lru_cache(maxsize=KEPT_AT_HAND)
 def job_spec(text: str) -> JobSpec | None:
-    """The same, remembered: jobs are read far more often than they change."""
+    """The same, cached: jobs are read far more often than they change."""
     return read_job(text)
 
 
 @lru_cache(maxsize=KEPT_AT_HAND)
 def guarded_spec(text: str) -> GuardedTaskSpec | None:
-    """A task that is guarded by code; None and remembered likewise."""
+    """The same for a task that is guarded by code."""
     return read_spec(GuardedTaskSpec, text)
 
 
@@ -153,7 +154,7 @@ def words(error: ValidationError) -> str:
 
 @lru_cache(maxsize=10_000)
 def note(text: str, problems: str) -> None:
-    """Once a process and text."""
+    """Logged once for each text in a process."""
     log.error("job not read by this version", job=name_in(text), problems=problems)
 
 
@@ -171,6 +172,10 @@ RESCUED_WITHIN = timedelta(seconds=5)
 
 #: Jobs or runs read in one pipeline: no reply keeps the server busy for long.
 CHUNK = 500
+
+#: Jobs whose open runs one call counts, runs of all of them, and calls that are sent together. The
+#: server takes a millisecond or two for a call; a job with a hundred thousand runs takes many.
+JOBS_COUNTED, RUNS_COUNTED, CALLS_A_PACKET = 50, 500, 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -275,7 +280,7 @@ class Readings:
         return {name: spec for name, text in texts if (spec := guarded_spec(text))}
 
     def guarded_texts(self) -> dict[str, str]:
-        """The same as they are in the ledger."""
+        """The same as JSON, as the ledger has them."""
         return self._fields(self.keys.guarded)
 
     def each_spec(self) -> Iterator[JobSpec]:
@@ -333,8 +338,8 @@ class Readings:
     def some_specs(self, names: Collection[str], *, remembered: bool = True) -> dict[str, JobSpec]:
         """The specs of those of the named jobs that are known, and can be read.
 
-        remembered: for a caller that comes back to few of them; one that goes through ten thousand
-        would keep them all.
+        remembered: whether they are cached. A caller that goes through thousands of jobs once
+        should not keep them all.
         """
         parse = job_spec if remembered else read_job
         wanted = sorted(names)
@@ -448,8 +453,23 @@ class Readings:
         ]
 
     def open_runs_of(self, jobs: Sequence[str]) -> dict[str, OpenRuns]:
-        """By job, of those that have any."""
-        return count_open_runs(self._functions, jobs)
+        """By job, of those that have any. Each call counts some, and the next one goes on."""
+        found: dict[str, OpenRuns] = {}
+        to_count = [(job, "0") for job in jobs]
+        while to_count:
+            portions = chunks(to_count, JOBS_COUNTED)
+            calls = (Call((RUNS_COUNTED, *chain.from_iterable(some))) for some in portions)
+            replies = chain.from_iterable(
+                self._functions.stream("open_runs", calls, CALLS_A_PACKET)
+            )
+            left: list[tuple[str, str]] = []
+            for (job, _), (cursor, line) in zip(to_count, replies, strict=True):
+                if line:
+                    found[job] = found.get(job, NO_RUNS) + counted(line)
+                if cursor:
+                    left.append((job, cursor))
+            to_count = left
+        return found
 
     def first_open(self, job: str, limit: int) -> list[Run]:
         """Up to `limit` of the job's runs that have not ended, in the order of admission."""
@@ -505,7 +525,7 @@ class Readings:
         return found
 
     def _fields(self, key: str) -> dict[str, str]:
-        """A hash of any size, piece by piece: nothing waits for all of it."""
+        """A hash of any size, piece by piece, so that nothing waits for all of it."""
         return dict(self.client.hscan_iter(key, count=2 * CHUNK))
 
 

@@ -8,7 +8,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from itertools import accumulate, chain
+from itertools import accumulate
 from typing import Any
 
 from supervisor.job.run import (
@@ -23,7 +23,7 @@ from supervisor.job.run import (
     parse_number,
 )
 from supervisor.job.spec import GuardedTaskSpec, JobSpec
-from supervisor.ledger.functions import BOUNDS, Call, Functions
+from supervisor.ledger.functions import BOUNDS
 from supervisor.ledger.leader import SILENCE
 from supervisor.ledger.replies import instant, optional_instant
 from supervisor.schedule import Deadline, next_deadline
@@ -141,10 +141,6 @@ def histogram_from(fields: Mapping[str, str], name: str) -> Histogram:
     return histogram_of([int(fields.get(field, 0)) for field in HISTOGRAM_FIELDS[name]])
 
 
-# How far a job's ticks have been dealt with, and the pause that some of them fall into.
-
-
-#: The fields of a job's hash that a mark is made of.
 # Where a loaded job is from.
 
 #: The sources of jobs. Programs that put jobs may name others, such as "django".
@@ -177,6 +173,9 @@ def origin_from(text: str | None) -> Origin:
     return Origin(source, int(version), place)
 
 
+# How far a job's ticks have been dealt with, and the pause that some of them fall into.
+
+#: The fields of a job's hash that a mark is made of.
 MARK_FIELDS = (
     "watermark",
     "paused",
@@ -224,17 +223,6 @@ def pause_from(facts: Mapping[str, str | None]) -> Pause | None:
 
 
 # A job's runs that have not ended, as far as its record needs them: counted by the server.
-#
-# A job may have a hundred thousand of them, which would take a client half a minute to read. Here
-# each call counts some of them, and the next call goes on.
-
-
-#: Jobs that one call counts, and runs of all of them: they take the server a millisecond or two.
-JOBS_PER_CALL = 50
-RUNS_PER_CALL = 500
-
-#: Calls that are sent together.
-CALLS_A_PACKET = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -275,28 +263,6 @@ NO_RUNS = OpenRuns()
 
 #: The fields of a job's hash that make JobRecord.unaccounted_ticks.
 UNACCOUNTED_FIELDS = ("n:unaccounted", "unsettled", "overdue")
-
-
-def count_open_runs(functions: Functions, jobs: Sequence[str]) -> dict[str, OpenRuns]:
-    """By job, of those that have any."""
-    found: dict[str, OpenRuns] = {}
-    to_count = [(job, "0") for job in jobs]
-    while to_count:
-        portions = [
-            to_count[start : start + JOBS_PER_CALL]
-            for start in range(0, len(to_count), JOBS_PER_CALL)
-        ]
-        calls = (Call((RUNS_PER_CALL, *chain.from_iterable(portion))) for portion in portions)
-        left: list[tuple[str, str]] = []
-        counts = functions.stream("open_runs", calls, CALLS_A_PACKET)
-        for portion, replies in zip(portions, counts, strict=True):
-            for (job, _), (cursor, line) in zip(portion, replies, strict=True):
-                if line:
-                    found[job] = found.get(job, NO_RUNS) + counted(line)
-                if cursor:
-                    left.append((job, cursor))
-        to_count = left
-    return found
 
 
 def counted(line: str) -> OpenRuns:
@@ -509,9 +475,9 @@ def job_from(
 
 
 def answered_until(fields: Mapping[str, str]) -> str | None:
-    """In ms: the start of the last success, and all else that ticks are not due before.
+    """In ms, the latest of: the start of the last success, the load, the end of the last pause.
 
-    A ledger of before may know only when the last success ended.
+    A ledger that an earlier version wrote may only know when the last success ended.
     """
     success = fields.get("last_success_start") or fields.get("last_success", "0")
     instants = (success, fields.get("loaded", "0"), fields.get("pause_to", "0"))

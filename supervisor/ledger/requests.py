@@ -94,7 +94,7 @@ class RunRequest:
 
 
 class Begun(IntEnum):
-    """What a heartbeat knows of an attempt. OVER: its work is, and it only has that to report."""
+    """What a heartbeat knows of an attempt. OVER: its work has ended, which is to be reported."""
 
     UNKNOWN = 0
     KNOWN = 1
@@ -115,9 +115,9 @@ class JobChange:
 
     version: the job's at present, 0 of one that is not loaded; None for any. spec: None to remove
     the job. place: for people. definition: its entry for RedBeat. entry: the name of that, where it
-    is another than the job's. is_paused: None where that has
-    not changed. next_at: when it is next due, of one with new times. due_at: when it would have
-    been next due as it was: by then the change is refused.
+    is another than the job's. is_paused: None where that has not changed. next_at: when a job with
+    new times is next due. due_at: when it would have been next due as it was: from then on the
+    change is refused.
     """
 
     job: str
@@ -291,7 +291,7 @@ class Leadership:
 
 
 def tick_facts(tick: Tick) -> tuple[str | int, ...]:
-    """A tick as admit.lua reads it: the shorter, the sooner it is read."""
+    """A tick as admit.lua reads it; short, because that takes the server less time."""
     message, steps = tick.message, steps_of(tick.spec, None)
     return (
         tick.run_id,

@@ -1,7 +1,7 @@
 """The ledger for a visitor who may see some jobs only: the others, and their runs, are hidden.
 
-The names of jobs that are linked to one that is seen stay in what that one says: in the keys of
-its lock, in `after`, in `blocked_by` and in reasons.
+Names of hidden jobs still show where a visible one is linked to them: in the keys of its lock, in
+`after`, in `blocked_by` and in reasons.
 """
 
 from __future__ import annotations
@@ -50,19 +50,19 @@ class Scope:
 
 EVERYTHING = Scope()
 
-#: Of the request that is answered. Without one nothing is read.
+#: The scope of the request that is being answered. Without one nothing can be read.
 current_scope: ContextVar[Scope] = ContextVar("scope")
 
 
 class ScopedLedger(Ledger):
-    """What is read is of the scope of the present request; what is written is of what was read."""
+    """Reads only what is in the scope of the present request."""
 
     @property
     def scope(self) -> Scope:
         return current_scope.get()
 
     def seen(self, names: Iterable[str]) -> set[str]:
-        """Those of the jobs that are in the scope; labels are those of now, or the last."""
+        """Those of the jobs that are in the scope; of a removed job its last labels count."""
         scope = self.scope
         named = {name for name in names if scope.may_be(name)}
         if not scope.labels or not named:
@@ -137,5 +137,5 @@ class ScopedLedger(Ledger):
     ) -> Run:
         """Raises InvalidRequest also for a lock of its own, which may be that of another job."""
         if request.key is not None and not self.scope.is_everything:
-            raise InvalidRequest(f"key: of who acts on {self.scope} only, a run has the job's lock")
+            raise InvalidRequest(f"key: who acts on {self.scope} only cannot choose a lock")
         return super().trigger(spec, request, action)

@@ -57,7 +57,7 @@ class Source:
 def sources_of(app: Celery, now: datetime, jobs: Collection[str] = ()) -> list[Source]:
     """The stores before the settings: beat enters `beat_schedule` into its store.
 
-    jobs: what is left out, for schedule files have it already.
+    jobs: names to leave out, because schedule files have these jobs already.
     """
     found = []
     if has_tables():
@@ -79,14 +79,14 @@ def sources_of(app: Celery, now: datetime, jobs: Collection[str] = ()) -> list[S
 
 
 def prefixes(app: Celery) -> set[str]:
-    """Of RedBeat's keys: the app's own, and what supervise() may have put in its place."""
+    """Those of RedBeat's keys: the app's own, and the one that supervise() may have set instead."""
     now = setting(app.conf, "redbeat_key_prefix")
     own = app.supervisor["before"]["redbeat_key_prefix"] if hasattr(app, "supervisor") else now
     return {now or REDBEAT_PREFIX, own or REDBEAT_PREFIX}
 
 
 def name_of(item: Item) -> str:
-    """The entry's own, as it stands in quotes behind the name of its source."""
+    """The entry's own name, which stands in quotes after that of its source."""
     return "" if isinstance(item, Remark) else item.source.partition(" ")[2]
 
 
@@ -96,9 +96,9 @@ def jobs_of(sources: Iterable[Source]) -> Iterator[Found]:
 
 
 def not_replaced(sources: Iterable[Source]) -> Iterator[str]:
-    """What would go on beside its job: several entries have names that become the same.
+    """Entries that would go on beside their job, because several have names that become the same.
 
-    Rows of django-celery-beat are emitted by another beat, in whose place ours is started.
+    Rows of django-celery-beat would not: ours takes the place of the beat that emits them.
     """
     found = list(jobs_of(source for source in sources if source.name != DJANGO))
     names = Counter(job_name(each.name) for each in found)
@@ -344,7 +344,7 @@ def _clock_times(row: Any, app: Celery) -> dict[str, Any]:
 
 
 def _interval(row: Any, start: datetime | None, now: datetime) -> dict[str, Any]:
-    """One that has yet to start counts from there."""
+    """An interval that has yet to start counts from its start."""
     every = row.schedule.run_every
     values = {"every": every_text(every)}
     if start and start > now and (phase := (start - EPOCH) % every):

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from typing import TypeVar
 
 from supervisor.job.exclusions import holidays_ending
 from supervisor.ledger.functions import SCHEMA
@@ -558,13 +559,19 @@ APP_CHECKS: Mapping[str, Callable[[AppFacts], Findings]] = {
 }
 
 
+F = TypeVar("F")
+
+
 def examine(facts: DoctorFacts) -> list[Finding]:
-    found = [(name, check(facts)) for name, check in CHECKS.items()]
-    named = [replace(finding, check=name) for name, findings in found for finding in findings]
-    return named + (examine_app(facts.app) if facts.app else [])
+    return made(CHECKS, facts) + (examine_app(facts.app) if facts.app else [])
 
 
 def examine_app(app: AppFacts) -> list[Finding]:
     """What can be examined without the ledger."""
-    found = [(name, check(app)) for name, check in APP_CHECKS.items()]
-    return [replace(finding, check=name) for name, findings in found for finding in findings]
+    return made(APP_CHECKS, app)
+
+
+def made(checks: Mapping[str, Callable[[F], Findings]], facts: F) -> list[Finding]:
+    return [
+        replace(finding, check=name) for name, check in checks.items() for finding in check(facts)
+    ]

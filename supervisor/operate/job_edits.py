@@ -66,7 +66,7 @@ class Verdict:
 
     @property
     def overlaps(self) -> str:
-        """In a sentence; empty where none are foreseen."""
+        """The foreseen overlaps in a sentence; empty if there are none."""
         plan = self.plan
         if plan is None or plan.durations is None or plan.foresight is None:
             return ""
@@ -221,7 +221,7 @@ class JobEdits:
                 raise UnknownJob(name)
 
     def known_tasks(self) -> frozenset[str]:
-        """Those of the workers that run."""
+        """The names of the tasks of the running workers."""
         presences = self._ledger.presences
         return presences.tasks(presences.roll().workers)
 
@@ -283,10 +283,11 @@ class JobEdits:
     def _warnings(self, spec: JobSpec) -> list[str]:
         known = self.known_tasks()
         if not known:
-            return ["no worker runs that could say whether it knows the task", *self._misfits(spec)]
-        unknown = [
-            f"no worker that runs knows the task {t!r}" for t in spec.tasks if t not in known
-        ]
+            return [
+                "no worker is running that could say whether it knows the task",
+                *self._misfits(spec),
+            ]
+        unknown = [f"no running worker knows the task {t!r}" for t in spec.tasks if t not in known]
         return unknown + self._misfits(spec)
 
     def _misfits(self, spec: JobSpec) -> list[str]:

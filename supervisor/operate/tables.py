@@ -42,14 +42,9 @@ from supervisor.operate.words import (
 )
 
 GAP = 2
-
-
 INDENT = "    "
 
-
 Row = Sequence[str]
-
-
 Block = Sequence[str]
 """The lines of one row."""
 

@@ -153,7 +153,7 @@ def obstacles(facts: Facts, local: LocalTime) -> Iterator[str]:
         yield pause_words(facts, local)
     if not facts.beat_leads and job.spec.has_schedule:
         last = beat.last_tick_at
-        yield f"no beat leads since {local.time(last)}" if last else "no beat has led yet"
+        yield f"no beat has led since {local.time(last)}" if last else "no beat has led yet"
     if beat.problems:
         yield (
             f"the schedule files have {plural(len(beat.problems), 'problem')}; "
@@ -174,11 +174,12 @@ def grace(facts: Facts, local: LocalTime) -> Iterator[str]:
 
 
 def pause_words(facts: Facts, local: LocalTime) -> str:
-    """``the job is paused since 09:00 until 12:00: stocktaking``"""
+    """``the job has been paused since 09:00, until 12:00: stocktaking``"""
     job = facts.job
-    since = f" since {local.time(facts.paused_at)}" if facts.paused_at else ""
-    until = f" until {local.time(job.paused_until)}" if job.paused_until else ""
-    return f"the job is paused{since}{until}" + (f": {job.paused_note}" if job.paused_note else "")
+    since = f"has been paused since {local.time(facts.paused_at)}" if facts.paused_at else ""
+    until = f", until {local.time(job.paused_until)}" if job.paused_until else ""
+    note = f": {job.paused_note}" if job.paused_note else ""
+    return f"the job {since or 'is paused'}{until}{note}"
 
 
 def next_tick(facts: Facts, local: LocalTime) -> str:
@@ -271,7 +272,7 @@ def skipped(found: RunFacts, facts: Facts, local: LocalTime) -> Iterator[str]:
         "requeues_exhausted": f"it had been re-queued {run.requeues} times (`max_requeues`), and ",
         "wait_expired": f"it had waited {waited} for the lock (`max_wait`), and ",
         "grace": "Redis was new, and nothing starts for a `lease_ttl` then; ",
-        "replaced": "a newer run took its place in front of the line; ",
+        "replaced": "a newer run took its place at the head of the line; ",
     }.get(run.reason or "", f"{run.reason}, and ")
     if run.is_held and run.reason == "wait_expired":
         others = run.after or ", ".join(spec.after)
@@ -356,8 +357,8 @@ def waiting(found: RunFacts, local: LocalTime) -> str:
         return f"{subject(run, local)} {what} until {local.time(run.due_at)}{blocked}"
     since, lock = found.admitted_at or run.queued_at, run.rules.lock or run.job
     return (
-        f"{subject(run, local)} is waiting since {local.time(since)}, {local.since(since)}, for "
-        f"the lock {lock!r}{blocked}"
+        f"{subject(run, local)} has been waiting since {local.time(since)}, {local.since(since)}, "
+        f"for the lock {lock!r}{blocked}"
     )
 
 
@@ -367,13 +368,13 @@ def held_words(found: RunFacts, local: LocalTime) -> str:
     most = run.rules.max_wait_ms
     until = f", until {local.time(since + timedelta(milliseconds=most))} (`max_wait`)"
     return (
-        f"{subject(run, local)} waits since {local.time(since)}, {local.since(since)}, for "
-        f"{upstream_words(found.upstreams, local)}{until if most >= 0 else ''}"
+        f"{subject(run, local)} has been waiting since {local.time(since)}, {local.since(since)}, "
+        f"for {upstream_words(found.upstreams, local)}{until if most >= 0 else ''}"
     )
 
 
 def blocked_words(found: RunFacts, local: LocalTime) -> str:
-    """``: the run of 09:00 is running on worker w3 since 09:00:01, 7m12s``"""
+    """``: the run of 09:00 has been running on worker w3 since 09:00:01, 7m12s``"""
     run = found.run
     if run.blocked_by is None:
         return ""
@@ -382,12 +383,13 @@ def blocked_words(found: RunFacts, local: LocalTime) -> str:
     other = found.blocker.run
     name = named(other, run.job, local)
     if not other.state.is_open:
-        return f": {name} blocked it and has ended; others may be before it"
+        return f": {name} blocked it and has ended; others may come before it"
     is_running = other.state is RunState.RUNNING
     since = other.started_at if is_running else other.queued_at
     at = f" since {local.time(since)}, {local.since(since)}" if since else ""
     worker = on_worker(other.worker) if is_running else ""
-    return f": {name} is {other.state.value}{worker}{at}{usual(found.blocker)}"
+    verb = "has been" if since else "is"
+    return f": {name} {verb} {other.state.value}{worker}{at}{usual(found.blocker)}"
 
 
 def queued(found: RunFacts, facts: Facts, local: LocalTime) -> Iterator[str]:
@@ -395,12 +397,14 @@ def queued(found: RunFacts, facts: Facts, local: LocalTime) -> Iterator[str]:
     age = local.since(run.queued_at)
     unstarted = f"and no worker has started it for {age}"
     yield (
-        f"{subject(run, local)} is queued{queue_words(found)} since {local.time(run.queued_at)}, "
+        f"{subject(run, local)} has been queued{queue_words(found)} since "
+        f"{local.time(run.queued_at)}, "
         f"{age if facts.grace_until else unstarted}"  # on a new server no worker is to blame
     )
     if found.drained_at:
         since = local.time(found.drained_at)
-        yield f"its queue, {run.queue}, is drained since {since}: `supervisor undrain {run.queue}`"
+        undrain = f"`supervisor undrain {run.queue}`"
+        yield f"its queue, {run.queue}, has been drained since {since}: {undrain}"
     yield from grace(facts, local)
     if found.blocker and found.blocker.run.state is RunState.RUNNING:
         yield f"its serial queue is busy{blocked_words(found, local)}"
@@ -431,7 +435,8 @@ def running(found: RunFacts, local: LocalTime) -> Iterator[str]:
     run = found.run
     since = run.started_at or run.queued_at
     yield (
-        f"{subject(run, local)} is running{on_worker(run.worker)} since {local.time(since)}, "
+        f"{subject(run, local)} has been running{on_worker(run.worker)} since "
+        f"{local.time(since)}, "
         f"{local.since(since)}{usual(found)}"
     )
     yield from duration_words(run, local.now)

@@ -20,7 +20,7 @@ from supervisor.ledger.replies import instant, ms_of
 from supervisor.schedule import Schedule, missed_before, schedule_of, ticks_between
 from supervisor.ticks.clock_changes import Surprise, surprises
 from supervisor.ticks.plan import excluded
-from supervisor.times import clock_time
+from supervisor.times import DAY, INSTANT, clock_time
 
 #: States of ticks that never became a run; one record stands for a range of them.
 PASSED_OVER = (RunState.MISSED, RunState.EXCLUDED)
@@ -138,8 +138,6 @@ class Facts:
 # Which nominal time a question means.
 
 
-INSTANT = timedelta(microseconds=1)
-
 MINUTE = timedelta(minutes=1)
 
 
@@ -158,8 +156,6 @@ def nominal_time(text: str, spec: JobSpec, now: datetime) -> datetime:
 
 # What the job's schedule says about one instant.
 
-
-DAY = timedelta(days=1)
 
 #: How far back the previous tick is searched for, step by step.
 LOOKS_BACK = (timedelta(hours=1), DAY, 40 * DAY, 800 * DAY)

@@ -33,14 +33,14 @@ MOST_LISTED = 10
 
 
 def subject(run: Run, local: LocalTime) -> str:
-    """At the beginning of a sentence: ``09:05``, or the id of a run that is not a tick's."""
+    """The run at the beginning of a sentence: ``09:05``, or the id of one that is not a tick's."""
     if is_of_start(run):
         return f"the run at start of {local.time(run.nominal_at)}"
     return local.time(run.nominal_at) if is_tick(run) else run.id
 
 
 def named(run: Run, job: str, local: LocalTime) -> str:
-    """Within a sentence about a run of `job`: ``the run of 09:00``."""
+    """The run within a sentence about a run of `job`: ``the run of 09:00``."""
     of = "the run" if run.job == job else f"{run.job}'s run"
     if is_of_start(run):
         return f"{of} at start of {local.time(run.nominal_at)}"
@@ -200,9 +200,10 @@ def steps_of(facts: RunFacts, local: LocalTime) -> Iterator[str]:
     for step in facts.steps:
         if step.run is None or step.run.state is RunState.SUCCEEDED:
             continue
-        at = step.run.finished_at or step.run.started_at
-        when = f" {'since' if step.run.state.is_open else 'at'} {local.time(at)}" if at else ""
-        went = is_or_went(step.run.state)
+        at, went = step.run.finished_at or step.run.started_at, is_or_went(step.run.state)
+        when = f" at {local.time(at)}" if at else ""
+        if at and step.run.state.is_open:
+            went, when = f"has been {step.run.state.value}", f" since {local.time(at)}"
         yield f"step {step.name} {went}{when}{on_worker(step.run.worker)}{because(step.run.reason)}"
     to_come = [step.name for step in facts.steps if step.run is None]
     if to_come and facts.run.state.is_open:
@@ -213,7 +214,7 @@ def steps_of(facts: RunFacts, local: LocalTime) -> Iterator[str]:
 
 
 def deadline_of_job(facts: Facts, local: LocalTime) -> Iterator[str]:
-    """``02:00 must have succeeded by 06:00 Europe/Berlin; it is 06:04 and it is running since``"""
+    """``02:00 must have succeeded by 06:00 UTC; it is 06:04 and it has been running since``"""
     deadline = facts.job.deadline
     if deadline is None or deadline.tick > facts.now:
         return
@@ -234,7 +235,7 @@ def instead(deadline: Deadline, facts: Facts, local: LocalTime) -> str:
     run = later[0].run
     who = "it" if run.nominal_at == deadline.tick else named(run, run.job, local)
     if run.state is RunState.RUNNING and run.started_at:
-        return f"{who} is running since {local.time(run.started_at)}{usually(later[0])}"
+        return f"{who} has been running since {local.time(run.started_at)}{usually(later[0])}"
     at = f" at {local.time(run.finished_at)}" if run.finished_at else ""
     return f"{who} {is_or_went(run.state)}{at}"
 
@@ -310,7 +311,7 @@ def lease_then(facts: RunFacts, blocker: RunFacts, at: datetime) -> str:
 
 
 def not_running(blocker: RunFacts, at: datetime) -> str:
-    """It held the lock, or its place in line, without running."""
+    """How it held the lock, or its place in line, without running."""
     ended = [a for a in blocker.run.attempts if a.finished_at and a.finished_at <= at]
     if ended:
         last = ended[-1]

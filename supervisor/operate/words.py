@@ -56,7 +56,7 @@ def ahead(moment: datetime | None, now: datetime) -> str:
 
 
 def drained_words(queue: str, since: datetime) -> str:
-    return f"{queue} is drained since {stamp(since)} (supervisor undrain {queue})"
+    return f"{queue} has been drained since {stamp(since)} (supervisor undrain {queue})"
 
 
 def stamp(moment: datetime | None) -> str:

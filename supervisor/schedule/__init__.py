@@ -29,7 +29,14 @@ from zoneinfo import ZoneInfo
 from supervisor.job.exclusions import merged, parse
 from supervisor.job.spec import KEPT_AT_HAND, JobSpec
 from supervisor.job.when import When
-from supervisor.schedule.clock_times import AS_A_RULE, HORIZON, ClockTimes, JoinedTimes, Pattern
+from supervisor.schedule.clock_times import (
+    AS_A_RULE,
+    HORIZON,
+    SECOND,
+    ClockTimes,
+    JoinedTimes,
+    Pattern,
+)
 from supervisor.schedule.cron import CronPattern
 from supervisor.schedule.cron import parse as parse_cron
 from supervisor.schedule.rrule import parse as parse_rrule
@@ -118,7 +125,7 @@ def schedule_of(spec: JobSpec) -> Schedule:
 
 
 def is_fixed(spec: JobSpec) -> bool:
-    """Whether the job has times of the clock that `dst` can say something about."""
+    """Whether the job has fixed times of the clock, which `dst` is about."""
     return any(not pattern.is_frequent for pattern in _patterns(spec))
 
 
@@ -131,7 +138,7 @@ def _schedule(values: tuple[Any, ...], name: str) -> Schedule:
     if start or end:
         schedule = Bounded(schedule, start, end)
     if when.exclude:
-        schedule = excluding(schedule, when.exclude, zone)
+        schedule = Excluding(schedule, *_excluded(when.exclude, zone), zone)
     if when.jitter:
         schedule = Jittered(schedule, when.jitter, name, end)
     return schedule
@@ -161,7 +168,7 @@ def _patterns(when: When) -> Sequence[Pattern]:
 
 @dataclass(frozen=True, slots=True)
 class Bounded:
-    """The times of `schedule` from `start`, which is one if named, and before `end`."""
+    """The times of `schedule` from `start` on, inclusive, and before `end`."""
 
     schedule: Schedule
     start: datetime | None
@@ -246,16 +253,11 @@ class Excluding:
         return shown.first if shown.first > at else shown.second
 
 
-def excluding(schedule: Schedule, texts: tuple[str, ...], zone: ZoneInfo) -> Excluding:
-    """texts: those of `exclude`."""
-    return Excluding(schedule, *_excluded(texts, zone), zone)
-
-
 @lru_cache(maxsize=1024)
 def _excluded(
     texts: tuple[str, ...], zone: ZoneInfo
 ) -> tuple[frozenset[int], Sequence[datetime], Sequence[datetime]]:
-    """Weekdays, and starts and ends of spans; jobs share their calendars."""
+    """Of the texts of `exclude`: weekdays, and starts and ends of spans. Jobs share calendars."""
     exclusions = parse(texts)
     days = [(midnight(first, zone), _end_of(last, zone)) for first, last in exclusions.days]
     times = [(in_utc(start, zone), in_utc(end, zone)) for start, end in exclusions.times]
@@ -315,9 +317,6 @@ class Instants:
 #
 # That the shifted instant is the tick's identity keeps the rest simple: a tick is due at its
 # nominal time, the watermark is the last nominal time dealt with, and both are read from one clock.
-
-
-SECOND = timedelta(seconds=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -391,7 +390,7 @@ def due_at(spec: JobSpec, tick: datetime) -> datetime | None:
 
 
 def next_deadline(spec: JobSpec, answered_until: datetime | None) -> Deadline | None:
-    """That of the first tick after this. None where nothing is due, or is known."""
+    """The deadline of the first tick after this. None if nothing is due, or nothing is known."""
     if spec.due_by is None or answered_until is None or not spec.has_schedule:
         return None
     tick = schedule_of(spec).next_after(answered_until)

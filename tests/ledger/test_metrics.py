@@ -27,7 +27,7 @@ from supervisor.job.spec import JobSpec
 from supervisor.ledger.counts import JOBS_PER_CALL
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.presence import WorkerFacts
-from supervisor.ledger.records import JOBS_PER_CALL as OPEN_AT_ONCE
+from supervisor.ledger.reads import JOBS_COUNTED as OPEN_AT_ONCE
 from supervisor.ledger.replies import LeaseState
 from supervisor.ledger.requests import RunRequest
 from supervisor.sending.queues import AppQueues

@@ -235,7 +235,7 @@ def test_drain_says_what_is_at_work_and_waits_for_it(ledger: Ledger, ask: Ask) -
     ledger.finish(run_id, "token", RunState.SUCCEEDED)
     code, text = ask("drain", "mail", "--wait", "5s")
     assert (code, "no run of mail is running" in text) == (0, True)
-    assert "mail is drained since" in ask("jobs")[1]
+    assert "mail has been drained since" in ask("jobs")[1]
     assert "runs start from mail again" in ask("undrain", "mail")[1]
     assert "drained" not in ask("jobs")[1]
 
@@ -255,6 +255,6 @@ def test_why_names_the_drained_queue(ledger: Ledger, ask: Ask) -> None:
     run_id = sent(ledger, job(ledger, queue="mail"))
     ledger.drains.drain("mail")
     text = ask("why", run_id)[1]
-    assert "its queue, mail, is drained since" in text
+    assert "its queue, mail, has been drained since" in text
     assert "supervisor undrain mail" in text
     assert json.loads(ask("why", run_id, "--json")[1])

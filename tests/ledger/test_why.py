@@ -73,7 +73,7 @@ def test_a_dead_worker_is_named_with_the_attempt_that_it_had(
     lease_runs_out(ledger, spec, run_id(spec, 0))
     ledger.rescue()
     told = why(supervisor, run_id(spec, 0))
-    assert "is queued" in told
+    assert "has been queued" in told
     assert "it is to start again: lease expired" in told
     begin(ledger, run_id(spec, 0), "second")
     assert "attempt 1 was lost at" in why(supervisor, run_id(spec, 0))
@@ -108,7 +108,7 @@ def test_a_pause_is_told_with_its_note_also_when_it_is_over(
     pause(ledger, spec)
     ledger.client.hset(ledger.keys.job(spec.name), "paused_note", "stocktaking")
     ledger.admit(ticks(spec, 0, 1))
-    assert "the job is paused since 1970" in why(supervisor, spec.name)
+    assert "the job has been paused since 1970" in why(supervisor, spec.name)
     ledger.resume(spec.name)
     told = why(supervisor, spec.name, "2026-03-01T00:00:01")
     assert "excluded: the job was paused (stocktaking)" in told
@@ -124,8 +124,8 @@ def test_without_a_time_the_job_is_told_as_it_is(ledger: Ledger, supervisor: Sup
     ledger.admit([*ticks(spec, 0), *ticks(spec, 3600)])
     begin(ledger, run_id(spec, 0))
     told = why(supervisor, spec.name)
-    assert "is running on worker worker since" in told
-    assert "for the lock 'nightly': the run of 2026-03-01 00:00 is running" in told
+    assert "has been running on worker worker since" in told
+    assert "for the lock 'nightly': the run of 2026-03-01 00:00 has been running" in told
 
 
 def test_a_queued_run_knows_who_works_its_queue(ledger: Ledger, supervisor: Supervisor) -> None:
@@ -145,7 +145,7 @@ def test_a_step_that_failed_is_named(ledger: Ledger, supervisor: Supervisor) -> 
     spec = admitted(ledger, 0, task=None, steps=steps)
     step = f"{run_id(spec, 0)}/load"
     begin(ledger, step)
-    assert "step load is running since" in why(supervisor, run_id(spec, 0))
+    assert "step load has been running since" in why(supervisor, run_id(spec, 0))
     assert "still to come: sum" in why(supervisor, step)
     ledger.finish(step, "token", RunState.FAILED, "ValueError: boom")
     assert "step load failed at" in why(supervisor, run_id(spec, 0))
@@ -177,7 +177,7 @@ def test_a_task_without_schedule_is_asked_by_run(ledger: Ledger, supervisor: Sup
     ledger.client.hset(ledger.keys.guarded, spec.name, text)
     run = ledger.trigger(ledger.spec(spec.name))
     told = why(supervisor, spec.name)
-    assert f"{run.id} is queued since" in told
+    assert f"{run.id} has been queued since" in told
     assert "it runs when code or a person asks for it" in told
     assert "no schedule" in why(supervisor, spec.name, "09:05")
 

@@ -188,7 +188,7 @@ TABLE: dict[str, tuple[Run | RunFacts | None, dict[str, Any], list[str]]] = {
     "excluded by a pause that goes on": (
         run("excluded", reason="paused"),
         {"job": record(paused="1", paused_note="stocktaking"), "paused_at": NINE},
-        ["09:05 was excluded: the job was paused", "is paused since 09:00: stocktaking"],
+        ["09:05 was excluded: the job was paused", "has been paused since 09:00: stocktaking"],
     ),
     "expired": (
         RunFacts(
@@ -327,20 +327,20 @@ TABLE: dict[str, tuple[Run | RunFacts | None, dict[str, Any], list[str]]] = {
         blocked("waiting", RESCUED),
         {},
         [
-            "09:05 is waiting since 09:05, 55m1s, for the lock 'orders': the run of 09:00 is "
-            "running on worker w3 since 09:03:02, 56m59s, its usual p95 is 4m"
+            "09:05 has been waiting since 09:05, 55m1s, for the lock 'orders': the run of 09:00 "
+            "has been running on worker w3 since 09:03:02, 56m59s, its usual p95 is 4m"
         ],
     ),
     "re-queued": (
         blocked("waiting", RESCUED, requeues=2, due_at=at(10, 1)),
         {},
-        ["09:05 was re-queued (2 of 10) until 10:01: the run of 09:00 is running"],
+        ["09:05 was re-queued (2 of 10) until 10:01: the run of 09:00 has been running"],
     ),
     "queued": (
         RunFacts(run("queued", sent_at=FIVE_PAST, sends=1), FIVE_PAST, "reports"),
         {"grace_until": at(10, 0, 20)},
         [
-            "09:05 is queued in reports since 09:05, 55m1s",
+            "09:05 has been queued in reports since 09:05, 55m1s",
             "the server is new: nothing starts before 10:00:20",
             "its message was sent at 09:05",
         ],
@@ -348,13 +348,13 @@ TABLE: dict[str, tuple[Run | RunFacts | None, dict[str, Any], list[str]]] = {
     "queued where nobody works": (
         RunFacts(run("queued", sent_at=FIVE_PAST), FIVE_PAST, "reports", workers=Workers(0, 0)),
         {},
-        ["09:05 is queued in reports", "no worker consumes reports", "was sent"],
+        ["09:05 has been queued in reports", "no worker consumes reports", "was sent"],
     ),
     "queued where nobody knows its task": (
         RunFacts(run("queued", sent_at=FIVE_PAST), FIVE_PAST, workers=Workers(2, 8, "proj.new")),
         {},
         [
-            "is queued",
+            "has been queued",
             "2 workers with 8 processes are running",
             "knows the task proj.new",
             "was sent",
@@ -363,7 +363,12 @@ TABLE: dict[str, tuple[Run | RunFacts | None, dict[str, Any], list[str]]] = {
     "queued where no pool has its limit": (
         RunFacts(run("queued"), FIVE_PAST, "q", workers=Workers(1, 4, unmet="time_limit")),
         {},
-        ["is queued", "1 worker", "their pool lacks what its job needs: time_limit", "message"],
+        [
+            "has been queued",
+            "1 worker",
+            "their pool lacks what its job needs: time_limit",
+            "message",
+        ],
     ),
     "queued where all are busy": (
         RunFacts(run("queued", sent_at=FIVE_PAST), FIVE_PAST, "reports", workers=Workers(1, 4)),
@@ -377,7 +382,7 @@ TABLE: dict[str, tuple[Run | RunFacts | None, dict[str, Any], list[str]]] = {
             usual=USUAL,
         ),
         {},
-        ["09:05 is running since 09:05:01, 55m, its usual p95 is 4m"],
+        ["09:05 has been running since 09:05:01, 55m, its usual p95 is 4m"],
     ),
     "retrying": (
         run("retrying", attempt=1, due_at=at(10, 0, 5), reason="ValueError: boom"),
@@ -406,7 +411,7 @@ TABLE: dict[str, tuple[Run | RunFacts | None, dict[str, Any], list[str]]] = {
         [
             "09:05 was due 55m1s ago and has not been emitted yet",
             "beat has come as far as 09:00",
-            "no beat leads since 10:00",
+            "no beat has led since 10:00",
         ],
     ),
     "succeeded after its deadline": (
@@ -429,13 +434,13 @@ TABLE: dict[str, tuple[Run | RunFacts | None, dict[str, Any], list[str]]] = {
     "running, and to succeed soon": (
         run("running", started_at=at(9, 5), worker="w3"),
         {"job": record(NAMED), "now": at(9, 40)},
-        ["10:05 is running", "it has to succeed by 10:50 Europe/Berlin, in 10m"],
+        ["10:05 has been running", "it has to succeed by 10:50 Europe/Berlin, in 10m"],
     ),
     "queued for too long to succeed in time": (
         run("queued"),
         {"job": record(NAMED), "now": at(9, 54)},
         [
-            "10:05 is queued since 10:05",
+            "10:05 has been queued since 10:05",
             "its message has not been sent yet",
             "it must have succeeded by 10:50 Europe/Berlin, 4m ago",
         ],
@@ -443,7 +448,7 @@ TABLE: dict[str, tuple[Run | RunFacts | None, dict[str, Any], list[str]]] = {
     "running for longer than allowed": (
         run("running", started_at=at(9, 5), worker="w3", rules=BOUNDED),
         {"now": at(9, 40)},
-        ["09:05 is running", "that is longer than its `max_duration`, 30m"],
+        ["09:05 has been running", "that is longer than its `max_duration`, 30m"],
     ),
     "took longer than allowed": (
         run(
@@ -494,8 +499,8 @@ def test_a_job_that_is_not_at_work_says_what_keeps_it() -> None:
         None, at=None, job=paused, paused_at=at(9, 30), beat_leads=False, calendar=calendar
     ) == [
         "orders has no runs yet",
-        "the job is paused since 09:30: stocktaking",
-        "no beat leads since 10:00",
+        "the job has been paused since 09:30: stocktaking",
+        "no beat has led since 10:00",
         "the next tick is at 10:05, in 4m59s; the pause excludes it",
     ]
 
@@ -517,8 +522,8 @@ DUE: dict[str, tuple[Run | None, datetime, str | None]] = {
     "running": (
         run("running", TWO, started_at=at(4, 31), worker="w3"),
         at(5, 4, 12),
-        "02:00 must have succeeded by 06:00 Europe/Berlin; it is 06:04 and it is running since "
-        "05:31, usually up to 4m",
+        "02:00 must have succeeded by 06:00 Europe/Berlin; it is 06:04 and it has been running "
+        "since 05:31, usually up to 4m",
     ),
     "failed": (
         run("failed", TWO, finished_at=at(1, 20)),
@@ -538,8 +543,8 @@ DUE: dict[str, tuple[Run | None, datetime, str | None]] = {
     "of another tick": (
         run("running", at(4, 0), started_at=at(4, 31), worker="w3"),
         at(5, 4),
-        "02:00 must have succeeded by 06:00 Europe/Berlin; it is 06:04 and the run of 05:00 is "
-        "running since 05:31, usually up to 4m",
+        "02:00 must have succeeded by 06:00 Europe/Berlin; it is 06:04 and the run of 05:00 has "
+        "been running since 05:31, usually up to 4m",
     ),
 }
 
