@@ -125,7 +125,7 @@ def load_app(name: str) -> Celery:
 
 
 def named_app(name: str) -> Celery:
-    """As load_app, without its tasks."""
+    """Like `load_app`, without importing tasks."""
     try:
         app = find_app(name)
     except ModuleNotFoundError as error:

@@ -252,7 +252,7 @@ class InvalidKey(SupervisorError, ValueError):
 
 
 class NotTranslatable(SupervisorError, ValueError):
-    """What is to be imported cannot be expressed in a schedule file."""
+    """A schedule file cannot express what is to be imported."""
 
 
 class InvalidGuard(SupervisorError, ValueError):

@@ -191,5 +191,5 @@ RARELY = (100_000, 50, 100)
 
 
 def collect_rarely() -> None:
-    """From now on, in the whole process."""
+    """Makes garbage collection rare, from now on and in the whole process."""
     gc.set_threshold(*RARELY)

@@ -300,7 +300,7 @@ class Database:
 
 
 def database_of(url: str) -> Database | None:
-    """None for an address that is not of Redis, or cannot be read."""
+    """The database that an address names; None if it is not of Redis, or cannot be read."""
     try:
         if url.startswith(SENTINEL):
             named = SentinelUrl.parse(url)

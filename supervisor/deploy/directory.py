@@ -113,7 +113,7 @@ def stamped(target: str, files: Files) -> Files:
 
 
 def below(path: str, text: str) -> str:
-    """What comes after the marker: that of JSON has the brace in it."""
+    """What comes after the marker, which in JSON has the first brace in it."""
     return text.removeprefix("{\n") if path.endswith(".json") else text
 
 

@@ -198,7 +198,7 @@ def write_private(path: Path, text: str) -> None:
 
 
 def free_port() -> int:
-    """One that no outgoing connection takes before a server listens there, where that is known."""
+    """A free port; if possible, one that no outgoing connection takes before the server does."""
     lowest = int(OUTGOING.read_text().split()[0]) if OUTGOING.exists() else 0
     if lowest >= 2 * PORTS:
         ports = random.sample(range(lowest - PORTS, lowest), 100)

@@ -210,7 +210,7 @@ class Requirements:
 
 
 def logical_lines(file: Path) -> Iterator[tuple[int, str]]:
-    """Without comments, and joined where one ends in a backslash; each with its first number."""
+    """The lines without comments, joined at backslashes; each with the number of its first."""
     begun, joined = 0, ""
     for number, line in enumerate(file.read_text(encoding="utf-8-sig").splitlines(), start=1):
         begun = begun or number
@@ -254,7 +254,7 @@ def unquoted(word: str) -> str:
 
 
 def copied(path: Path) -> str:
-    """As seen from the current directory, in which the image is built. Raises _Unusable."""
+    """The path from the current directory, in which the image is built. Raises _Unusable."""
     here = Path.cwd()
     place = (here / path).resolve()
     if not place.exists():

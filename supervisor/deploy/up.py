@@ -183,7 +183,7 @@ class Up:
 
 
 def environment_of(child: str, environment: Mapping[str, str]) -> Mapping[str, str]:
-    """Without the token, which gives access to the page and the API, except for the HTTP server."""
+    """The environment of a child. Only the HTTP server gets the token of its page and its API."""
     if child == SERVE:
         return environment
     return {name: value for name, value in environment.items() if name != TOKEN}

@@ -479,7 +479,7 @@ def _each(spans: Iterable[tuple[date, date]]) -> Iterator[date]:
 
 
 def _part_of(country: str, part: str, parts: Sequence[str]) -> str:
-    """As the library writes it: mostly a code such as BY. Raises InvalidExclusion."""
+    """The part as the library spells it, mostly a code such as BY. Raises InvalidExclusion."""
     for known in parts:
         if known.upper() == part.upper():
             return known

@@ -15,7 +15,7 @@ from typing import Any
 import yaml
 
 from supervisor.errors import InvalidSchedule, NotTranslatable
-from supervisor.files.job_checks import check_job
+from supervisor.files.job_checks import KEYS, check_job
 from supervisor.files.yaml_source import plain_value, read
 from supervisor.job.fields import NAME_PATTERN
 from supervisor.job.secrets import escaped
@@ -167,27 +167,13 @@ def _cleaned(text: str) -> str:
 
 WIDTH = 96
 
-ORDER = (
-    "task",
-    "args",
-    "kwargs",
-    "description",
-    "cron",
-    "every",
-    "phase",
-    "rrule",
-    "at",
-    "timezone",
-    "start_at",
-    "end_at",
-    "run_at_start",
-    "paused",
-    "queue",
-    "priority",
-    "start_deadline",
-    "soft_time_limit",
-    "time_limit",
+#: What a job does and when comes first; the other keys are in the order of the documentation.
+FIRST = (
+    *("task", "steps", "params", "args", "kwargs", "description"),
+    *("cron", "every", "phase", "rrule", "at", "timezone", "start_at", "end_at"),
+    *("run_at_start", "paused"),
 )
+ORDER = tuple(dict.fromkeys((*FIRST, *KEYS)))
 
 #: Keys whose values are quoted, needed or not, as they are in the documentation.
 QUOTED = ("cron", "rrule")
@@ -289,7 +275,7 @@ def fault_of(name: str, values: Mapping[str, Any]) -> str | None:
 
 
 def one_line(text: str) -> str:
-    """Without characters that would end a comment, or move the cursor of a terminal."""
+    """The text without characters that would end a comment, or move the cursor of a terminal."""
     return "".join(c if c.isprintable() else " " for c in text)
 
 
@@ -356,7 +342,7 @@ def rule_for(
     months: Collection[int],
     weekdays: Collection[int],
 ) -> str:
-    """For days that match both their number and their weekday. Sunday is weekday 0.
+    """A rule for days that match both their number and their weekday. Sunday is weekday 0.
 
     The frequency is one whose open parts are all values, so that the rule needs no beginning.
     """

@@ -270,7 +270,7 @@ class _Loading:
         return done
 
     def done(self, since: Listing | None = None) -> ScheduleSet:
-        """Once the calendars are closed, so that their problems are known. Raises as `load`."""
+        """Called once the calendars are closed: their problems are known. Raises as `load`."""
         if problems := [*self.problems, *self.calendars.problems]:
             raise ScheduleFilesInvalid(problems[: MOST_PROBLEMS + 1])
         calendars = {**(since.calendars if since else {}), **self.calendars.digests}
@@ -345,7 +345,7 @@ class _Loading:
                 self._fault(document, ("jobs", name), f"{UNJUDGED}: {error!r}")
 
     def check_followers(self) -> None:
-        """Once all jobs are known: those of files follow jobs of files."""
+        """Called once all jobs are known: jobs of files follow only jobs of files."""
         for fault in following_problems(self.specs):
             path = ("jobs", fault.job, "after", fault.place)
             self._fault(self.documents[fault.job], path, fault.what, fault.hint)
@@ -404,7 +404,7 @@ class _Loading:
         return True
 
     def _fault(self, document: Document, path: KeyPath, what: str, hint: str | None = None) -> None:
-        """Of what is at this path of a file."""
+        """Reports a problem at a path in a file."""
         self._problem(document.file, document.line_of(path), what, hint, _job_of(path))
 
     def _problem(
@@ -424,7 +424,7 @@ def _job_of(path: KeyPath) -> str | None:
 
 
 def _place(parent: KeyPath, fault: JobFault, values: Mapping[str, Any]) -> KeyPath:
-    """Where the fault's first key stands that is written there; else the parent itself."""
+    """The path of the first of the fault's keys that the file has, or else of the parent."""
     return next(((*parent, key, *fault.path) for key in fault.keys if key in values), parent)
 
 
@@ -440,7 +440,7 @@ DEFAULTS = JobSpec.model_validate({"name": "job", "task": "task", "every": 60}).
 
 
 def json_schema() -> dict[str, Any]:
-    """Of one file: what an editor can check by itself; `supervisor check` checks the rest."""
+    """The schema of one file: what an editor can check; `supervisor check` checks the rest."""
     job = JobSpec.model_json_schema()
     definitions = job.pop("$defs", {})
     properties = {key: _property(key, job["properties"][key]) for key in KEYS}
@@ -485,7 +485,7 @@ def json_schema() -> dict[str, Any]:
 
 
 def _property(key: str, generated: dict[str, Any]) -> dict[str, Any]:
-    """As generated, with the default as one would write it, and no machine-made title.
+    """The generated schema with the default as one would write it, and without a generated title.
 
     pydantic writes durations as ISO 8601 there, and drops a description that a `$ref` has too.
     """

@@ -290,7 +290,7 @@ def text_of(file: Path) -> str:
 
 
 def content_of(file: Path) -> bytes:
-    """Of a file that is too large, more than is allowed. Raises UnusableFile."""
+    """The bytes of a file; of one that is too large, one too many. Raises UnusableFile."""
     try:
         if not file.is_file():
             raise UnusableFile("is not a regular file")

@@ -95,7 +95,7 @@ def masked_url(url: str | None) -> str | None:
 
 
 def masked_destinations(written: Sequence[Any]) -> list[Any]:
-    """Of `notify`, as a schedule file has it."""
+    """The destinations of `notify`, as a schedule file has them, with masked secrets."""
     return [
         {key: masked_part(key, value) for key, value in item.items()}
         if isinstance(item, dict)
@@ -161,7 +161,7 @@ def some_days(days: Sequence[str]) -> str:
 
 
 def value(thing: Any) -> str:
-    """As in a schedule file, on one line."""
+    """The value as in a schedule file, on one line."""
     if thing is None:
         return "none"
     if isinstance(thing, str) and thing and thing.isprintable():
@@ -289,7 +289,7 @@ _registered: dict[str, Source] = {}
 
 
 def register(source: Source) -> None:
-    """For this process; a source of the same name takes its place."""
+    """Registers a source in this process, in place of one of the same name."""
     _registered[source.name] = source
 
 

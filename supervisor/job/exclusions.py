@@ -93,7 +93,7 @@ def normal_texts(texts: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def parse_all(texts: Iterable[Any]) -> Exclusions:
-    """Any number of them. Raises InvalidExclusion."""
+    """Like `parse`, for any number of texts. Raises InvalidExclusion."""
     weekdays, holidays = set[int](), dict[str, int]()
     days, times = list[tuple[int, int]](), set[tuple[datetime, datetime]]()
     for text in texts:

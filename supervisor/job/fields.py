@@ -119,7 +119,7 @@ MOST_CRON_LINES = 50
 
 
 def _cron_lines(value: Any) -> Any:
-    """One expression as it is; those of a list sorted, since their order means nothing."""
+    """A single expression as it is, and a list sorted, because its order means nothing."""
     if not isinstance(value, list | tuple):
         return value
     if not 0 < len(value) <= MOST_CRON_LINES:
@@ -260,7 +260,7 @@ def _printable(value: str) -> str:
 
 
 def _in_order(labels: dict[str, str]) -> dict[str, str]:
-    """By name, so that the order in the file makes no difference."""
+    """Sorted by name, so that the order in the file makes no difference."""
     return dict(sorted(labels.items()))
 
 

@@ -115,7 +115,7 @@ class Pending(BaseModel):
         )
 
     def without(self, job: str, runs: int) -> Pending | None:
-        """None when no job is left."""
+        """The notice without a job; None if that was the last."""
         if self.job_count <= 1:
             return None
         facts = self.facts.model_copy(update={"runs": self.facts.runs - runs})
@@ -244,7 +244,7 @@ class Incident(BaseModel):
 
 @dataclass(slots=True)
 class Folding:
-    """One incident at one destination, and the moment."""
+    """Updates one incident at one destination, as of `now`."""
 
     job: str
     destination: Destination

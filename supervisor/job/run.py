@@ -43,7 +43,7 @@ class Progress:
 
     @property
     def share(self) -> float | None:
-        """From 0 to 1; None without a total."""
+        """The share that is done, from 0 to 1; None without a total."""
         return min(1.0, max(0.0, self.done / self.total)) if self.total else None
 
 
@@ -409,7 +409,7 @@ class StepId:
 
     @classmethod
     def of(cls, run_id: str) -> StepId | None:
-        """None for the id of a whole run."""
+        """The parts of an id; None for that of a whole run."""
         found = STEP_ID.fullmatch(run_id)
         if found is None:
             return None

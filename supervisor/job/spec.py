@@ -354,7 +354,7 @@ class JobSpec(When):
         return self.name if self.serial is True else str(self.serial)
 
     def kept_apart(self, prefix: str) -> Self:
-        """With the serial queue that is its own beside other ledgers: ``serial.<prefix>.<name>``.
+        """The job with a serial queue of this ledger's own: ``serial.<prefix>.<name>``.
 
         The ledger with the default prefix has none in the names of its queues.
         """
@@ -417,7 +417,7 @@ class JobSpec(When):
         return self.max_running
 
     def rules(self, lock: str | None = None) -> RunRules:
-        """Those of a run; `lock` is by default the job's own. Raises InvalidKey."""
+        """The rules of a run; `lock` is by default the job's own. Raises InvalidKey."""
         rules = RunRules(
             lock=self.lock if lock is None else lock,
             serial="" if self.steps else self.serial_lock,
@@ -512,5 +512,5 @@ class GuardedTaskSpec(JobSpec):
 
     @cached_property
     def text(self) -> str:
-        """As the ledger keeps it."""
+        """The job as the ledger keeps it."""
         return self.model_dump_json(exclude_defaults=True)

@@ -107,7 +107,7 @@ def references(spec: JobSpec, step: StepSpec) -> dict[str, Any]:
 
 
 def batch(step: StepSpec) -> dict[str, Any]:
-    """Of a step that is fanned out: how many items at once, and how many may fail (-1: all)."""
+    """For a batch: how many items may run at once, and how many may fail (-1: all)."""
     if step.foreach is None:
         return {}
     share = isinstance(step.max_failed, str)

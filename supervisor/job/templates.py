@@ -124,7 +124,10 @@ def is_link(template: str) -> bool:
 
 
 def log_link(template: str | None, run: Run, now: datetime) -> str | None:
-    """None without a template, and for a run that has not begun. now: the end of one that runs."""
+    """The address of a run's lines; None without a template, and before the run begins.
+
+    now: the end of the time that is linked to, for a run that is running.
+    """
     if template is None or run.started_at is None:
         return None
     whole, step = log_place(run.id)

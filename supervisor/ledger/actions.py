@@ -90,7 +90,7 @@ class Actor:
 
 
 def system_user() -> str:
-    """Not from the environment, which any user can set; a container's user may have no name."""
+    """The system user: not from the environment, which anyone can set, and maybe without a name."""
     try:
         return pwd.getpwuid(os.getuid()).pw_name
     except KeyError:
@@ -118,7 +118,7 @@ class Action:
     changes: tuple[Change, ...] = ()
 
     def text(self, outcome: Outcome = Outcome.DONE, error: str = "") -> str:
-        """As JSON, every text of a bounded length."""
+        """The action as JSON, with texts of bounded length."""
         by = self.by
         facts = {
             "by": short(by.name, LONGEST_NAME),
@@ -183,7 +183,7 @@ UNREADABLE = "unreadable"
 
 
 def entry_from(entry_id: str, fields: Mapping[str, str]) -> Entry:
-    """Also of one that another version, or another program, wrote: it does not hide the others."""
+    """The entry, even if another version or program wrote it: it must not hide the others."""
     text = fields.get("entry", "")
     try:
         facts, at = Facts.model_validate_json(text), instant(fields["at"])
@@ -219,7 +219,7 @@ class WantedActions:
 
     @property
     def texts(self) -> list[str]:
-        """What stands in each entry that matches: to read them all takes ten times as long."""
+        """Texts that every matching entry contains: parsing all takes ten times as long."""
         given = filter(None, (self.job, self.by, self.verb))
         return [json.dumps(word) for word in given if not set(word) & set("*?[")]
 
@@ -241,7 +241,7 @@ class Actions:
         self._functions = functions
 
     def enter(self, action: Action, outcome: Outcome = Outcome.DONE, error: str = "") -> None:
-        """What was done by other means than a function of the ledger, or was not done."""
+        """Enters an action that was refused, or that no function of the ledger did."""
         self._functions("act", "", action.text(outcome, error))
 
     @contextmanager
@@ -275,7 +275,7 @@ class Actions:
         return list(islice((e for e in likely if wanted.matches(e.action)), wanted.limit))
 
     def after(self, entry_id: str, limit: int = CHUNK) -> list[Entry]:
-        """Those that were entered after it, oldest first."""
+        """The entries after this one, oldest first."""
         found = self._client.xrange(self._key, min=f"({entry_id}", count=limit)
         return [entry_from(*entry) for entry in found]
 

@@ -68,7 +68,7 @@ class AuditSpans:
         return list(chain.from_iterable(self._functions.many("to_audit", calls)))
 
     def open(self, jobs: Iterable[str]) -> list[AuditSpan]:
-        """Of each job the time since its last audit; jobs that no beat has loaded are left out."""
+        """The time since the last audit of each job that a beat has loaded."""
         names = list(jobs)
         replies = self._functions.many("audit", [Call((name,)) for name in names])
         return [
@@ -121,7 +121,7 @@ class Figures:
         return {job: number for job, number in zip(jobs, ticks, strict=True) if number}
 
     def of(self, jobs: Sequence[str], fields: Sequence[str]) -> Iterator[str]:
-        """For each job a line: the integers of these fields, a blank between; 0 for an absent one.
+        """A line for each job: these integers of it, with blanks between; 0 for an absent one.
 
         The server reads the next jobs while the caller deals with these. A connection that is lost
         meanwhile is opened again, once.

@@ -69,7 +69,7 @@ Event = End | Hold | Edited
 
 @dataclass(frozen=True, slots=True)
 class HeldRun:
-    """What a held run waits for, where that is one run; `ended`: how that one has, if it has."""
+    """What a held run waits for, if that is a single run; `ended`: how that ended, if it has."""
 
     after: str | None = None
     policy: AfterPolicy = AfterPolicy.SUCCESS
@@ -164,7 +164,7 @@ class Followers:
             return {job: Memory.of(found) for job, found in zip(jobs, pipe.execute(), strict=True)}
 
     def held(self, run_ids: Sequence[str]) -> dict[str, HeldRun]:
-        """Those of the runs that still wait for others."""
+        """The runs among these that still wait for others."""
         asked = ("held", "after", "after_policy")
         found = {
             run_id: HeldRun(after, AfterPolicy(policy or AfterPolicy.SUCCESS))

@@ -89,7 +89,7 @@ class Look:
         return self.at + timedelta(seconds=time.monotonic() - self.began + seconds)
 
     def seconds_until(self, moment: datetime) -> float:
-        """From now, by this process' clock since the look."""
+        """Seconds from now until then, by this process' clock since the look."""
         return (moment - self.at).total_seconds() - (time.monotonic() - self.began)
 
 

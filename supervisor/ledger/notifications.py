@@ -226,7 +226,7 @@ class Notices:
         return Backlog(texts, happened, [pair_of(name) for name in names])
 
     def read(self, pairs: Collection[Pair], wait: timedelta = GROUP_WAIT) -> Known:
-        """What is known of these at their destinations; an incident that is not there is none yet.
+        """What is known of these at their destinations; a missing incident has not begun.
 
         wait: how long a new notice is to wait there.
         """
@@ -301,7 +301,7 @@ class Notices:
         return self._answered(notice, f"{ms_of(until)} {to_ms(wait)}")
 
     def figures(self) -> tuple[BeatRecord, NoticeFigures]:
-        """For a scrape, in one round trip with what it asks of beat."""
+        """The figures of notices for a scrape, and the record of beat, in one round trip."""
         with self._client.pipeline(transaction=False) as pipe:
             pipe.hgetall(self._keys.beat)
             pipe.hgetall(self._keys.notice_counts)
@@ -321,7 +321,7 @@ class Notices:
 
 
 def readable(text: str) -> Happened | None:
-    """None for one that another version wrote."""
+    """The event; None if another version wrote it."""
     try:
         said = json.loads(text)
         at, event = instant(said["at"]), Event(said["event"])
@@ -350,7 +350,7 @@ def box_of(fields: Mapping[str, str], wait: timedelta = GROUP_WAIT) -> Box:
 
 
 def fields_of(box: Box) -> dict[str, str]:
-    """All but what is written of a destination that is unavailable."""
+    """The fields of a box, without those about an unavailable destination."""
     notices = {id: n.model_dump_json(exclude_defaults=True) for id, n in box.notices.items()}
     told = json.dumps({group: ms_of(at) for group, at in sorted(box.told.items())})
     return {**notices, TOLD: told} if box.told else notices

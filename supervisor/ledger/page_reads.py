@@ -180,7 +180,7 @@ def standing_from(values: Sequence[str | None]) -> Standing:
 
 
 def traces(ledger: Ledger, names: Sequence[str], limit: int) -> dict[str, list[Trace]]:
-    """Of each job its last runs, oldest first."""
+    """The last runs of each job, oldest first."""
     ids = dict(
         ledger.read_each(
             names, lambda pipe, name: pipe.zrevrange(ledger.keys.history(name), 0, limit - 1)
@@ -230,7 +230,7 @@ def waiting(ledger: Ledger, locks: Iterable[str], limit: int) -> list[str]:
 
 
 def whole_runs(run_ids: Iterable[str]) -> list[str]:
-    """Without steps and items: the runs that they belong to, each once."""
+    """The ids with whole runs in place of their steps and items, each once."""
     places = ((run_id, StepId.of(run_id)) for run_id in run_ids)
     return sorted({place.run if place else run_id for run_id, place in places})
 
@@ -355,7 +355,7 @@ def of_jobs(ledger: Ledger, topics: Sequence[Topic]) -> dict[Topic, Print]:
 
 
 def of_runs(ledger: Ledger, topics: Sequence[Topic]) -> dict[Topic, Print]:
-    """Of a run also the last line of its log, and its steps."""
+    """They also cover the last line of a run's log, and its steps."""
     if not topics:
         return {}
     with ledger.client.pipeline(transaction=False) as pipe:

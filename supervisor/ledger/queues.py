@@ -83,7 +83,7 @@ class Queue:
 def queues(
     specs: Iterable[JobSpec], roll: Roll, broker: Queues, drained: Mapping[str, datetime]
 ) -> list[Queue]:
-    """Those that jobs go to, those that workers consume, and those that are drained."""
+    """The queues that jobs go to, that workers consume, or that are drained."""
     serial: set[str] = set()
     jobs: dict[str, list[str]] = defaultdict(list)
     for spec in specs:

@@ -98,9 +98,9 @@ def read_spec(kind: type[S], text: str) -> S | None:
 
 
 def read_job(text: str) -> JobSpec | None:
-    """None for one that this version cannot read.
+    """The job; None if this version cannot read it.
 
-    Of jobs that differ in what is their own alone, the rest is validated once.
+    What jobs have in common is validated once; they differ in what is their own.
     """
     try:
         said = json.loads(text)
@@ -138,7 +138,7 @@ def guarded_spec(text: str) -> GuardedTaskSpec | None:
 
 
 def times_of(text: str) -> tuple[Any, ...] | None:
-    """What JobSpec.when is of a job, also of one whose other keys cannot be read."""
+    """JobSpec.when of a job, even if its other keys cannot be read."""
     try:
         said = json.loads(text)
         return When.model_validate({k: said[k] for k in When.model_fields if k in said}).when
@@ -191,7 +191,7 @@ class Loaded:
     files_version: int = 0
 
     def of(self, source: str) -> Loaded:
-        """Those of one source."""
+        """The jobs of one source."""
 
         def own(jobs: Mapping[str, T]) -> dict[str, T]:
             return {name: job for name, job in jobs.items() if self.origins[name].source == source}
@@ -221,7 +221,7 @@ class Readings:
         return [spec for spec in specs if spec is not None and field in spec.model_fields_set]
 
     def loaded(self, names: Collection[str] | None = None) -> Loaded:
-        """All that is loaded, or the named jobs that are."""
+        """All loaded jobs, or those of the named ones that are loaded."""
         # An origin is never newer than the text that is read after it: load.lua compares versions.
         version = int(self.client.hget(self.keys.beat, "files") or 0)
         if names is None:
@@ -245,7 +245,7 @@ class Readings:
     def due_jobs(
         self, portions: Iterable[Sequence[str]]
     ) -> Iterator[list[tuple[str | None, Mark]]]:
-        """Of jobs that are due, a portion at a time: the spec's text, None of no job, and the mark.
+        """The specs, as texts, and marks of jobs that are due, a portion at a time.
 
         The server reads the next portions while the caller deals with this one.
         """
@@ -284,7 +284,7 @@ class Readings:
         return self._fields(self.keys.guarded)
 
     def each_spec(self) -> Iterator[JobSpec]:
-        """All jobs, some maybe twice, as they are read: of any number, a few are in memory."""
+        """All jobs as they are read, some maybe twice: only a few are in memory at once."""
         for _, text in self.client.hscan_iter(self.keys.guarded, count=CHUNK):
             if guarded := read_spec(GuardedTaskSpec, text):
                 yield guarded
@@ -300,7 +300,7 @@ class Readings:
         raise UnreadableJob(name) if self.knows(name) else UnknownJob(name, self.job_names())
 
     def spec_or_last(self, name: str) -> JobSpec:
-        """That of a removed job is its last one. Raises UnknownJob and UnreadableJob."""
+        """The spec, or the last one of a removed job. Raises UnknownJob and UnreadableJob."""
         try:
             return self.spec(name)
         except UnknownJob:
@@ -325,7 +325,7 @@ class Readings:
         return {name: mark_from(values) for name, values in replies}
 
     def paused(self, names: Sequence[str]) -> set[str]:
-        """Those of the jobs that are paused now."""
+        """The jobs among these that are paused now."""
         replies = self.read_each(names, lambda pipe, name: pipe.hget(self.keys.job(name), "paused"))
         return {name for name, paused in replies if paused == "1"}
 
@@ -372,7 +372,7 @@ class Readings:
         return histogram_from(self.client.hgetall(self.keys.job(job)), "duration")
 
     def newest_version(self) -> int:
-        """Of all jobs that were loaded, edited or removed."""
+        """The newest version of any job that was loaded, edited or removed."""
         return int(self.client.hget(self.keys.beat, "version") or 0)
 
     def edited_since(self, version: int) -> set[str]:
@@ -393,7 +393,7 @@ class Readings:
         return run_from(run_id, fields)
 
     def runs(self, run_ids: Sequence[str]) -> list[Run]:
-        """Those of the runs that the ledger still knows."""
+        """The runs among these that the ledger still knows."""
         replies = self.read_each(run_ids, lambda pipe, run_id: pipe.hgetall(self.keys.run(run_id)))
         return [run_from(run_id, fields) for run_id, fields in replies if fields]
 
@@ -404,7 +404,7 @@ class Readings:
         return [sent_run_from(run_id, sent[run_id], values) for run_id, values in replies]
 
     def still_sent(self, run_ids: Sequence[str]) -> list[str]:
-        """Those of the runs that have not begun yet."""
+        """The runs among these that have not begun yet."""
         scores = self.read_each(run_ids, lambda pipe, run_id: pipe.zscore(self.keys.sent, run_id))
         return [run_id for run_id, at in scores if at is not None]
 
@@ -422,7 +422,7 @@ class Readings:
         return {i: instant(ms) for i, ms in ended if states[i] == RunState.RUNNING}
 
     def admitted_at(self, job: str, run_id: str) -> datetime | None:
-        """None for a run that is not in its job's history."""
+        """When the run was admitted; None if it is not in its job's history."""
         return optional_instant(self.client.zscore(self.keys.history(job), run_id))
 
     def now(self) -> datetime:
@@ -443,7 +443,7 @@ class Readings:
         return beat_from(self.client.hgetall(self.keys.beat))
 
     def records_of(self, specs: Sequence[JobSpec]) -> list[JobRecord]:
-        """What has become of these jobs so far, loaded or not."""
+        """The records of these jobs, loaded or not."""
         open_runs = self.open_runs_of([spec.name for spec in specs])
         hashes = self.read_each(specs, lambda pipe, spec: pipe.hgetall(self.keys.job(spec.name)))
         origins = self._some_fields(self.keys.sources, [spec.name for spec in specs])
@@ -453,7 +453,7 @@ class Readings:
         ]
 
     def open_runs_of(self, jobs: Sequence[str]) -> dict[str, OpenRuns]:
-        """By job, of those that have any. Each call counts some, and the next one goes on."""
+        """The open runs of each job that has any. Each call counts some, and the next goes on."""
         found: dict[str, OpenRuns] = {}
         to_count = [(job, "0") for job in jobs]
         while to_count:

@@ -133,7 +133,7 @@ HISTOGRAM_FIELDS = {
 
 
 def histogram_of(integers: Sequence[int]) -> Histogram:
-    """From the values of these fields."""
+    """The histogram from the values of these fields."""
     return Histogram(BOUNDS, tuple(integers[:-1]), integers[-1] / 1000)
 
 
@@ -205,7 +205,7 @@ class Mark:
 
 
 def mark_from(values: Sequence[str | None]) -> Mark:
-    """From the values of MARK_FIELDS."""
+    """The mark from the values of MARK_FIELDS."""
     facts: Mapping[str, str | None] = dict(zip(MARK_FIELDS, values, strict=True))
     stated = facts["file_paused"]
     return Mark(
@@ -312,7 +312,7 @@ class JobRecord:
 
     @property
     def deadline(self) -> Deadline | None:
-        """Of the first tick that is not answered; None while the job is paused."""
+        """The deadline of the first tick that is not answered; None while the job is paused."""
         return next_deadline(self.spec, self.answered_until)
 
     @property
@@ -380,7 +380,7 @@ def run_from(run_id: str, fields: Mapping[str, str]) -> Run:
 
 
 def attempts_from(fields: Mapping[str, str]) -> Iterator[Attempt]:
-    """Those that ended are written down, but for the only one of a run that succeeded at once."""
+    """Ended attempts are written down, except the only one of a run that succeeded at once."""
     for line in fields.get("attempts", "").splitlines():
         yield attempt_from(json.loads(line))
     state, number = fields["state"], int(fields.get("attempt", 0))
@@ -398,7 +398,7 @@ def attempts_from(fields: Mapping[str, str]) -> Iterator[Attempt]:
 
 
 def progress_from(fields: Mapping[str, str], attempt: int) -> Progress | None:
-    """From a run's hash; each attempt starts without."""
+    """The progress from a run's hash; each attempt starts without any."""
     if fields.get("progress_attempt") != str(attempt):
         return None
     total = fields["progress_total"]
@@ -411,13 +411,13 @@ def progress_from(fields: Mapping[str, str], attempt: int) -> Progress | None:
 
 
 def options_from(fields: Mapping[str, str]) -> dict[str, Any]:
-    """Those of the call, and over them those of each retry."""
+    """The options of the call, overridden by those of each retry."""
     lines = (fields.get("options", "{}"), *fields.get("retry_options", "").splitlines())
     return {key: value for line in lines for key, value in json.loads(line).items()}
 
 
 def blocker_from(text: str) -> Blocker:
-    """From what `snapshot` in placing.lua wrote."""
+    """The blocker from what `snapshot` in placing.lua wrote."""
     state, attempt, fence, lease_ends, at = text.split()
     ends_at = instant(lease_ends) if float(lease_ends) else None
     return Blocker(state, int(attempt), int(fence), ends_at, instant(at))

@@ -35,7 +35,7 @@ class Message:
 
     @property
     def facts(self) -> tuple[str, str, str]:
-        """As admit.lua reads it."""
+        """The message as admit.lua reads it."""
         return self.queue, self.key, self.text
 
 
@@ -177,7 +177,7 @@ class Work:
 
 
 def change_facts(change: JobChange) -> tuple[str | int, ...]:
-    """As load.lua reads it."""
+    """The change as load.lua reads it."""
     return (
         change.job,
         change.entry,
@@ -193,7 +193,7 @@ def change_facts(change: JobChange) -> tuple[str | int, ...]:
 
 
 def move_facts(job: str, place: str) -> tuple[str | int, ...]:
-    """As load.lua reads it: a job that has changed nothing but its place."""
+    """The change of a job that only has another place, as load.lua reads it."""
     return (job, "", "", "=", place, "", "", "", "", "")
 
 

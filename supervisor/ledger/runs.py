@@ -25,7 +25,7 @@ class Steps:
         self._functions = functions
 
     def plans(self, run_ids: Iterable[str]) -> dict[str, dict[str, Step]]:
-        """By run id and by name of the step, in the order of the job; of runs that have any."""
+        """The steps of each run that has any, by name and in the order of the job."""
         return {
             run_id: {step["name"]: Step.of(step) for step in json.loads(text)["steps"]}
             for run_id, text in self._reads.read_fields(run_ids, "steps")
@@ -61,7 +61,7 @@ class Steps:
         return self._reads.client.hgetall(self._keys.params(run_id))
 
     def param(self, run_id: str, name: str) -> Any:
-        """One of them; None when there is none of that name."""
+        """One of these params; None if there is none of that name."""
         text = self._reads.client.hget(self._keys.params(run_id), name)
         return None if text is None else json.loads(text)
 
@@ -89,7 +89,7 @@ class Steps:
         return list(self._functions("fill", batch))
 
     def items(self, run_ids: Sequence[str]) -> dict[str, tuple[Any]]:
-        """Of the runs that are for an item of a batch: that item."""
+        """The items of those runs that are for an item of a batch."""
         step_ids = [step_id for run_id in run_ids if (step_id := StepId.of(run_id))]
         texts = self._reads.read_each(
             [(step_id.batch, step_id.item) for step_id in step_ids if step_id.item is not None],

@@ -36,7 +36,7 @@ class Scope:
         return not self.jobs and not self.labels
 
     def may_be(self, name: str) -> bool:
-        """By its name alone."""
+        """Whether the job can be included, by its name alone."""
         return not self.jobs or any(fnmatchcase(name, pattern) for pattern in self.jobs)
 
     def includes(self, spec: JobSpec) -> bool:

@@ -142,7 +142,7 @@ def in_json(name: str, value: Any) -> str | int | float | None:
 
 
 def guarded(app: Celery, sources: Iterable[Source]) -> dict[str, list[str]]:
-    """By task that gets the guard: the jobs that it does."""
+    """The tasks that get the guard, each with its jobs."""
     jobs: dict[str, list[str]] = defaultdict(list)
     for found in jobs_of(sources):
         jobs[str(found.values["task"])].append(found.name)
@@ -201,7 +201,7 @@ def report_shape(app: Celery, sources: list[Source]) -> dict[str, Any]:
 
 
 def workers(app: Celery) -> Mapping[str, list[str]]:
-    """By queue: the workers that answer, with their pools."""
+    """The workers that answer, with their pools, by queue."""
     found: dict[str, list[str]] = defaultdict(list)
     try:
         with app.connection_for_write() as connection:

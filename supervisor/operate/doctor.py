@@ -60,7 +60,7 @@ def first_of(names: Sequence[str], separator: str) -> str:
 
 
 def permissions(facts: DoctorFacts) -> Findings:
-    """Those of the user that asks; what others lack is in Redis' own ACL LOG."""
+    """Permissions of the user that asks; what others lack is in Redis' own ACL LOG."""
     for error in facts.forbidden:
         yield Finding(
             f"Redis forbids this user a command: {error}",
@@ -337,7 +337,7 @@ def files(facts: DoctorFacts) -> Findings:
 
 
 def schema(facts: DoctorFacts) -> Findings:
-    """Of another version: the ledger, or a process that waits to start."""
+    """Whether the ledger, or a process that waits to start, is of another version."""
     found, wanted, tried_at = facts.schema, facts.beat.upgrade_to, facts.beat.upgrade_at
     running = ", ".join(sorted(present.facts.name for present in facts.roll.present)) or "none"
     if found is not None and found != SCHEMA:

@@ -80,7 +80,7 @@ def _simple_commands(command: str) -> Iterator[list[str]]:
 
 
 def _without_wrappers(words: Sequence[str]) -> list[str]:
-    """From the program on; empty for a command that only prepares another."""
+    """The words from the program on; empty for a command that only prepares another."""
     left = list(words)
     while left and (ASSIGNMENT.fullmatch(left[0]) or _base(left[0]) in RUNNING):
         is_wrapper = not ASSIGNMENT.fullmatch(left.pop(0))
@@ -136,7 +136,7 @@ STEP_OVER_ONE = re.compile(r"(?:^|[\s,])\w+/")
 def read_crontab(
     text: str, *, file: str, task: str, timezone: str = "UTC", system: bool = False
 ) -> list[Item]:
-    """All that the crontab holds, in its order.
+    """Everything in the crontab, in its order.
 
     timezone: of the machine whose cron reads the file; a CRON_TZ in the file wins over it.
     system: whether jobs have a user column, as in /etc/crontab.

@@ -23,12 +23,11 @@ from supervisor.errors import (
     UnreadableJob,
 )
 from supervisor.files.calendars import as_written
-from supervisor.files.import_text import entry_text
-from supervisor.files.job_checks import KEYS, JobFault, call_faults
+from supervisor.files.import_text import ORDER, entry_text
+from supervisor.files.job_checks import JobFault, call_faults
 from supervisor.job.changes import ARGUMENTS, Changes, masked_destinations, masked_url
 from supervisor.job.secrets import MASK, masked, texts_in
 from supervisor.job.spec import JobSpec
-from supervisor.job.when import KINDS, When
 from supervisor.ledger.actions import Action, Actor
 from supervisor.ledger.connection import explained
 from supervisor.ledger.ledger import Ledger
@@ -79,7 +78,7 @@ class Verdict:
 
 
 def verdict_shape(verdict: Verdict) -> dict[str, Any]:
-    """As JSON; every instant in UTC."""
+    """The verdict as JSON; every instant in UTC."""
     plan = verdict.plan
     return {
         "problems": list(verdict.problems),
@@ -291,7 +290,7 @@ class JobEdits:
         return unknown + self._misfits(spec)
 
     def _misfits(self, spec: JobSpec) -> list[str]:
-        """By the code of this server: that of the workers may be newer, so it is a warning only."""
+        """Arguments that the tasks refuse, only a warning: workers may have newer code."""
         if self._app is None:
             return []
         from supervisor.app import arguments_of
@@ -332,16 +331,12 @@ class JobEdits:
 Document = dict[str, Any]
 """The keys of a job as a schedule file has them, defaults left out; values as JSON has them."""
 
-#: What a job does and when comes first; then as the documentation has it.
-FIRST = ("task", "steps", "params", "args", "kwargs", "description", *KINDS, *When.model_fields)
-ORDER = tuple(dict.fromkeys((*(key for key in FIRST if key in KEYS), *KEYS)))
-
 #: Keys in which a mask may stand for a value; addresses are masked whatever `mask` says.
 HIDING = (*ARGUMENTS, "steps", "ping_url")
 
 
 def document_of(spec: JobSpec, prefix: str = DEFAULT_PREFIX) -> Document:
-    """With all secrets that are written out in the job. prefix: of the ledger that it is from."""
+    """The keys of a job, with the secrets that are written out in it. prefix: of its ledger."""
     dumped = spec.model_dump(mode="json", exclude_defaults=True)
     if spec.serial:
         dumped["serial"] = own_serial(spec, prefix)
@@ -358,7 +353,7 @@ def own_serial(spec: JobSpec, prefix: str) -> bool | str:
 
 
 def shown_document(spec: JobSpec, prefix: str = DEFAULT_PREFIX) -> Document:
-    """With `***` for what `mask` hides, and for the secret part of addresses."""
+    """The same with `***` for what `mask` hides, and for the secret part of addresses."""
     document = document_of(spec, prefix)
     for key in ARGUMENTS:
         if key in document:

@@ -376,7 +376,7 @@ class Trigger(Request):
     priority: MessagePriority | None = Field(None, description="Of the message.")
 
     def as_request(self) -> RunRequest:
-        """Without `at`, which the job's zone decides."""
+        """The request without `at`, which depends on the job's zone."""
         others = ("at", "priority", "reason")
         given = {name: value for name, value in self if name not in others}
         options = {} if self.priority is None else {"priority": self.priority}

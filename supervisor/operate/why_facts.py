@@ -227,7 +227,7 @@ def facts_of_job(ledger: Ledger, name: str) -> Facts:
 
 
 def next_time(ledger: Ledger, spec: JobSpec) -> dict[str, Any]:
-    """Of a job that runs after others only: for which time it comes next, and how far they are."""
+    """For a job that only runs after others: its next nominal time, and how far the others are."""
     if spec.has_schedule or not spec.after:
         return {}
     if spec.matches is AfterMatch.LATEST:
@@ -391,7 +391,7 @@ def others(history: Sequence[Run], at: datetime, known: str | None) -> tuple[Run
 
 
 def oldest(history: Sequence[Run]) -> datetime | None:
-    """Of ticks: backfills are for times long past and do not say how far the records go back."""
+    """The first tick on record. Backfills are for times long past, and say nothing about that."""
     return min((first_of(run) for run in history if is_tick(run)), default=None)
 
 

@@ -112,7 +112,7 @@ def upstream_state(upstream: Upstream, local: LocalTime) -> str:
 
 
 def earlier_attempts(attempts: Sequence[Attempt], local: LocalTime) -> Iterator[str]:
-    """Those that another attempt followed; the last of them one by one."""
+    """The attempts that another one followed; the last of them one by one."""
     listed = attempts[-MOST_LISTED - 1 :]
     if listed and listed[0].number > 1:
         yield f"{plural(listed[0].number - 1, 'attempt')} ended before these"
@@ -241,7 +241,7 @@ def instead(deadline: Deadline, facts: Facts, local: LocalTime) -> str:
 
 
 def deadline_of_run(run: Run, facts: Facts, local: LocalTime) -> Iterator[str]:
-    """Of the run of a tick; nothing of one that succeeded in time, or did not succeed."""
+    """The deadline of a tick's run, if it is open or succeeded too late."""
     due = due_at(facts.job.spec, run.nominal_at) if is_tick(run) else None
     if due is None or facts.job.paused:
         return

@@ -282,7 +282,7 @@ def where(by: Actor) -> str:
 
 
 def targets(entry: Entry) -> str:
-    """What it is about; of many jobs the first."""
+    """What the action is about; of many jobs the first few."""
     jobs = entry.action.jobs
     if len(jobs) > NAMED and entry.action.target not in jobs:
         return f"{', '.join(jobs[:NAMED])} and {len(jobs) - NAMED:,} more"
@@ -290,7 +290,7 @@ def targets(entry: Entry) -> str:
 
 
 def what_words(entry: Entry) -> Iterator[str]:
-    """What became of it and what it changed, in a clause each."""
+    """What became of the action and what it changed, a clause each."""
     action = entry.action
     if entry.error:
         yield entry.error
@@ -311,7 +311,7 @@ def what_words(entry: Entry) -> Iterator[str]:
 
 
 def is_ms(text: str) -> bool:
-    """Up to the year 5138."""
+    """Whether it is a time in milliseconds, up to the year 5138."""
     return text.isdecimal() and len(text) <= 14
 
 

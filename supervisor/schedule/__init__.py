@@ -247,7 +247,7 @@ class Excluding:
         return min(span, self._midnight_after(at, days))
 
     def _midnight_after(self, at: datetime, days: int) -> datetime:
-        """That many midnights later; where clocks go back over midnight, the second counts too."""
+        """The midnight `days` later. Where clocks go back over midnight, both midnights count."""
         day = at.astimezone(self.zone).date() + days * DAY
         shown = reading(datetime(day.year, day.month, day.day), self.zone)
         return shown.first if shown.first > at else shown.second

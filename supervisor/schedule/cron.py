@@ -74,7 +74,7 @@ def _split(text: str) -> list[str]:
 
 
 def _check(number: int, field: str, text: str) -> None:
-    """One field alone, the others being stars, so that an error is this field's."""
+    """Checks one field with stars for the others, so that an error is that of this field."""
     name, range_text, size = FIELDS[number]
     for step in re.findall(r"/([0-9]+)", field):
         if len(step) > 3 or int(step) >= size:

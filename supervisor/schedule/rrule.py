@@ -276,7 +276,7 @@ def days_of(days: Days, year: int) -> Sequence[date]:
 
 @lru_cache(maxsize=8192)
 def _late_year_like(year: int) -> int:
-    """One with the same calendar at the end of time.
+    """A year with the same calendar at the end of time.
 
     dateutil looks for the next day of a rule until the year 9999, whatever `until` says, and in a
     year without one it should not have far to go.
