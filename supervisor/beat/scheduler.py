@@ -18,11 +18,12 @@ second, which is a turn of beat; a tick is a nominal time of a job:
 5. Notify: starts and ends of runs to their jobs' `ping_url` and to Sentry Crons, calls that ended
    before they began to Celery's result backend, and notices of jobs to people (notices.py), all
    from threads.
-6. Audit some of the jobs: each nominal time was counted once and has an outcome.
-7. Reload: if schedule files changed, or the ledger holds another set than the files, have a child
+6. Reload: if schedule files changed, or the ledger holds another set than the files, have a child
    process read them, and load the difference at the first turn after it has, from which on it
    counts. Other sources of jobs, such as a table of Django's, are asked now and then (reload.py).
-8. Start: with the first turns of the service, runs of jobs with `run_at_start` (following.py).
+7. Start: with the first turns of the service, runs of jobs with `run_at_start` (following.py).
+8. Audit some of the jobs while no tick is due: each nominal time was counted once and has an
+   outcome.
 
 Only a look extends the leader's lock, once a turn: a beat that does not come to its next turn does
 not lead, whatever it does instead. One whose turns fail before they have emitted resigns. A beat
@@ -159,6 +160,9 @@ HANGS_AFTER = timedelta(minutes=2)
 
 #: Of a beat that is not ours, such as one of the deployment before.
 LOCK_HINT = "no job starts until you stop that beat; it may be of a deployment without supervise()"
+
+#: To audit a few jobs takes less than this. Beat audits more of them only if it has this long.
+AUDIT_SECONDS = 0.02
 
 RUNS_PER_PUBLISH = 500
 RUNS_PER_RESCUE = 200
@@ -313,11 +317,12 @@ class SupervisedScheduler(RedBeatScheduler):  # type: ignore[misc]
         self._last_turn_at, self._fault = look.at, None
         if not emitted.is_all:
             return 0.0
-        self._auditor.audit_some(look.at)
         interval = self._reload(look)
         self._finish_start()
         times = (look.next_due, emitted.next_at, look.at + interval)
-        return max(0.0, look.seconds_until(min(at for at in times if at is not None)))
+        soonest = min(at for at in times if at is not None)
+        self._auditor.audit_some(look.at, lambda: look.seconds_until(soonest) > AUDIT_SECONDS)
+        return max(0.0, look.seconds_until(soonest))
 
     def _upgrade(self) -> bool:
         """In the first turn. A beat ends if a newer version has taken over its ledger.

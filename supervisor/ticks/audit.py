@@ -13,8 +13,8 @@
 A job that is removed, or has new times, is audited up to that moment first; what was wrong stays
 counted. `supervisor audit` looks at removed jobs as well, as long as their records are kept.
 
-Beat audits some of the jobs every few seconds, and skips those that did nothing since their last
-audit and had nothing to do; `supervisor audit` audits all of them at once.
+Beat audits some of the jobs every few seconds, while no tick is due. It skips those that did
+nothing since their last audit and had nothing to do. `supervisor audit` audits all at once.
 """
 
 from __future__ import annotations
@@ -34,6 +34,11 @@ from supervisor.times import INSTANT
 
 AUDIT_INTERVAL = timedelta(seconds=5)
 JOBS_PER_AUDIT = 250
+
+#: The server is asked about JOBS_ASKED of these at a time, and JOBS_AT_ONCE of those that are to be
+#: audited are. Either takes a few milliseconds, in which beat emits no tick.
+JOBS_ASKED = 50
+JOBS_AT_ONCE = 10
 
 #: A tick that has been due for this long is overdue: longer than a change of leaders.
 OVERDUE_AFTER = timedelta(seconds=30)
@@ -97,18 +102,34 @@ class Auditor:
         self._revive = revive
         self._next_at: datetime | None = None
         self._left: list[str] = []
+        self._to_ask: list[str] = []
+        self._to_audit: list[str] = []
 
-    def audit_some(self, now: datetime) -> None:
-        if self._next_at and now < self._next_at:
+    def audit_some(self, now: datetime, has_time: Callable[[], bool] = lambda: True) -> None:
+        """A few jobs and, while there is time, all of the JOBS_PER_AUDIT that are next in turn."""
+        if self._next_at is None or now >= self._next_at:
+            self._next_at = now + AUDIT_INTERVAL
+            self._take_more()
+        while self._to_ask or self._to_audit:
+            self._audit_few(now)
+            if not has_time():
+                return
+
+    def _take_more(self) -> None:
+        if self._to_ask or self._to_audit:
             return
-        self._next_at = now + AUDIT_INTERVAL
         if not self._left:
             self._left = self._ledger.scheduled_names()
-        names, self._left = self._left[:JOBS_PER_AUDIT], self._left[JOBS_PER_AUDIT:]
-        to_audit = self._ledger.audit_spans.jobs_to_audit(
-            names, OVERDUE_AFTER, AUDITED_ANYWAY_AFTER
-        )
-        specs = self._ledger.some_specs(to_audit, remembered=False)
+        self._to_ask, self._left = self._left[:JOBS_PER_AUDIT], self._left[JOBS_PER_AUDIT:]
+
+    def _audit_few(self, now: datetime) -> None:
+        if not self._to_audit:
+            names, self._to_ask = self._to_ask[:JOBS_ASKED], self._to_ask[JOBS_ASKED:]
+            spans = self._ledger.audit_spans
+            self._to_audit = spans.jobs_to_audit(names, OVERDUE_AFTER, AUDITED_ANYWAY_AFTER)
+            return
+        names, self._to_audit = self._to_audit[:JOBS_AT_ONCE], self._to_audit[JOBS_AT_ONCE:]
+        specs = self._ledger.some_specs(names, remembered=False)
         for finding in audit(self._ledger, specs.values(), now):
             note(finding)
             if finding.overdue:

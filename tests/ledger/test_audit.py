@@ -192,14 +192,19 @@ def test_beat_audits_some_jobs_at_each_interval_until_all_had_their_turn(
     auditor = Auditor(ledger, lambda spec, last: revived.append((spec.name, last)))
     now, shortly = ledger.now(), timedelta(microseconds=1)
 
-    def turns(at: datetime) -> int:
+    def turns(at: datetime, *, has_time: bool = True) -> int:
         before = len(revived)
-        auditor.audit_some(at)
+        auditor.audit_some(at, lambda: has_time)
         return len(revived) - before
 
     assert [turns(now), turns(now + AUDIT_INTERVAL - shortly)] == [2, 0]
     assert [turns(now + AUDIT_INTERVAL), turns(now + 2 * AUDIT_INTERVAL)] == [1, 2]
     assert {name for name, _ in revived[:3]} == set("abc")
+    # A beat that has ticks to emit asks once in a turn, or audits a few jobs.
+    monkeypatch.setattr(auditing, "JOBS_PER_AUDIT", 3)
+    monkeypatch.setattr(auditing, "JOBS_AT_ONCE", 2)
+    assert turns(now + 3 * AUDIT_INTERVAL) == 1
+    assert [turns(now + 4 * AUDIT_INTERVAL, has_time=False) for _ in range(4)] == [0, 2, 1, 0]
     assert {last for _, last in revived} == {MIDNIGHT}
 
 
