@@ -339,7 +339,7 @@ class Attempt:
 
     def shown(self, text: str) -> str:
         """A text that its code made, as it may be shown."""
-        return without_hidden(text, self.hidden)
+        return without_hidden(text, self.hidden) if self.hidden else text
 
     def _traceback_of(self, failure: BaseException | None) -> str:
         if failure is None or self.delivery.log == RunLog.NONE:

@@ -53,17 +53,22 @@ def lock_key(
     kwargs: Mapping[str, Any] | None = None,
 ) -> str:
     """The template filled in. Raises InvalidKey when it names an argument that is missing."""
-    kwargs = dict(kwargs or {})
-    digest = sha256(json.dumps([list(args), kwargs], sort_keys=True, default=str).encode())
-    own = {"job": job, "task": task, "arguments": digest.hexdigest()[:16]}
+    kwargs, names = dict(kwargs or {}), placeholders(template)
+    arguments = digest_of(args, kwargs) if "arguments" in names else ""
+    own = {"job": job, "task": task, "arguments": arguments}
     known = {**own, **{str(position): value for position, value in enumerate(args)}, **kwargs}
-    for name in placeholders(template):
+    for name in names:
         if name not in known:
             hint = did_you_mean(name, known) or f" (there are {', '.join(sorted(known))})"
             raise InvalidKey(f"no argument {name!r}{hint}")
     parts = Formatter().parse(template)
     filled = (text + ("" if name is None else as_text(known[name])) for text, name, _, _ in parts)
     return checked_key("".join(filled))
+
+
+def digest_of(args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
+    text = json.dumps([list(args), kwargs], sort_keys=True, default=str)
+    return sha256(text.encode()).hexdigest()[:16]
 
 
 def checked_key(key: str) -> str:
