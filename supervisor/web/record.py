@@ -26,6 +26,9 @@ log = get_logger("supervisor.record")
 #: Entries on one page, and on that of a job.
 ENTRIES_SHOWN, LAST_SHOWN = 50, 5
 
+#: Characters of a pattern. Compiling one of thousands of characters takes a tenth of a second.
+LONGEST_PATTERN = 200
+
 #: As Redis gives them.
 ENTRY_ID = re.compile(r"\d{1,20}-\d{1,20}", re.ASCII)
 
@@ -36,6 +39,8 @@ def wanted_actions(query: Mapping[str, str], limit: int = ENTRIES_SHOWN) -> Want
     if before is not None and not ENTRY_ID.fullmatch(before):
         raise Refused(400, "before is the id of an entry that was listed")
     job, by, verb = (query.get(name, "").strip() or None for name in ("job", "by", "verb"))
+    if max(len(text or "") for text in (job, by, verb)) > LONGEST_PATTERN:
+        raise Refused(400, f"job, by and verb have up to {LONGEST_PATTERN} characters")
     moment = moment_in(since) if since else None
     return WantedActions(job, by, verb, moment, before, limit)
 

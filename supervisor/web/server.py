@@ -292,7 +292,8 @@ def families_of(
     label = f'ledger="{escaped(ledger)}"'
     found: Families = {}
     family: list[str] = []
-    lines = chain.from_iterable(part.splitlines() for part in parts)
+    # Not splitlines(): a label may have other characters that it takes for the end of a line.
+    lines = chain.from_iterable(part.rstrip("\n").split("\n") for part in parts)
     for line in lines:
         if line.startswith("# HELP"):
             family = found.setdefault((line, next(lines)), [])
