@@ -24,7 +24,7 @@ from supervisor.ledger.connection import explained
 from supervisor.operate.words import harmless
 from supervisor.settings import Settings
 
-#: Module -> its verbs. Loaded when asked for: the command is a part of each `celery` process.
+#: The verbs of each module. A module is loaded with its verb: `celery` loads this command always.
 MODULES = {
     "files": ("check", "schema", "init", "plan", "apply"),
     "imports": ("import", "adopt", "release"),
@@ -38,14 +38,15 @@ MODULES = {
 }
 
 
-# Where a shell asks what it may complete; see there.
+# A shell asks for completions.
 if "_SUPERVISOR_COMPLETE" in os.environ:
     import_module("supervisor.cli.completion")
 
 
 class Verbs(click.Group):
-    """Prints errors of this package and of Redis as one message, and exits with their code; any
-    other error shows its traceback."""
+    """Prints errors of this package and of Redis as one message, and exits with their code. Any
+    other error shows its traceback.
+    """
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return sorted(verb for verbs in MODULES.values() for verb in verbs)
@@ -73,7 +74,7 @@ class Verbs(click.Group):
 
 
 def name_of(app: Any) -> str:
-    """A name that -A finds the app by: Celery before 5.5 does not keep the one it was given."""
+    """A name by which -A finds the app: Celery before 5.5 does not keep the one it was given."""
     modules = ((name, vars(module)) for name, module in sys.modules.items() if ismodule(module))
     return next(
         f"{module}:{name}"
@@ -90,17 +91,16 @@ def name_of(app: Any) -> str:
 )
 @click.option(
     "--redis-url",
-    help="The ledger's Redis; default SUPERVISOR_REDIS_URL, else what `up` runs here.",
+    help="Redis of the ledger; default: SUPERVISOR_REDIS_URL, else that of an `up` here.",
 )
 @click.version_option(package_name="celery-beat-supervisor", prog_name="supervisor")
 @click.pass_context
 def main(ctx: click.Context, app_name: str | None, redis_url: str | None) -> None:
-    """Supervise periodic Celery jobs from schedule file to end state."""
+    """Supervise periodic Celery jobs, from schedule file to outcome."""
     settings = Settings.from_environ(os.environ)
     if redis_url:
         settings = replace(settings, redis_url=redis_url)
-    # Under `celery -A proj supervisor`, Celery has loaded the app already; without -A, a default
-    # one that is not meant.
+    # Under `celery -A proj supervisor`, Celery has loaded the app; without -A, only a default one.
     named = ctx.parent.params.get("app") if ctx.parent else None
     ctx.obj = Context(
         settings=settings,

@@ -28,6 +28,7 @@ from supervisor.cli.common import (
     print_done,
     print_json,
     print_table,
+    schedules_option,
 )
 from supervisor.cli.completion import jobs_and_runs
 from supervisor.cli.files import read_or_exit
@@ -71,16 +72,16 @@ from supervisor.settings import NOTIFY
 @click.option("--json", "as_json", is_flag=True, help="Print the findings as a JSON list.")
 @pass_context
 def doctor(context: Context, as_json: bool) -> None:
-    """Find what is wrong with Redis, beats, workers and queues, and say what to do about it.
+    """Find what is wrong with Redis, beats, workers and queues.
 
-    With -A, also checks the app's settings, its broker, its schedule files, and RedBeat's entries.
-    While the ledger is unavailable, only what does not need it. Exits 1 if anything is wrong; notes
-    do not count.
+    Each finding says why, and what to do about it. With -A, also checks the app's settings, its
+    broker, its schedule files, and RedBeat's entries. While the ledger is unavailable, checks only
+    what does not need it. Exits 1 if anything is wrong; notes do not count.
     """
     app = context.app
     try:
         facts = facts_of(context)
-    except RedisError:  # said on standard error
+    except RedisError:  # reported on standard error
         if app is not None:
             show_findings(examine_app(app_facts(app, None, {})), len(APP_CHECKS), as_json=as_json)
         raise
@@ -206,8 +207,8 @@ def calendar_shape(calendar: Calendar) -> dict[str, Any]:
 def why(context: Context, job: str, time: str | None, as_json: bool) -> None:
     """Explain what became of a tick, or why a job is not running.
 
-    TIME: a nominal time in the job's zone, 09:05 (today's, else yesterday's) or 2026-03-01T09:05,
-    or the id of a run. Without it: the job as it is now.
+    TIME is a nominal time in the job's time zone, as 09:05 (today, else yesterday) or
+    2026-03-01T09:05, or the id of a run. Without TIME, explains the present state of the job.
     """
     facts = facts_for(context.ledger, job, time)
     sentences = answer(facts)
@@ -244,7 +245,7 @@ def facts_for(ledger: Ledger, job: str, time: str | None) -> Facts:
 
 
 def problems_of(ledger: Ledger) -> str:
-    """A job may be unknown because its file was rejected."""
+    """A job may be unknown because beat refused its file."""
     problems = ledger.beat().problems
     if not problems:
         return ""
@@ -265,19 +266,21 @@ POLL_SECONDS = 0.5
 
 
 @click.command()
-@click.option("--job", help="Only what was done to this job, or to those that match: 'report-*'.")
-@click.option("--by", help="Only what was done by this name or system user, or 'deploy-*'.")
-@click.option("--verb", help="Only this: trigger, cancel, pause, put, remove, apply, login ...")
-@click.option("--since", type=MomentType(), help="2d (ago), 09:05 or 2026-03-01, in UTC.")
+@click.option("--job", help="Only actions on this job, or on all that match: 'report-*'.")
+@click.option("--by", help="Only actions by this name or system user; 'deploy-*' is possible too.")
+@click.option("--verb", help="Only this action: trigger, cancel, pause, put, apply, login ...")
+@click.option("--since", type=MomentType(), help="Only from then on: 2d (ago), 09:05, 2026-03-01.")
 @click.option(
     "-n",
     "--limit",
     type=click.IntRange(1, 100_000),
     default=50,
     show_default=True,
-    help="Until then, in UTC.",
+    help="Show up to this many.",
 )
-@click.option("--follow", "follows", is_flag=True, help="Print what is entered from now on.")
+@click.option(
+    "--follow", "follows", is_flag=True, help="Print new actions as they are entered, until Ctrl-C."
+)
 @json_option
 @pass_context
 def log(
@@ -290,9 +293,10 @@ def log(
     follows: bool,
     as_json: bool,
 ) -> None:
-    """Show who did what, from where, and why: the record of actions, newest first.
+    """Show who did what, from where, and why.
 
-    With --follow each is a line, as JSON a line as well.
+    Lists the record of actions, newest first. Times are in UTC. With --follow, prints one line for
+    each new action; with --json, that line is JSON.
     """
     ledger = context.ledger
     moment = moment_of(since, ZoneInfo("UTC"), ledger.now())
@@ -310,7 +314,6 @@ def log(
 
 
 def followed(actions: Actions) -> Iterator[Entry]:
-    """Until Ctrl-C."""
     last = actions.last_id()
     while True:
         found = actions.after(last)
@@ -334,33 +337,29 @@ DEADLINE_SECONDS = 20.0
 TEST_COLUMNS = Columns.named("DESTINATION, ANSWER, WHY, OF", folds="WHY, OF", drops="OF")
 
 
-#: Where a destination is named in more places, as many are shown.
+#: How many of the places that name a destination are shown.
 MOST_NAMED = 3
 
 
 @click.group()
 def notify() -> None:
-    """Try the addresses that notices go to."""
+    """Test the addresses that notices go to."""
 
 
 @notify.command("test")
 @click.argument("target", required=False, metavar="[ADDRESS|JOB]")
-@click.option(
-    "--schedules",
-    type=click.Path(path_type=Path),
-    envvar="SUPERVISOR_SCHEDULES",
-    help="The schedule files; default: the app's, else schedules.",
-)
+@schedules_option
 @json_option
 @pass_context
 def notify_test(
     context: Context, target: str | None, schedules: Path | None, as_json: bool
 ) -> None:
-    """Send a test to each address of the schedule files and of SUPERVISOR_NOTIFY.
+    """Send a test notice to each address.
 
-    With JOB, only to those of this job, which may be one that was put at run time; with an ADDRESS
-    such as '${SLACK_URL}', only there. References become secrets in this environment: run it in
-    beat's. Exits 1 unless all of them take it.
+    To those in the schedule files and in SUPERVISOR_NOTIFY. With JOB, only to those of this job,
+    which may have been put at run time; with an ADDRESS such as '${SLACK_URL}', only to that one.
+    References are looked up in this environment: run it in that of beat. Exits 1 unless all
+    addresses take the notice.
     """
     from supervisor.integrations import sender
 
@@ -402,7 +401,7 @@ def destinations_of(
 def an_address(written: str) -> Destination:
     """Raises NotConfigured."""
     if malformed(written) or not is_destination(written):
-        raise NotConfigured("neither an address such as https://host/path, nor ${NAME}")
+        raise NotConfigured("this is neither an address such as https://host/path nor ${NAME}")
     return Destination(url=written)
 
 

@@ -1,4 +1,4 @@
-"""What all verbs share: their context, options, the types of their parameters, and output."""
+"""What the verbs share: their context, options, types of parameters, and output."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 def documentation() -> Path:
-    """The pages that messages name as docs/...: in an installed package, or in a clone."""
+    """The directory that messages call docs/: in an installed package, or in a clone."""
     package = Path(__file__).parents[1]
     installed = package / "docs"
     return installed if installed.is_dir() else package.with_name("docs")
@@ -42,7 +42,7 @@ def documentation() -> Path:
 
 @dataclass
 class Context:
-    """settings: from the environment. given_url: --redis-url or SUPERVISOR_REDIS_URL, if any."""
+    """settings: of the environment. given_url: --redis-url or SUPERVISOR_REDIS_URL, if any."""
 
     settings: Settings
     given_url: str | None = field(default=None, repr=False)
@@ -59,7 +59,7 @@ class Context:
         return completed(self.loaded_app) if self.loaded_app else load_app(self.app_name)
 
     def app_for(self, verb: str) -> Celery:
-        """The app that the verb needs. Raises NotConfigured."""
+        """The app, which this verb needs. Raises NotConfigured without one."""
         if self.app is None:
             raise NotConfigured(f"name the Celery app: supervisor -A proj {verb} ...")
         return self.app
@@ -81,7 +81,7 @@ class Context:
     def acting(
         self, verb: str, target: str, reason: str, jobs: Sequence[str] = ()
     ) -> Iterator[Action]:
-        """Enters the action in the record where it is refused."""
+        """Enters the action in the record if it is refused."""
         from supervisor.ledger.actions import Action
 
         action = Action(self.actor, verb, target, reason, tuple(jobs))
@@ -94,7 +94,7 @@ class Context:
             self.ledger.close()
 
     def schedules(self, named: Path | None) -> Path:
-        """The path that was given, or what the app's beat follows, or ``schedules``."""
+        """The given path, else what the app's beat follows, else ``schedules``."""
         if named is None and self.app is not None:
             from supervisor.sending.app_settings import schedules_of
 
@@ -108,13 +108,13 @@ class Context:
 
     @property
     def prefix(self) -> str:
-        """The ledger's prefix, as the app has it; the app reads it from the environment first."""
+        """The ledger's prefix: the app's, which may itself come from the environment."""
         given = getattr(self.app, "supervisor", None)
         return str(given["prefix"]) if given else self.settings.prefix
 
     @property
     def effective_settings(self) -> Settings:
-        """With the URL that was given, or that of a `supervisor up` here, or the app's."""
+        """With the given URL, else that of a `supervisor up` in this directory, else the app's."""
         if self.app is None:
             return self.settings
         from supervisor.sending.app_settings import settings_of
@@ -136,7 +136,7 @@ class Failure(click.ClickException):
 
 
 def print_json(value: Any) -> None:
-    """Non-ASCII letters as they are; what a terminal cannot print is escaped."""
+    """Letters beyond ASCII stay; characters that a terminal cannot print are escaped."""
     text = json.dumps(value, indent=2, ensure_ascii=False)
     click.echo("".join(c if c.isprintable() or c == "\n" else json.dumps(c)[1:-1] for c in text))
 
@@ -144,22 +144,22 @@ def print_json(value: Any) -> None:
 def print_done(
     verb: str, results: Iterable[Mapping[str, Any]], *, done: bool = True, **more: Any
 ) -> None:
-    """The JSON of all verbs that act (docs/reference/commands.md).
+    """Prints the JSON of a verb that acts (docs/reference/commands.md).
 
-    results: `name` and `state` of each thing, and what else there is to say of it. done: not with
-    `--dry-run`, `--check` and the like.
+    results: `name` and `state` of each thing, and further facts. done: False with `--dry-run`,
+    `--check` and the like.
     """
     print_json({"verb": verb, "done": done, "results": list(results), **more})
 
 
 def changed(changes: Changes | Difference) -> list[dict[str, Any]]:
-    """Jobs that were loaded or removed, and files that were written or removed, as results."""
+    """The `results` of changes to jobs or files."""
     words = ("added", "changed", "removed")
     return [{"name": name, "state": word} for word in words for name in getattr(changes, word)]
 
 
 def print_table(columns: Columns, rows: Iterable[Sequence[str]]) -> None:
-    """As wide as the terminal; elsewhere each row is one line. No cell is ever cut."""
+    """As wide as the terminal; in a pipe or a file, one line a row. No cell is ever cut."""
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
     for line in table_lines(columns, rows, width):
         click.echo(line)
@@ -171,34 +171,64 @@ def table_lines(
     return lines(columns, [tuple(map(harmless, row)) for row in rows], width)
 
 
-# Options that several verbs have, and types that click does not have.
-
-
-json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-
-#: Of verbs that change something.
-reason_option = click.option("--reason", default="", help="Why, for the record of actions.")
+# Options of several verbs, and types that click does not have.
 
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 
-def choosing(command: Command) -> Command:
-    """The options that choose among the loaded jobs: see `is_chosen`."""
-    options = (
-        click.option("--prefix", default="", help="Only jobs whose names begin with this."),
-        click.option("--source", help="Only jobs of this source: files, runtime, django."),
-        click.option("--label", help="Only jobs with this label: tenant=acme, or tenant."),
-    )
-    for option in reversed(options):
-        command = option(command)
-    return command
+def option_group(*decorators: Callable[[Any], Any]) -> Callable[[Command], Command]:
+    """Several options as one decorator; --help lists them in this order."""
+
+    def decorated(command: Command) -> Command:
+        for option in reversed(decorators):
+            command = option(command)
+        return command
+
+    return decorated
+
+
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+
+#: For verbs that change something.
+reason_option = click.option("--reason", default="", help="Reason, for the record of actions.")
+
+#: Of the schedule files; `Context.schedules` says where they are when it is left out.
+path_argument = click.argument(
+    "path", required=False, type=click.Path(path_type=Path), envvar="SUPERVISOR_SCHEDULES"
+)
+schedules_option = click.option(
+    "--schedules",
+    type=click.Path(path_type=Path),
+    envvar="SUPERVISOR_SCHEDULES",
+    help="Schedule files; default: those of the app, else schedules.",
+)
+
+#: Where a schedule file is written to.
+to_file = option_group(
+    click.option(
+        "-o",
+        "--output",
+        metavar="FILE",
+        type=click.Path(path_type=Path, dir_okay=False),
+        help="Write to FILE instead of standard output.",
+    ),
+    click.option("--force", is_flag=True, help="Overwrite FILE."),
+    json_option,
+)
+
+#: These choose among the loaded jobs: see `is_chosen`.
+choosing = option_group(
+    click.option("--prefix", default="", help="Only jobs whose names begin with this."),
+    click.option("--source", help="Only jobs from this source: files, runtime, django."),
+    click.option("--label", help="Only jobs with this label: tenant=acme, or tenant."),
+)
 
 
 def is_chosen(
     spec: JobSpec, of_source: str, prefix: str, source: str | None, label: str | None
 ) -> bool:
-    """of_source: where the job is from; all others are the options of `choosing`."""
+    """of_source: where the job comes from; the rest are the options of `choosing`."""
     return (
         spec.name.startswith(prefix)
         and source in (None, of_source)
@@ -222,7 +252,7 @@ class DurationType(click.ParamType):  # type: ignore[type-arg]
 
 @dataclass(frozen=True, slots=True)
 class Named:
-    """A moment as written on the command line; its zone is known only later."""
+    """A moment as written on the command line, before its time zone is known."""
 
     text: str
     ahead: bool

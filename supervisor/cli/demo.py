@@ -1,4 +1,4 @@
-"""The verb demo: a project in a temporary folder, whose jobs go wrong on purpose."""
+"""The verb demo: a project in a temporary directory, whose jobs go wrong on purpose."""
 
 from __future__ import annotations
 
@@ -58,11 +58,12 @@ is-killed  its process is killed once, during a run: the run starts again, as at
 
 
 @click.command()
-@click.option("--port", type=PORT, default=9809, show_default=True, help="Port of the page.")
+@click.option("--port", type=PORT, default=9809, show_default=True, help="Port of the status page.")
 def demo(port: int) -> None:
-    """Run jobs that overlap, fail and are killed, and show on the page what becomes of them.
+    """Run jobs that go wrong on purpose, for a look at the page.
 
-    In a temporary folder, with the embedded server; until Ctrl-C.
+    They overlap, fail, and have their process killed. Runs in a temporary directory, with an
+    embedded Redis, until Ctrl-C.
     """
     from supervisor import logs
     from supervisor.cli.service import bound
@@ -81,7 +82,7 @@ def demo(port: int) -> None:
         Up(
             UpOptions(
                 app="demo",
-                schedules=Path("schedules").absolute(),  # printed, for editing a file in it
+                schedules=Path("schedules").absolute(),  # printed, so that the file can be edited
                 default_queue=DEFAULT_QUEUE,
                 redis_url=None,
                 host="127.0.0.1",
@@ -95,7 +96,7 @@ def demo(port: int) -> None:
 
 
 def own_environment(environ: Mapping[str, str]) -> dict[str, str]:
-    """The environment without what is meant for another app: prefix, files, notices."""
+    """The environment without settings that are meant for another app."""
     others = ("SUPERVISOR_", "CELERY_", "DJANGO_")
     return {n: value for n, value in environ.items() if n == TOKEN or not n.startswith(others)}
 

@@ -9,7 +9,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
@@ -20,15 +19,12 @@ from supervisor.cli.common import (
     documentation,
     json_option,
     pass_context,
+    path_argument,
     print_done,
     print_json,
     reason_option,
 )
-from supervisor.errors import (
-    REFUSED,
-    Problem,
-    ScheduleFilesInvalid,
-)
+from supervisor.errors import REFUSED, Problem, ScheduleFilesInvalid
 from supervisor.files.schedule_files import ScheduleSet, json_schema, load
 from supervisor.job.changes import difference
 from supervisor.job.exclusions import holidays_ending
@@ -36,34 +32,28 @@ from supervisor.ledger.actions import Action
 from supervisor.ledger.connection import connect
 from supervisor.ledger.reads import Loaded
 from supervisor.ledger.records import FILES
-from supervisor.operate.plans import (
-    plan_lines,
-    plan_shape,
-    summary,
-)
+from supervisor.operate.plans import plan_lines, plan_shape, summary
 from supervisor.operate.words import harmless, plural
 from supervisor.ticks.plan import Plan, clashes, mass_removal, plan_of
-
-if TYPE_CHECKING:
-    pass
-
-
-#: Of the schedule files; `Context.schedules` knows where they are when it is left out.
-path_argument = click.argument(
-    "path", required=False, type=click.Path(path_type=Path), envvar="SUPERVISOR_SCHEDULES"
-)
 
 
 @click.command()
 @path_argument
-@click.option("--secrets", is_flag=True, help="A ${NAME} that is not set here is a problem too.")
+@click.option("--secrets", is_flag=True, help="Also report each ${NAME} that is not set here.")
 @click.option("--json", "as_json", is_flag=True, help="Print the problems as a JSON list.")
 @pass_context
 def check(context: Context, path: Path | None, secrets: bool, as_json: bool) -> None:
-    """List all problems in the schedule files at PATH, by default those that beat follows.
+    """List all problems in schedule files.
 
-    With -A, a task that the Celery app does not know is a problem too. Exits 1 if there is any,
-    and 2 where the address of the ledger, or a certificate that it names, cannot be read.
+    PATH is a file or a directory, by default the one that beat follows. With -A, a task that the
+    Celery app does not know is a problem too. Connects to nothing.
+
+    It looks further than beat, `plan` and `apply` do: it also warns of a beat_scheduler setting
+    that starts no job, and of notices that need the extra `notify`. With --secrets it reports
+    references that are not set here.
+
+    Exits 1 if there are problems, and 2 if the address of the ledger is not valid, or a certificate
+    that it names cannot be read.
     """
     warn_of_scheduler(context)
     check_connection(context)
@@ -85,7 +75,7 @@ def warn_of_scheduler(context: Context) -> None:
 
 
 def warn_of_extra(schedules: ScheduleSet) -> None:
-    """Warns on standard error if notices cannot be sent from an environment such as this one."""
+    """Warns on standard error if this environment lacks what it takes to send notices."""
     from supervisor.integrations import missing_extra
 
     if missing := missing_extra(to for spec in schedules.specs.values() for to in spec.notify):
@@ -93,12 +83,14 @@ def warn_of_extra(schedules: ScheduleSet) -> None:
 
 
 def check_connection(context: Context) -> None:
-    """Raises InvalidRedisUrl. It does not connect: files are also checked without a server."""
+    """Raises InvalidRedisUrl. Does not connect: files are also checked without a server."""
     connect(context.effective_settings).close()
 
 
 @click.command()
-@click.option("--json", is_flag=True, expose_value=False, help="It is JSON anyway.")
+@click.option(
+    "--json", is_flag=True, expose_value=False, help="Accepted; the output is JSON anyway."
+)
 def schema() -> None:
     """Print the JSON Schema of a schedule file, for your editor."""
     click.echo(json.dumps(json_schema(), indent=2))
@@ -110,7 +102,7 @@ def read_or_exit(
     as_json: bool,
     environ: Mapping[str, str] | None = None,
 ) -> ScheduleSet:
-    """The schedule files at `path`; with problems in them, prints all of these and exits 1."""
+    """The schedule files at `path`. If they have problems, prints all of them and exits 1."""
     known_tasks = None
     if context.app is not None:
         from supervisor.app import tasks_of
@@ -202,11 +194,11 @@ keys   {page}
 @json_option
 @pass_context
 def init(context: Context, path: Path | None, as_json: bool) -> None:
-    """Write a first schedule file, example.yaml, into the directory PATH, by default schedules.
+    """Write a first schedule file, example.yaml.
 
-    With -A its job is paused, and names a task of the app. Where no app is named and there is no
-    Python yet, it writes an app too, proj.py, and the job runs. An existing file is never
-    overwritten: exits 4.
+    PATH is its directory, by default schedules. With -A, the job in it names a task of the app and
+    is paused. Without an app, and if there is no Python code here yet, it also writes an app,
+    proj.py, with a job that runs. Exits 4 if a file exists already: none is overwritten.
     """
     directory = context.schedules(path)
     app, file = Path("proj.py"), directory / "example.yaml"
@@ -239,7 +231,7 @@ def init(context: Context, path: Path | None, as_json: bool) -> None:
 
 
 def has_python(folder: Path) -> bool:
-    """Whether there is Python code in the folder or in the packages in it."""
+    """Whether there is Python code in the folder or one level below it."""
     return any(next(folder.glob(name), None) for name in ("*.py", "*/*.py", "pyproject.toml"))
 
 
@@ -257,9 +249,11 @@ def task_of(context: Context) -> str:
 @click.option("--exit-code", is_flag=True, help="Exit 1 if something would change.")
 @pass_context
 def plan(context: Context, path: Path | None, as_json: bool, exit_code: bool) -> None:
-    """Show what loading the schedule files at PATH would change, and with what consequences.
+    """Show what loading schedule files would change.
 
-    If the files have problems, lists them as `check` does, and exits 1.
+    For each job: the changed keys, the next ticks, and the overlaps to expect. PATH is a file or a
+    directory, by default the one that beat follows. If the files have problems, lists them as
+    `check` does and exits 1.
     """
     wanted, loaded = read_or_exit(context, path, as_json), context.ledger.loaded()
     exit_if_clashing(loaded, wanted, as_json)
@@ -284,12 +278,14 @@ def plan(context: Context, path: Path | None, as_json: bool, exit_code: bool) ->
 def apply(
     context: Context, path: Path | None, yes: bool, take_over: bool, reason: str, as_json: bool
 ) -> None:
-    """Load the schedule files at PATH now, as beat would. Prints the plan and asks first.
+    """Load schedule files now, as beat would.
 
-    Also files that remove more than half of the jobs, which beat does not load by itself.
+    Prints the plan and asks first. PATH is a file or a directory, by default the one that beat
+    follows. Also loads files that remove more than half of the jobs, which beat does not do by
+    itself.
 
     A ledger that belongs to another app is refused. --take-over is for an app that was renamed:
-    beats of the other name stop.
+    beats that run under its old name stop.
     """
     app = context.app_for("apply")  # its settings say where RedBeat's entries are
     from supervisor.beat.entries import Entries
@@ -330,7 +326,7 @@ def apply(
 
 
 def exit_if_clashing(loaded: Loaded, wanted: ScheduleSet, as_json: bool) -> None:
-    """If other sources have jobs of the same names, prints all of them and exits 1."""
+    """If jobs of other sources have the same names, prints all of them and exits 1."""
     if problems := clashes(loaded, wanted):
         print_problems(problems, as_json)
         sys.exit(1)
@@ -342,7 +338,7 @@ def warn_of_removal(loaded: Loaded, wanted: ScheduleSet) -> None:
 
 
 def warn_of_entries(context: Context, found: Plan, wanted: ScheduleSet) -> None:
-    """Warns, with -A, of jobs that take the place of entries which the app's own code saved."""
+    """Warns, with -A, of jobs that replace entries which the app's own code has saved."""
     if context.app is None or not hasattr(context.app, "supervisor"):
         return
     from supervisor.beat.entries import Entries
@@ -351,7 +347,7 @@ def warn_of_entries(context: Context, found: Plan, wanted: ScheduleSet) -> None:
     entries = Entries(context.app, ledger.client, ledger.keys)
     for name, entry in entries.replaced_by(found.changes.added).items():
         what = f"job {name!r} ({wanted.sources[name]}) takes the place of RedBeat's entry {entry!r}"
-        click.echo(f"warning: {what}; `release` makes an entry of the job again", err=True)
+        click.echo(f"warning: {what}; `release` makes the job an entry again", err=True)
 
 
 def plan_on(context: Context, loaded: Loaded, wanted: ScheduleSet) -> Plan:
@@ -369,7 +365,7 @@ def show(found: Plan, *, err: bool = False) -> None:
 
 
 def warn_of_beat(context: Context, wanted: ScheduleSet) -> None:
-    """Warns if a beat follows other files: it loads those again within a second."""
+    """Warns if a beat follows other files: it would load those again within a second."""
     beat, now = context.ledger.beat(), context.ledger.now()
     if beat.leads(now) and beat.follows not in (None, wanted.digest):
         click.echo(

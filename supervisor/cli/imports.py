@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING
 
 import click
 
@@ -15,6 +15,7 @@ from supervisor.cli.common import (
     json_option,
     pass_context,
     print_done,
+    to_file,
 )
 from supervisor.errors import REFUSED, SupervisorError
 from supervisor.files.import_text import Item, write
@@ -26,52 +27,32 @@ from supervisor.operate.words import harmless, plural
 if TYPE_CHECKING:
     from celery import Celery
 
-
-Command = TypeVar("Command", bound=Callable[..., Any])
-
-
 GRID = (
     "`every` is a grid from 1970-01-01T00:00:00Z (15m: at :00, :15, :30 and :45), not an interval"
     " after the last run or the start of beat."
 )
-
 
 DEFAULTS = (
     "A run that is due while the previous one is not done is skipped (overlap: skip); one that no"
     " worker takes expires after an hour (start_deadline: 1h)."
 )
 
-
 TAKES_ITS_PLACE = "A job takes the place of its entry, which does not run beside it."
-
 
 TWICE = "Take these jobs out of {} when you load this file, or they run twice."
 
 
-def where(command: Command) -> Command:
-    """The options that say where the file goes, and --json."""
-    command = json_option(command)
-    command = click.option("--force", is_flag=True, help="Overwrite FILE.")(command)
-    return click.option(
-        "-o",
-        "--output",
-        metavar="FILE",
-        type=click.Path(path_type=Path, dir_okay=False),
-        help="Write to FILE instead of standard output.",
-    )(command)
-
-
 @click.group("import")
 def import_() -> None:
-    """Write a schedule file from a Celery app's schedules or a crontab.
+    """Write a schedule file from other schedules or a crontab.
 
-    What cannot be translated is reported on stderr, and stands as a comment in its place. Exits 1
-    if there is any.
+    Whatever cannot be translated is reported on standard error and becomes a comment in the file;
+    then exits 1.
     """
 
 
 @import_.command("beat-schedule")
-@where
+@to_file
 @pass_context
 def beat_schedule(context: Context, output: Path | None, force: bool, as_json: bool) -> None:
     """Import the `beat_schedule` of the app named with -A."""
@@ -81,20 +62,23 @@ def beat_schedule(context: Context, output: Path | None, force: bool, as_json: b
 
 
 @import_.command("redbeat")
-@where
+@to_file
 @pass_context
 def redbeat(context: Context, output: Path | None, force: bool, as_json: bool) -> None:
-    """Import the entries that RedBeat keeps in Redis for the app named with -A."""
+    """Import the RedBeat entries of the app named with -A."""
     from supervisor.beat.import_celery import read_redbeat
 
     _import_of_app(context, "RedBeat", read_redbeat, output, force, as_json)
 
 
 @import_.command("django-celery-beat")
-@where
+@to_file
 @pass_context
 def django_celery_beat(context: Context, output: Path | None, force: bool, as_json: bool) -> None:
-    """Import django-celery-beat's tables, by the Django settings of the app named with -A."""
+    """Import the tables of django-celery-beat.
+
+    In the database that the Django settings of the app named with -A say.
+    """
     from supervisor.operate.adoption import read_django
 
     _import_of_app(context, "django-celery-beat", read_django, output, force, as_json)
@@ -122,13 +106,13 @@ def _import_of_app(
     "--task",
     default="run_command",
     show_default=True,
-    help="The task that runs a command, given as the keyword argument `command`.",
+    help="The task that runs the commands; it takes one as `command`.",
 )
 @click.option(
-    "--timezone", default="UTC", show_default=True, help="The zone of the crontab's machine."
+    "--timezone", default="UTC", show_default=True, help="Time zone of the crontab's machine."
 )
-@click.option("--system", is_flag=True, help="FILE has a user column, as /etc/crontab.")
-@where
+@click.option("--system", is_flag=True, help="FILE has a user column, like /etc/crontab.")
+@to_file
 def crontab(
     file: str,
     task: str,
@@ -157,12 +141,12 @@ def _text_of(file: str) -> str:
         with click.open_file(file, "rb") as stream:
             return bytes(stream.read()).decode("utf-8-sig")
     except UnicodeDecodeError:
-        raise SupervisorError(f"{file}: is not UTF-8 text") from None
+        raise SupervisorError(f"{file} is not UTF-8 text") from None
 
 
 def refuse_to_overwrite(output: Path | None, force: bool) -> None:
     if output is not None and output.exists() and not force:
-        raise Failure(f"{output} exists; --force overwrites it", REFUSED)
+        raise Failure(f"{output} exists already; --force overwrites it", REFUSED)
 
 
 def deliver(
@@ -207,7 +191,7 @@ def write_file(
 
 
 def replace_file(text: str, output: Path) -> None:
-    """Replaces the file in one step, because a beat may be following the directory."""
+    """Replaces the file in one step: a beat may be following its directory."""
     unfinished = output.with_name(f".{output.name}.unfinished")
     try:
         output.parent.mkdir(parents=True, exist_ok=True)
@@ -225,14 +209,15 @@ ADOPTED = "adopted.yaml"
 
 
 @click.command()
-@where
+@to_file
 @click.option("--dry-run", is_flag=True, help="Only say what would change in the app.")
 @pass_context
 def adopt(context: Context, output: Path | None, force: bool, dry_run: bool, as_json: bool) -> None:
-    """Import all schedules of the app named with -A: what it needs beside `supervise(app)`.
+    """Import all schedules of the app into one schedule file.
 
-    Writes adopted.yaml among the schedule files that beat follows, by default in schedules/, from
-    django-celery-beat's tables, RedBeat's entries and `beat_schedule`. Nothing else is changed.
+    Writes adopted.yaml, from the app's `beat_schedule`, RedBeat's entries and django-celery-beat's
+    tables, into the directory that beat follows, by default schedules/. Changes nothing else.
+    Besides this file, the app only needs `supervise(app)`. Name the app with -A.
     """
     from supervisor.app import supervise
     from supervisor.beat.import_celery import zone_remark
@@ -276,17 +261,27 @@ def jobs_there(directory: Path, but: Path) -> set[str]:
     return {job for job, place in sources.items() if Path(place.rpartition(":")[0]) != but}
 
 
+NO_ENTRIES = (
+    "note: with --no-entries none is written, as for an app whose `beat_schedule` or"
+    " django-celery-beat has all schedules"
+)
+
+
 @click.command()
 @click.option("--dry-run", is_flag=True, help="Only say what would be written and removed.")
 @click.option("--yes", is_flag=True, help="Also while workers or beats are running.")
-@click.option("--no-entries", is_flag=True, help="Leave no entry of a job to RedBeat.")
+@click.option("--no-entries", is_flag=True, help="Make no job an entry of RedBeat.")
 @json_option
 @pass_context
 def release(context: Context, dry_run: bool, yes: bool, no_entries: bool, as_json: bool) -> None:
-    """Give the app named with -A back: RedBeat's own entries in place of jobs, and no key of ours.
+    """Give the app back to RedBeat, and remove all keys of the ledger.
 
-    Stop its workers and beats before; take supervise() out of it after. What RedBeat cannot emit at
-    the same times is reported on stderr and not written. Exits 1 if there is any.
+    Each job becomes an entry of RedBeat. With --no-entries none does: use it if `beat_schedule` or
+    django-celery-beat's tables have all schedules.
+
+    Stop the workers and beats first; remove supervise() from the app afterwards. Name the app with
+    -A. A job whose times RedBeat cannot express is reported on standard error and gets no entry;
+    then exits 1.
     """
     app = context.app_for("release")
     from supervisor.beat.release import give_back, keys_of, release_of
@@ -307,14 +302,14 @@ def release(context: Context, dry_run: bool, yes: bool, no_entries: bool, as_jso
     if not dry_run:
         taken = give_back(app, ledger, found)
         if taken is None and not as_json:
-            click.echo("messages of runs were left to this kind of broker: purge them", err=True)
+            click.echo("messages of runs are still in the broker's queues: purge them", err=True)
         elif not as_json:
-            click.echo(f"messages of runs taken out of queues: {taken}")
+            click.echo(f"messages of runs removed from queues: {taken}")
+    elif found.entries:
+        click.echo(NO_ENTRIES, err=True)
     if as_json:
         results = [{"name": one.name, "state": "written"} for one in found.entries]
-        results += [
-            {"name": one, "state": "lost", "reason": why} for one, why in found.lost.items()
-        ]
+        results += [{"name": n, "state": "lost", "reason": why} for n, why in found.lost.items()]
         counts = {"keys_removed": count, "messages_taken": taken}
         print_done("release", results, done=not dry_run, **counts)
     else:

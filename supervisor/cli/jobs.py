@@ -29,6 +29,7 @@ from supervisor.cli.common import (
     print_table,
     reason_option,
     table_lines,
+    to_file,
 )
 from supervisor.cli.completion import job_names
 from supervisor.cli.files import plan_on, print_problems, show
@@ -44,15 +45,8 @@ from supervisor.operate import shapes
 from supervisor.operate.job_edits import schedule_json, schedule_text
 from supervisor.operate.plans import plan_shape, summary
 from supervisor.operate.shapes import iso_utc
-from supervisor.operate.tables import (
-    JOB_COLUMNS,
-    UNGUARDED_COLUMNS,
-    job_row,
-)
-from supervisor.operate.words import (
-    drained_words,
-    stamp,
-)
+from supervisor.operate.tables import JOB_COLUMNS, UNGUARDED_COLUMNS, job_row
+from supervisor.operate.words import drained_words, stamp
 
 if TYPE_CHECKING:
     from celery import Celery
@@ -63,12 +57,12 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.option(
-    "--watch", "watches", is_flag=True, help="Draw the table again each second, until Ctrl-C."
+    "--watch", "watches", is_flag=True, help="Redraw the table every second, until Ctrl-C."
 )
 @click.option(
     "--unguarded",
     is_flag=True,
-    help="List RedBeat's entries that are no job instead, and when they are next due; needs -A.",
+    help="Instead list RedBeat's entries that are not jobs, and when they are due; needs -A.",
 )
 @choosing
 @json_option
@@ -83,13 +77,11 @@ def jobs(
     as_json: bool,
 ) -> None:
     """List the loaded jobs: next run, last run, state, counts."""
-    if unguarded and watches:
-        raise click.UsageError("--watch draws jobs; leave out --unguarded")
+    if watches and (unguarded or as_json):
+        raise click.UsageError("--watch draws a table of jobs: leave out --unguarded and --json")
     if unguarded:
         print_unguarded(context, as_json)
         return
-    if watches and as_json:
-        raise click.UsageError("--watch draws on a terminal; leave out --json")
 
     def chosen() -> list[JobRecord]:
         ledger = context.ledger
@@ -120,8 +112,7 @@ def print_unguarded(context: Context, as_json: bool) -> None:
 
     found = unguarded(context.app_for("jobs --unguarded"), context.ledger)
     if as_json:
-        shapes = [{**asdict(one), "next_due_at": iso_utc(one.next_due_at)} for one in found]
-        print_json(shapes)
+        print_json([{**asdict(one), "next_due_at": iso_utc(one.next_due_at)} for one in found])
         return
     rows = [(one.entry, stamp(one.next_due_at) or "never", one.reason) for one in found]
     print_table(UNGUARDED_COLUMNS, rows)
@@ -133,8 +124,7 @@ REFRESH_SECONDS = 1.0
 def watch_jobs(jobs: Callable[[], list[JobRecord]]) -> None:
     """Until Ctrl-C. While the ledger is unavailable, it says so and waits."""
     if not sys.stdout.isatty():
-        text = "--watch draws on a terminal; elsewhere repeat `supervisor jobs` or use --json"
-        raise click.UsageError(text)
+        raise click.UsageError("--watch needs a terminal: repeat `supervisor jobs` instead")
     console = Console(highlight=False, markup=False)
     try:
         with Live(console=console, screen=True, auto_refresh=False) as live:
@@ -165,10 +155,11 @@ def screen_of(jobs: Callable[[], list[JobRecord]], width: int) -> Group:
 @json_option
 @pass_context
 def put(context: Context, file: Path, dry_run: bool, reason: str, as_json: bool) -> None:
-    """Load the jobs of a schedule FILE at run time, all or none; FILE may be - for standard input.
+    """Load jobs at run time from a schedule FILE, all or none.
 
-    Jobs that FILE does not name stay as they are. A job of the schedule files that beat follows is
-    refused. Exits 1 if FILE has problems, which are listed as `check` does.
+    FILE may be - for standard input. Jobs that it does not name stay as they are. A job that is
+    also in the schedule files that beat follows is refused. If FILE has problems, lists them as
+    `check` does and exits 1.
     """
     from supervisor.beat.load import check_following, refuse_entries
 
@@ -206,15 +197,18 @@ def put(context: Context, file: Path, dry_run: bool, reason: str, as_json: bool)
 def remove(
     context: Context, names: tuple[str, ...], if_version: int | None, reason: str, as_json: bool
 ) -> None:
-    """Remove jobs that were put at run time, all or none. Running runs go on to their end.
+    """Remove jobs that were put at run time, all or none.
 
-    Exits 3 if one of them is not loaded, 4 if it is another source's or has another version.
+    Runs in progress continue to their end. Exits 3 if a job is not loaded, and 4 if it comes from
+    another source or has another version.
     """
     if if_version is not None and len(names) > 1:
-        raise click.UsageError("--if-version is of one job: name one")
+        raise click.UsageError("--if-version takes one job")
     app = owner(context, "remove")
     with context.acting("remove", ", ".join(names), reason, names):
-        refuse_unknown(context, context.ledger.loaded(list(names)), names)
+        loaded = context.ledger.loaded(list(names))
+        refuse_unknown(context, loaded, names)
+        refuse_others(loaded)
     done = put_at_run_time(context, app, dict.fromkeys(names), if_version, "remove", reason)
     if as_json:
         print_done("remove", changed(done))
@@ -226,9 +220,7 @@ def remove(
 @click.command()
 @click.argument("names", nargs=-1, metavar="[NAME]...", shell_complete=job_names)
 @choosing
-@click.option("-o", "--output", metavar="FILE", type=click.Path(path_type=Path, dir_okay=False))
-@click.option("--force", is_flag=True, help="Overwrite FILE.")
-@json_option
+@to_file
 @pass_context
 def export(
     context: Context,
@@ -240,12 +232,12 @@ def export(
     force: bool,
     as_json: bool,
 ) -> None:
-    """Write loaded jobs, of any source, as a schedule file; by default all of them.
+    """Write loaded jobs as a schedule file.
 
-    What `mask` hides elsewhere is written out: the file is to load the same jobs. With --json it is
-    written as JSON, which is a schedule file too.
+    By default all jobs, whatever their source. Values that `mask` hides elsewhere are written out,
+    so that the file loads the same jobs. With --json the file is JSON, which is a valid schedule
+    file too.
     """
-
     refuse_to_overwrite(output, force)
     ledger = context.ledger
     if names:
@@ -264,7 +256,7 @@ def export(
 
 
 def owner(context: Context, verb: str) -> Celery:
-    """The name of the app, which owns the ledger."""
+    """The app, if it owns the ledger. Raises NotConfigured, and an error if another app does."""
     from supervisor.sending.app_settings import owner_of, required_settings
 
     app = context.app_for(verb)
@@ -293,11 +285,11 @@ def jobs_in(context: Context, app: Celery, file: Path, as_json: bool) -> Schedul
         raise SystemExit(1) from None
 
 
-def refuse_others(loaded: Loaded, file: str) -> None:
-    """Raises JobElsewhere."""
+def refuse_others(loaded: Loaded, wanted_at: str = "") -> None:
+    """Raises JobElsewhere for a job of another source."""
     for name, origin in loaded.origins.items():
         if origin.source != AT_RUN_TIME:
-            raise JobElsewhere(name, origin.place, wanted_at=file)
+            raise JobElsewhere(name, origin.place, wanted_at)
 
 
 def refuse_unknown(context: Context, loaded: Loaded, names: tuple[str, ...]) -> None:

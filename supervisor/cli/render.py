@@ -1,4 +1,4 @@
-"""The verb that writes what a deployment needs: `render systemd`, `compose`, `kubernetes`, ..."""
+"""The verb that writes the files of a deployment: `render systemd`, `compose`, `kubernetes` ..."""
 
 from __future__ import annotations
 
@@ -16,10 +16,11 @@ from supervisor.cli.common import (
     DurationType,
     changed,
     json_option,
+    option_group,
     pass_context,
     print_done,
+    schedules_option,
 )
-from supervisor.cli.service import schedules_option
 from supervisor.deploy import directory, image, targets
 from supervisor.deploy.directory import Files, texts_of
 from supervisor.deploy.image import ImageOptions, Images
@@ -35,7 +36,7 @@ from supervisor.files.schedule_files import load
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What every target with processes needs."""
+    """The options of a target with processes, and the plan that is made of them."""
 
     output: Path
     check: bool
@@ -67,18 +68,21 @@ class NameValue(click.ParamType):  # type: ignore[type-arg]
         return name, content
 
 
-OUTPUT = (
+with_output = option_group(
     click.option(
         "--output",
         "-o",
+        metavar="DIR",
         required=True,
         type=click.Path(path_type=Path, file_okay=False),
-        help="Directory; files in it that this command did not write are left alone.",
+        help="Write into DIR; files there that this command did not write are left alone.",
     ),
     click.option("--check", is_flag=True, help="Write nothing; exit 1 if DIR differs."),
+    json_option,
 )
 
-PROCESSES = (
+with_processes = option_group(
+    with_output,
     schedules_option,
     click.option(
         "--concurrency",
@@ -91,7 +95,7 @@ PROCESSES = (
     click.option(
         "--longest-run",
         type=DurationType(),
-        help="Time for jobs without time_limit to finish when a worker stops; default: the app's "
+        help="How long a worker that stops waits for jobs without time_limit; default: the app's "
         "task_time_limit, else 10m.",
     ),
     click.option(
@@ -99,20 +103,13 @@ PROCESSES = (
         "environment",
         type=NameValue(),
         multiple=True,
-        help="NAME=VALUE for every process. No secrets: it is written to the files.",
+        help="Variable for every process. No secrets: it is written to the files. Repeatable.",
     ),
 )
 
 
-def with_output(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Adds --output, --check and --json."""
-    for option in reversed((*OUTPUT, json_option)):
-        command = option(command)
-    return command
-
-
 def requested(render: Callable[..., None]) -> Callable[..., None]:
-    """Passes `render` a Request made of the options that all targets with processes share."""
+    """Passes `render` a Request, made of the options of `with_processes`."""
 
     @pass_context
     def command(
@@ -141,19 +138,17 @@ def requested(render: Callable[..., None]) -> Callable[..., None]:
 
     command.__doc__ = render.__doc__
     command.__name__ = render.__name__.removesuffix("_")
-    for option in reversed(PROCESSES):
-        command = option(command)
-    return with_output(command)
+    return with_processes(command)
 
 
 def app_name(context: Context) -> str:
-    """The name of the app, which can be loaded. Raises NotConfigured, AppNotFound."""
+    """The name of the app. Raises NotConfigured without one, AppNotFound if it does not load."""
     context.app_for("render")
     return str(context.app_name)
 
 
 def deliver(output: Path, target: str, files: Files, *, check: bool, as_json: bool) -> None:
-    """Writes the files, or with `check` exits 1 if they differ from those in the directory."""
+    """Writes the files. With `check`, exits 1 if the directory has others."""
     change = directory.difference if check else directory.write
     found = change(output, target, files)
     if as_json:
@@ -165,13 +160,17 @@ def deliver(output: Path, target: str, files: Files, *, check: bool, as_json: bo
 
 
 no_valkey_option = click.option("--no-valkey", is_flag=True, help="Redis or Valkey runs elsewhere.")
-image_option = click.option("--image", default=Images.APP, show_default=True)
-valkey_image_option = click.option("--valkey-image", default=Images.VALKEY, show_default=True)
+image_option = click.option(
+    "--image", default=Images.APP, show_default=True, help="Image of the app."
+)
+valkey_image_option = click.option(
+    "--valkey-image", default=Images.VALKEY, show_default=True, help="Image of Valkey or Redis."
+)
 
 
 @click.group()
 def render() -> None:
-    """Write what a deployment of the schedule files' queues needs."""
+    """Write the files of a deployment, with workers for all queues."""
 
 
 @render.command("systemd")
@@ -182,24 +181,24 @@ def render() -> None:
     show_default=True,
     help="Where the app, its .venv and its schedule files lie on the machine.",
 )
-@click.option("--user", default="supervisor", show_default=True)
+@click.option("--user", default="supervisor", show_default=True, help="User of all processes.")
 @click.option(
     "--valkey",
     default="/usr/bin/valkey-server",
     show_default=True,
-    help="The server's program; Redis works too.",
+    help="Program of the server; redis-server works too.",
 )
 @no_valkey_option
 @click.option(
     "--further-machine",
     is_flag=True,
-    help="For all machines but the first: starts no worker of a serial queue, no serve, no Valkey.",
+    help="For a second machine: no workers of serial queues, no serve, no Valkey.",
 )
 @requested
 def systemd_(
     request: Request, home: str, user: str, valkey: str, no_valkey: bool, further_machine: bool
 ) -> None:
-    """Units: a target, two beats, a worker for each serial queue, Valkey."""
+    """systemd units of beats, workers, serve and Valkey."""
     options = SystemdOptions(
         directory=home,
         schedules=targets.seen_from(home, request.schedules),
@@ -234,7 +233,10 @@ def compose_(
     no_valkey: bool,
     monitoring: Path | None,
 ) -> None:
-    """A Compose file: beats, workers, serve, Valkey; Prometheus and Grafana as a profile."""
+    """A Compose file of beats, workers, serve and Valkey.
+
+    Prometheus and Grafana are in a profile of their own.
+    """
     options = ComposeOptions(
         schedules=request.seen_from_output(request.schedules),
         image=image,
@@ -249,13 +251,16 @@ def compose_(
 @render.command("kubernetes")
 @image_option
 @valkey_image_option
-@click.option("--namespace", default="supervisor", show_default=True)
+@click.option("--namespace", default="supervisor", show_default=True, help="Namespace of all.")
 @click.option("--rules", type=click.File(), help="Your own Prometheus rules instead of ours.")
 @requested
 def kubernetes_(
     request: Request, image: str, valkey_image: str, namespace: str, rules: IO[str] | None
 ) -> None:
-    """A kustomize base, components (Valkey, monitoring, KEDA) and two overlays."""
+    """A kustomize base, three components and two overlays.
+
+    The components are Valkey, monitoring and KEDA.
+    """
     options = KubernetesOptions(
         schedules=texts_of(request.schedules),
         image=image,
@@ -271,12 +276,14 @@ def kubernetes_(
 @image_option
 @requested
 def helm_(request: Request, image: str) -> None:
-    """A Helm chart, and jobs.yaml: the values that these schedule files need."""
+    """A Helm chart, and jobs.yaml with the values for it.
+
+    The values are those that these schedule files need.
+    """
     options = KubernetesOptions(
         schedules=texts_of(request.schedules), image=image, environment=request.environment
     )
-    files = targets.render_helm(request.plan, options)
-    deliver(request.output, "helm", files, check=request.check, as_json=request.as_json)
+    request.deliver("helm", targets.render_helm(request.plan, options))
 
 
 @render.command("image")
@@ -293,7 +300,7 @@ def helm_(request: Request, image: str) -> None:
     "copied",
     type=click.Path(path_type=Path, exists=True),
     multiple=True,
-    help="A file or a folder that the app needs beside its own package.",
+    help="A file or directory that the app needs besides its own package. Repeatable.",
 )
 @pass_context
 def image_(
@@ -304,7 +311,7 @@ def image_(
     requirements: Path,
     copied: tuple[Path, ...],
 ) -> None:
-    """A Dockerfile of the app, to be built in the current directory."""
+    """A Dockerfile of the app, to build in this directory."""
     options = ImageOptions.of(app_name(context), requirements, copied)
     deliver(output, "image", image.render_image(options), check=check, as_json=as_json)
 
@@ -317,9 +324,12 @@ def image_(
     multiple=True,
     default=[targets.SERVE],
     show_default=True,
-    help="Where `supervisor serve` listens, for Prometheus; may be repeated.",
+    help="Where Prometheus reaches `supervisor serve`. Repeatable.",
 )
 @with_output
 def monitoring_(output: Path, check: bool, as_json: bool, targets: tuple[str, ...]) -> None:
-    """Rules and configuration of Prometheus and Alertmanager, and a dashboard of Grafana."""
+    """Files for Prometheus, Alertmanager and Grafana.
+
+    Alert rules, configurations and a dashboard.
+    """
     deliver(output, "monitoring", render_monitoring(targets), check=check, as_json=as_json)

@@ -37,12 +37,7 @@ from supervisor.ledger.page_reads import Wanted, search
 from supervisor.ledger.requests import RunRequest
 from supervisor.operate import control, shapes
 from supervisor.operate.shapes import params_shape
-from supervisor.operate.tables import (
-    RUN_COLUMNS,
-    STEP_COLUMNS,
-    run_rows,
-    step_row,
-)
+from supervisor.operate.tables import RUN_COLUMNS, STEP_COLUMNS, run_rows, step_row
 from supervisor.operate.words import (
     LogText,
     dropped_words,
@@ -64,11 +59,16 @@ from supervisor.operate.words import (
     type=click.IntRange(1, 1000),
     default=50,
     show_default=True,
-    help="List up to this many matching runs, newest first.",
+    help="List up to this many.",
 )
-@click.option("--outcome", type=click.Choice([state.value for state in RunState]))
-@click.option("--since", type=MomentType(), help="Admitted since: 2h (ago), 06:00, 2026-03-01.")
-@click.option("--until", type=MomentType(), help="Admitted until then.")
+@click.option(
+    "--outcome",
+    metavar="STATE",
+    type=click.Choice([state.value for state in RunState]),
+    help="Only runs in this state: running, succeeded, failed, lost, skipped ...",
+)
+@click.option("--since", type=MomentType(), help="Only from then on: 2h (ago), 06:00, 2026-03-01.")
+@click.option("--until", type=MomentType(), help="Only up to then.")
 @json_option
 @pass_context
 def runs(
@@ -80,9 +80,11 @@ def runs(
     until: Named | None,
     as_json: bool,
 ) -> None:
-    """List the latest runs, of all jobs or of one, also a removed one: a line for each attempt.
+    """List the latest runs, of all jobs or of one.
 
-    Times without an offset are in the job's zone, and for all jobs in UTC.
+    Newest first, with a line for each attempt. JOB may have been removed. Times without an offset
+    are in the job's time zone; for all jobs, in UTC. --since and --until go by when a run was
+    admitted.
     """
     ledger = context.ledger
     spec = ledger.spec_or_last(job) if job else None
@@ -112,12 +114,15 @@ def how_far_words(ledger: Ledger, run: Run) -> str:
 @click.command()
 @click.argument("run", shell_complete=run_ids)
 @click.option(
-    "--follow", "follows", is_flag=True, help="Follow it until it has ended; exit 1 if it failed."
+    "--follow",
+    "follows",
+    is_flag=True,
+    help="Print its log and progress until it ends; exit 1 unless it succeeds.",
 )
 @json_option
 @pass_context
 def show(context: Context, run: str, follows: bool, as_json: bool) -> None:
-    """Show all that is known about one run, and the end of its log; or follow it."""
+    """Show everything known about a run, and the end of its log."""
     if follows and as_json:
         raise click.UsageError("--follow prints text; leave out --json")
     if follows:
@@ -132,14 +137,14 @@ def show(context: Context, run: str, follows: bool, as_json: bool) -> None:
         print_whole(context.ledger, run)
 
 
-# show --follow: the state of a run, its progress and its log, until it has ended.
+# show --follow: the state of a run, its progress and its log, until it ends.
 
 
 POLL_SECONDS = 0.4
 
 
 def follow(ledger: Ledger, run_id: str) -> Run:
-    """Returns the run once it has ended. Raises UnknownRun."""
+    """The run, once it has ended. Raises UnknownRun."""
     bar = Bar(
         TextColumn("{task.description}", markup=False),
         BarColumn(),
@@ -173,7 +178,7 @@ def follow_on(screen: LineScreen | BarScreen, ledger: Ledger, run_id: str) -> Ru
 
 
 def how_far(ledger: Ledger, run: Run) -> tuple[str, float | None]:
-    """The progress in words, and as a number from 0 to 1 where that is known."""
+    """The progress in words, and as a number from 0 to 1 if that is known."""
     if run.has_steps:
         steps = ledger.steps.records(run.id)
         return running_steps_words(steps), share_of(steps)
@@ -221,11 +226,8 @@ class BarScreen:
 #: Lines from the end of the log; `show --follow` prints all of them.
 LINES_SHOWN = 20
 
-
-#: Running items of a batch that are listed, and items that are searched for them.
+#: How many running items of a batch are listed, and how many open items are searched for them.
 ITEMS_SHOWN = 20
-
-
 ITEMS_SEARCHED = 1_000
 
 
@@ -256,11 +258,12 @@ def print_whole(ledger: Ledger, run_id: str) -> None:
     found["log_url"] = shapes.log_url_of(ledger, run)
     found["progress"] = items_words(run.batch) or progress_words(run.progress) or None
     if run.has_steps:
-        found["params"] = param_words(params_of(ledger, run)) or None
+        params = params_shape(run, ledger.steps.params(run.id))
+        found["params"] = param_words(params) or None
     if run.has_steps or run.batch:
         attempts, found["attempt"] = [], None
     for name, by in run.returned_twice.items():
-        found["returned_twice"] = f"{name} by {', '.join(by)}; that of {by[-1]} holds"
+        found["returned_twice"] = f"{name} by {', '.join(by)}; that of {by[-1]} is used"
     for key, value in found.items():
         if value is not None:
             click.echo(f"{key:<18}{harmless(str(value))}")
@@ -305,17 +308,9 @@ def known(ledger: Ledger, run_id: str) -> Run:
         states = ledger.steps.item_states(step_id.batch) if step_id else ""
         if step_id is None or step_id.item is None or step_id.item >= len(states):
             raise
-        has_ended = states[step_id.item] != "."
-        what = (
-            "that item has ended, and its record is not kept"
-            if has_ended
-            else "that item is not queued yet"
-        )
-        raise UnknownRun(run_id, what) from None
-
-
-def params_of(ledger: Ledger, run: Run) -> dict[str, Any]:
-    return params_shape(run, ledger.steps.params(run.id))
+        is_queued = states[step_id.item] != "."
+        what = "has ended, and its record is not kept" if is_queued else "is not queued yet"
+        raise UnknownRun(run_id, f"that item {what}") from None
 
 
 # trigger, cancel
@@ -325,25 +320,30 @@ def params_of(ledger: Ledger, run: Run) -> dict[str, Any]:
 @click.argument("job", shell_complete=job_names)
 @click.option("--args", "args_text", help="Positional arguments, a JSON list.")
 @click.option("--kwargs", "kwargs_text", help="Keyword arguments, a JSON object.")
-@click.option("--params", "params_text", help="Parameters of a job with steps, a JSON object.")
-@click.option("--overlap", type=click.Choice([word.value for word in OverlapPolicy]))
-@click.option("--key", help="Key of the lock, instead of the job's.")
-@click.option("--max-wait", type=DurationType(), help="How long to wait for the lock: 90s, 5m.")
+@click.option("--params", "params_text", help="Params of a job with steps, a JSON object.")
+@click.option(
+    "--overlap",
+    metavar="POLICY",
+    type=click.Choice([word.value for word in OverlapPolicy]),
+    help=f"Overlap policy of this run: {', '.join(OverlapPolicy)}. Default: the job's.",
+)
+@click.option("--key", help="Key of this run's lock; default: the job's.")
+@click.option("--max-wait", type=DurationType(), help="Longest wait for the lock: 90s, 5m.")
 @click.option(
     "--priority",
     type=click.IntRange(PRIORITIES[0], PRIORITIES[-1]),
-    help="Of the message; Redis gives out 0 first, RabbitMQ 9.",
+    help="Priority of the message; 0 is first with Redis, 9 with RabbitMQ.",
 )
 @click.option(
-    "--at", type=MomentType(ahead=True), help="Run then, not now: 2h, 09:05, 2026-03-01T02:00."
+    "--at", type=MomentType(ahead=True), help="Run at this time: 2h, 09:05, 2026-03-01T02:00."
 )
-@click.option("--after", help="Run once this run has ended.", shell_complete=run_ids)
+@click.option("--after", metavar="RUN", help="Run once this run has ended.", shell_complete=run_ids)
 @click.option(
     "--after-policy",
     type=click.Choice([word.value for word in AfterPolicy]),
     default=AfterPolicy.SUCCESS.value,
     show_default=True,
-    help="How that run has to end; else this one is skipped.",
+    help="How that run must end; otherwise this one is skipped.",
 )
 @reason_option
 @json_option
@@ -364,10 +364,10 @@ def trigger(
     reason: str,
     as_json: bool,
 ) -> None:
-    """Run a job now, paused or not, under its overlap policy or another. Exit 1 if skipped.
+    """Run a job now or at a given time, even if it is paused.
 
-    With --at the run waits until then, in the ledger; times without an offset are in the job's
-    zone.
+    With --at, the run waits in the ledger until then; a time without an offset is in the job's time
+    zone. Exits 1 if the run is skipped.
     """
     request = RunRequest(
         args=parsed("--args", args_text, list),
@@ -399,9 +399,10 @@ def trigger(
 @json_option
 @pass_context
 def cancel(context: Context, run: str, reason: str, as_json: bool) -> None:
-    """Cancel a run, or RUN/STEP: at once, or within its `stop_grace` if it is running.
+    """Cancel a run, or one step of it.
 
-    Exits 4 if it has ended already.
+    RUN is the id of a run, or RUN/STEP. A run that has not started ends at once. A running one is
+    asked to stop, and killed after its `stop_grace`. Exits 4 if it has ended already.
     """
     state = control.cancel(context.ledger, run, by=context.actor, reason=reason).value
     if as_json:

@@ -25,10 +25,12 @@ from supervisor.cli.common import (
     Context,
     DurationType,
     json_option,
+    option_group,
     pass_context,
     print_done,
     print_json,
     reason_option,
+    schedules_option,
 )
 from supervisor.cli.completion import queue_names
 from supervisor.errors import NotConfigured, UnknownQueue
@@ -77,9 +79,9 @@ MOST_LISTED = 5
     "--wait",
     "patience",
     type=DurationType(),
-    help="Wait up to this long for running runs (10m, 30s); exit 1 if any are left.",
+    help="Wait up to this long (30s, 10m) for running runs; exit 1 if any are left.",
 )
-@click.option("--force", is_flag=True, help="Accept a queue that no worker consumes.")
+@click.option("--force", is_flag=True, help="Accept a queue that no job and no worker uses.")
 @reason_option
 @json_option
 @pass_context
@@ -91,7 +93,10 @@ def drain(
     reason: str,
     as_json: bool,
 ) -> None:
-    """Start no more runs from QUEUE: running ones go on, due ones wait until `undrain`."""
+    """Start no more runs from a queue.
+
+    Running ones continue to their end, and due ones wait until `undrain`.
+    """
     ledger = context.ledger
     with context.acting("drain", queue, reason) as action:
         if not force:
@@ -121,7 +126,7 @@ def drain(
 @json_option
 @pass_context
 def undrain(context: Context, queue: str, reason: str, as_json: bool) -> None:
-    """Start runs from QUEUE again, first those that are queued."""
+    """Start runs from a drained queue again."""
     action = Action(context.actor, "undrain", queue, reason)
     since = context.ledger.drains.undrain(queue, action)
     if not since:
@@ -160,19 +165,20 @@ PATIENCE_SECONDS = 5
 
 @click.command()
 @click.argument("what", type=click.Choice(["beat", "worker", "serve"]))
-@click.option("--name", help="The worker's name, as given to celery -n: default@%h.")
-@click.option("--port", default=9809, show_default=True, help="Port of `supervisor serve`.")
+@click.option("--name", help="Name of the worker, as given to celery -n: default@%h.")
+@click.option("--port", type=PORT, default=9809, show_default=True, help="Port of the server.")
 @json_option
 @pass_context
 def health(context: Context, what: str, name: str | None, port: int, as_json: bool) -> None:
-    """Exit 0 if this host's beat, worker or server is healthy, 1 if not.
+    """Check if this host's beat, worker or server is healthy.
 
-    For liveness probes: one request to Redis, or to the server here. A beat on standby is healthy,
-    and so is a worker that waits for its broker; one that consumes no queue, or whose main loop has
-    been stuck for a minute, is not. While Redis is unavailable every process counts as healthy.
+    For liveness probes: exits 0 if healthy and 1 if not, after one request to Redis, or to the
+    server on this host. A beat on standby is healthy, and so is a worker that waits for its broker.
+    A worker is not healthy if it consumes no queue, or if its main loop has been stuck for a
+    minute. While Redis is unavailable, all processes count as healthy.
     """
     if (what == "worker") != (name is not None):
-        raise click.UsageError("a worker needs --name, and nothing else takes it")
+        raise click.UsageError("a worker needs --name; beat and serve do not take it")
     known = True
     if what == "serve":
         fault = fault_of_server(port)
@@ -191,7 +197,7 @@ def health(context: Context, what: str, name: str | None, port: int, as_json: bo
 
 
 def present(context: Context) -> Iterable[Present]:
-    # Without importing the app where the environment has the URL: a probe should be cheap.
+    # The app is not imported if the environment has the URL: a probe should be cheap.
     ledger = Ledger.open(context.settings) if context.given_url else context.ledger
     return ledger.presences.roll().present
 
@@ -243,28 +249,44 @@ METRIC_LABELS = "SUPERVISOR_METRIC_LABELS"
 NO_CREATED = "PROMETHEUS_DISABLE_CREATED_SERIES"
 
 
-@click.command()
-@click.option("--host", default="127.0.0.1", show_default=True)
-@click.option("--port", type=PORT, default=9809, show_default=True)
-@click.option(
-    "--proxied",
-    is_flag=True,
-    help="Behind a proxy: any Host header, and nothing without a token or a name from the proxy.",
+LOG_LEVELS = ("debug", "info", "warning", "error", "critical", "fatal")
+
+#: How the HTTP server listens, and what is logged.
+listening = option_group(
+    click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on."),
+    click.option("--port", type=PORT, default=9809, show_default=True, help="Port to listen on."),
+    click.option(
+        "--proxied",
+        is_flag=True,
+        help="Behind a proxy: accept any Host header, and nobody without a token or a name from "
+        "the proxy.",
+    ),
+    click.option(
+        "--loglevel",
+        "log_level",
+        type=click.Choice(LOG_LEVELS, case_sensitive=False),
+        default="info",
+        show_default=True,
+        help="Log from this level on.",
+    ),
 )
-@click.option("--loglevel", "log_level", default="info", show_default=True)
+
+
+@click.command()
+@listening
 @click.option(
     "--ledger",
     "ledgers",
     multiple=True,
     envvar=LEDGERS,
     metavar="[NAME=]URL[#PREFIX]",
-    help="Several ledgers, each below /NAME/, by default its prefix; then without -A.",
+    help="Serve this ledger below /NAME/, by default its prefix; without -A. Repeatable.",
 )
 @click.option(
     "--metrics-by",
     metavar="LABEL",
     envvar="SUPERVISOR_METRICS_BY",
-    help="In /metrics, no series of single jobs: sums by the values of a label of theirs.",
+    help="In /metrics, sum by this label of jobs; no series of single jobs.",
 )
 @pass_context
 def serve(
@@ -276,10 +298,11 @@ def serve(
     ledgers: tuple[str, ...],
     metrics_by: str | None,
 ) -> None:
-    """Serve /metrics, /healthz, /readyz, the status page and /api/v1.
+    """Serve the status page, the HTTP API, metrics and health checks.
 
-    Actions, and any address but a loopback one, need a token: SUPERVISOR_TOKEN, or one of the file
-    that SUPERVISOR_ACCESS_FILE names.
+    At /, /api/v1, /metrics, /healthz and /readyz. Actions, and listening on any address but a
+    loopback one, take a token: SUPERVISOR_TOKEN, or one in the file that SUPERVISOR_ACCESS_FILE
+    names.
     """
     logs.configure(level=log_level)
     access = access_at(host, proxied=proxied)
@@ -287,9 +310,7 @@ def serve(
     by = view_of({"by": metrics_by or ""}).by
     named = named_ledgers(ledgers, access.prefix if len(ledgers) > 1 else "")
     if named and context.app is not None:
-        raise NotConfigured(
-            "--ledger is for ledgers of several apps: leave -A and SUPERVISOR_APP out"
-        )
+        raise NotConfigured("--ledger takes no app: leave out -A and SUPERVISOR_APP")
     listener = bound(host, port)
     process.collect_rarely()
     broker = broker_of(context)
@@ -341,7 +362,9 @@ LEDGER_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
 
 
 def named_ledgers(texts: Iterable[str], root_path: str = "") -> dict[str, Settings]:
-    """root_path: the path below which a proxy serves them; the proxy may strip it.
+    """The settings of each ledger by its name.
+
+    root_path: the path below which a proxy serves them; the proxy may strip it.
 
     Raises NotConfigured, InvalidRedisUrl and InvalidPrefix.
     """
@@ -364,7 +387,7 @@ def named_ledgers(texts: Iterable[str], root_path: str = "") -> dict[str, Settin
 
 
 def record_log(ledger: Ledger, access: Access) -> RecordLog:
-    """A server without actions may have a user of Redis that only reads."""
+    """A server without actions may use a Redis user that only reads."""
     return RecordLog(ledger, may_write=access.has_actions)
 
 
@@ -382,10 +405,8 @@ def access_at(host: str, *, proxied: bool) -> Access:
 
 def watch_for_outages(ledger: Ledger, settings: Settings) -> None:
     """Starts the watch if notices have destinations. Raises NotConfigured."""
-    destinations, grace = (
-        service_destinations(os.environ),
-        duration_in(os.environ, NOTIFY_AFTER, GRACE),
-    )
+    destinations = service_destinations(os.environ)
+    grace = duration_in(os.environ, NOTIFY_AFTER, GRACE)
     if destinations:
         page = os.environ.get(PAGE_URL, "")
         arguments = (ledger, name_of(settings), destinations, grace, page)
@@ -397,7 +418,7 @@ def has_created() -> bool:
 
 
 def broker_of(context: Context) -> Queues | None:
-    """The app's, where an app was named."""
+    """The app's broker, if an app was named."""
     if context.app is None:
         return None
     from supervisor.sending.queues import AppQueues
@@ -406,7 +427,7 @@ def broker_of(context: Context) -> Queues | None:
 
 
 def bound(host: str, port: int) -> socket.socket:
-    """Bound here, so that a port in use gives a message and not a traceback."""
+    """Binds the socket here, so that a port in use is a message and not a traceback."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.socket(family)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -424,50 +445,52 @@ def bound(host: str, port: int) -> socket.socket:
 
 @click.group()
 def token() -> None:
-    """Make tokens for people and programs that use the page and the API."""
+    """Make tokens for the users of the page and the API."""
 
 
 @token.command("new")
 @click.argument("name")
 @click.option(
-    "--role", type=click.Choice([r.value for r in Role]), default="viewer", show_default=True
+    "--role",
+    type=click.Choice([r.value for r in Role]),
+    default="viewer",
+    show_default=True,
+    help="What the token allows.",
 )
-@click.option("--jobs", multiple=True, help="Only jobs whose names fit: 'billing-*'. Repeatable.")
-@click.option("--label", "labels", multiple=True, help="Only jobs with it: team=x. Repeatable.")
+@click.option("--jobs", multiple=True, help="Only jobs whose names match: 'billing-*'. Repeatable.")
+@click.option(
+    "--label", "labels", multiple=True, help="Only jobs with this label: team=x. Repeatable."
+)
 @json_option
 def new(
     name: str, role: str, jobs: tuple[str, ...], labels: tuple[str, ...], as_json: bool
 ) -> None:
-    """Print a new token, which is kept nowhere, and its line for the access file."""
+    """Print a new token, and its line for the access file.
+
+    The token is stored nowhere. NAME says in the record of actions whose it is.
+    """
     if not re.fullmatch(NAME, name):
-        raise click.BadParameter("letters, digits and _ . @ - only, a letter or digit first")
+        what = "a name has letters, digits and _ . @ - only, and a letter or digit first"
+        raise click.BadParameter(what)
     made = new_token()
     line = line_for(made, name, Role(role), jobs, labels)
     if as_json:
         print_done("token new", [{"name": name, "state": "made", "token": made, "line": line}])
         return
     click.echo(f"the token, which is not shown again:\n\n  {made}\n")
-    click.echo("under `tokens:` of the file that SUPERVISOR_ACCESS_FILE names:\n")
+    click.echo("its line, below `tokens:` in the file that SUPERVISOR_ACCESS_FILE names:\n")
     click.echo(f"  {line}")
 
 
-schedules_option = click.option(
-    "--schedules",
-    type=click.Path(path_type=Path),
-    envvar="SUPERVISOR_SCHEDULES",
-    help="Directory of schedule files; default: the app's, else schedules.",
-)
+# up, queues
 
 
 @click.command()
 @schedules_option
-@click.option("--redis-url", help="Use this server instead of the embedded one.")
-@click.option("--host", default="127.0.0.1", show_default=True)
-@click.option("--port", type=PORT, default=9809, show_default=True, help="Port of /metrics.")
-@click.option("--proxied", is_flag=True, help="Behind a proxy: see `supervisor serve --help`.")
+@click.option("--redis-url", help="Use this Redis instead of an embedded one.")
+@listening
 @click.option("--concurrency", "-c", type=int, help="Processes of the default worker.")
-@click.option("--loglevel", "log_level", default="info", show_default=True)
-@click.option("--serve/--no-serve", default=True, help="Run the HTTP server.")
+@click.option("--serve/--no-serve", default=True, help="Also serve the page and /metrics.")
 @pass_context
 def up(
     context: Context,
@@ -480,10 +503,13 @@ def up(
     log_level: str,
     serve: bool,
 ) -> None:
-    """Run server, beat, workers and /metrics in the foreground until Ctrl-C."""
+    """Run Redis, beat, workers and the status page until Ctrl-C.
+
+    In the foreground, for development and small set-ups. Name the Celery app with -A.
+    """
     from supervisor.deploy.up import Up, UpOptions
 
-    # A wrong name is reported once here, and not by five children that exit.
+    # Once here, and not by five children that exit. (context.app is loaded for its errors.)
     if context.app_name is None or context.app is None:
         raise NotConfigured("name the Celery app: supervisor -A proj up")
     if url := redis_url or context.given_url:
@@ -516,7 +542,7 @@ def up(
 @json_option
 @pass_context
 def queues(context: Context, schedules: Path | None, as_json: bool) -> None:
-    """Print the queues, and the command line of the worker for each."""
+    """List the queues, with the command that starts each worker."""
     app = context.app_name or "proj"
     specs = load(context.schedules(schedules), prefix=context.prefix).specs
     workers = Topology.of(specs.values(), context.default_queue).workers

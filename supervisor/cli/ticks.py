@@ -21,13 +21,14 @@ from supervisor.cli.common import (
     json_option,
     moment_of,
     pass_context,
+    path_argument,
     print_done,
     print_json,
     print_table,
     reason_option,
 )
 from supervisor.cli.completion import job_names
-from supervisor.cli.files import path_argument, read_or_exit
+from supervisor.cli.files import read_or_exit
 from supervisor.errors import REFUSED, InvalidDuration, did_you_mean
 from supervisor.job.policies import OverlapPolicy
 from supervisor.job.spec import JobSpec
@@ -55,17 +56,25 @@ from supervisor.times import INSTANT, parse_duration
 
 @click.command("next")
 @click.argument("job", shell_complete=job_names)
-@click.option("-n", "count", type=click.IntRange(1, 10_000), default=10, show_default=True)
 @click.option(
-    "--after", type=MomentType(ahead=True), help="Start here instead of now: 2h, 2026-03-01."
+    "-n",
+    "count",
+    type=click.IntRange(1, 10_000),
+    default=10,
+    show_default=True,
+    help="List this many.",
+)
+@click.option(
+    "--after", type=MomentType(ahead=True), help="From then on instead of now: 2h, 2026-03-01."
 )
 @json_option
 @pass_context
 def next_ticks(context: Context, job: str, count: int, after: Named | None, as_json: bool) -> None:
-    """List the next nominal times of a job, those excluded, and the effects of clock changes."""
-    spec = context.ledger.spec(job)
-    if not spec.has_schedule:
-        raise click.UsageError(f"{job} has no schedule: it runs {spec.schedule}")
+    """List the next nominal times of a job.
+
+    Also lists those that are excluded, and the effects of clock changes.
+    """
+    spec = scheduled(context, job)
     record = context.ledger.job(job)
     now = context.ledger.now()
     found = upcoming(spec, moment_of(after, spec.zone, now) or now, count)
@@ -89,6 +98,14 @@ def next_ticks(context: Context, job: str, count: int, after: Named | None, as_j
         click.echo(f"{job} is paused" + (f": {harmless(why)}" if why else ""), err=True)
 
 
+def scheduled(context: Context, job: str) -> JobSpec:
+    """Raises UsageError for a job without a schedule, and UnknownJob."""
+    spec = context.ledger.spec(job)
+    if not spec.has_schedule:
+        raise click.UsageError(f"{job} has no schedule: it runs {spec.schedule}")
+    return spec
+
+
 def rows(found: Upcoming, zone: ZoneInfo) -> list[tuple[str, str, str]]:
     marked = [*((tick, "") for tick in found.ticks), *((at, "excluded") for at in found.excluded)]
     return [
@@ -103,11 +120,19 @@ def rows(found: Upcoming, zone: ZoneInfo) -> list[tuple[str, str, str]]:
 @click.option("--to", "end", type=MomentType(), required=True, help="The end, not included.")
 @click.option(
     "--overlap",
+    metavar="POLICY",
     type=click.Choice([word.value for word in OverlapPolicy]),
     default=OverlapPolicy.QUEUE_ALL.value,
     show_default=True,
+    help=f"Overlap policy of these runs: {', '.join(OverlapPolicy)}.",
 )
-@click.option("--limit", type=click.IntRange(1, 100_000), default=1_000, show_default=True)
+@click.option(
+    "--limit",
+    type=click.IntRange(1, 100_000),
+    default=1_000,
+    show_default=True,
+    help="Refuse to run more than this many.",
+)
 @click.option("--dry-run", is_flag=True, help="Only list the nominal times.")
 @reason_option
 @json_option
@@ -123,22 +148,21 @@ def backfill_ticks(
     reason: str,
     as_json: bool,
 ) -> None:
-    """Run a job for nominal times in the past, one after the other, paused or not.
+    """Run a job for nominal times in the past.
 
-    Times without an offset are in the job's zone. Exits 4 if there are more than --limit.
+    By default one after another, and even if the job is paused. Times without an offset are in the
+    job's time zone. Exits 4 if there are more than --limit.
     """
-    spec = context.ledger.spec(job)
-    if not spec.has_schedule:
-        raise click.UsageError(f"{job} has no schedule: it runs {spec.schedule}")
+    spec = scheduled(context, job)
     now = context.ledger.now()
     first, last = start.at(spec.zone, now), end.at(spec.zone, now)
     if first >= last:
         raise click.UsageError("--from must be before --to")
     if last > now:
-        raise click.UsageError("--to is in the future: those times will have runs of their own")
+        raise click.UsageError("--to is in the future: beat will run the job at those times")
     ticks = ticks_between(schedule_of(spec), first - INSTANT, last - INSTANT, limit + 1)
     if len(ticks) > limit:
-        what = f"more than {limit} nominal times: raise --limit, or do it in parts"
+        what = f"there are more than {limit} nominal times: raise --limit, or do it in parts"
         raise Failure(what, REFUSED)
     if dry_run and as_json:
         results = (result(spec.name, "planned", None, tick) for tick in ticks)
@@ -167,12 +191,12 @@ def result(name: str, state: str, reason: str | None, tick: datetime) -> dict[st
 @click.command("audit")
 @click.argument("jobs", metavar="[JOB]...", nargs=-1, shell_complete=job_names)
 @click.option(
-    "--from", "start", type=MomentType(), help="Also compare record by record, from here."
+    "--from", "start", type=MomentType(), help="Also look up each tick in the history, from here."
 )
+@click.option("--to", "end", type=MomentType(), help="Up to here; default: the last tick.")
 @click.option(
-    "--to", "end", type=MomentType(), help="Compare records up to here; default: the last tick."
+    "--acknowledge", is_flag=True, help="Accept the findings: metrics and alerts drop them."
 )
-@click.option("--acknowledge", is_flag=True, help="Acknowledge the findings: stop counting them.")
 @reason_option
 @json_option
 @pass_context
@@ -185,10 +209,10 @@ def audit_ticks(
     reason: str,
     as_json: bool,
 ) -> None:
-    """Compare the ticks that schedules name with those counted. Exits 1 if they differ.
+    """Compare the ticks of the schedules with those counted.
 
-    Also of jobs that were removed, as long as their records are kept: seven days. With --from, each
-    tick is also looked up among the records, which go back `history` runs.
+    Exits 1 if they differ. Includes jobs that were removed within the last seven days. With --from,
+    each tick is also looked up in the job's history, which goes back `history` runs.
     """
     ledger = context.ledger
     removed = ledger.removed()
@@ -275,20 +299,20 @@ ASSUMED = timedelta(seconds=1)
 
 @click.command()
 @path_argument
-@click.option("--from", "start", type=MomentType(ahead=True), help="In UTC; default: now.")
-@click.option("--to", "end", type=MomentType(ahead=True), help="Default: a day after --from.")
+@click.option("--from", "start", type=MomentType(ahead=True), help="Start, in UTC; default: now.")
+@click.option("--to", "end", type=MomentType(ahead=True), help="End; default: a day after --from.")
 @click.option(
     "--duration",
     "given",
     multiple=True,
     metavar="JOB=30s",
-    help="Duration of a job's runs; default: the median of those observed, else 1s.",
+    help="Duration of a job's runs; default: the observed median, else 1s. Repeatable.",
 )
 @click.option(
     "--worker-slots",
     "slots",
     type=click.IntRange(min=1),
-    help="Concurrent runs on each queue that is not serial; default: as many as needed.",
+    help="Runs at a time on each queue that is not serial; default: as many as needed.",
 )
 @json_option
 @pass_context
@@ -301,7 +325,11 @@ def simulate(
     slots: int | None,
     as_json: bool,
 ) -> None:
-    """Run the schedule files at PATH on a virtual clock, with the real decisions and no tasks."""
+    """Simulate schedule files: when jobs run, wait and are skipped.
+
+    Makes the decisions that beat makes, on a virtual clock, and runs no task. PATH is a file or a
+    directory, by default the one that beat follows.
+    """
     specs = read_or_exit(context, path, as_json).specs
     zone, now = ZoneInfo("UTC"), datetime.now(UTC).replace(microsecond=0)
     first = moment_of(start, zone, now) or now
@@ -354,10 +382,8 @@ def medians(context: Context, specs: Mapping[str, JobSpec]) -> dict[str, timedel
     try:
         records = context.ledger.records_of(list(specs.values()))
     except (RedisError, OSError) as error:
-        words = (
-            f"the ledger is unavailable ({error}): durations that are not given are taken to be 1s"
-        )
-        click.echo(words, err=True)
+        what = f"the ledger is unavailable ({error}): durations that are not given are taken as 1s"
+        click.echo(what, err=True)
         return {}
     found = ((record.spec.name, record.durations.quantile(0.5)) for record in records)
     return {name: timedelta(seconds=median) for name, median in found if median is not None}
@@ -385,11 +411,11 @@ def always(duration: timedelta) -> Callable[[], timedelta]:
 
 @click.command()
 @click.argument("names", metavar="JOB...", nargs=-1, required=True, shell_complete=job_names)
-@click.option("--note", default="", help="The reason; `supervisor jobs` shows it.")
+@click.option("--note", default="", help="Shown with the job, and the reason in the record.")
 @click.option(
     "--until",
     type=MomentType(ahead=True),
-    help="When the jobs resume by themselves: 1h (from now), 06:00, 2026-03-01T06:00.",
+    help="Resume by themselves at this time: 1h (from now), 06:00, 2026-03-01T06:00.",
 )
 @reason_option
 @json_option
@@ -402,9 +428,10 @@ def pause(
     reason: str,
     as_json: bool,
 ) -> None:
-    """Exclude the ticks of these jobs until they are resumed; `trigger` still works.
+    """Exclude the ticks of jobs until they are resumed.
 
-    The note is the reason in the record of actions, unless there is another one.
+    `trigger` still works. The note is also the reason in the record of actions, unless --reason
+    gives another.
     """
     ledger, by = context.ledger, context.actor
     now, results = ledger.now(), []
@@ -428,7 +455,7 @@ def pause(
 @click.option(
     "--catch-up",
     is_flag=True,
-    help="Run the ticks of the pause, as `catchup` does after an outage.",
+    help="Also run the ticks of the pause, as `catchup` says for an outage.",
 )
 @reason_option
 @json_option
@@ -436,7 +463,7 @@ def pause(
 def resume(
     context: Context, names: tuple[str, ...], catch_up: bool, reason: str, as_json: bool
 ) -> None:
-    """Emit the ticks of these jobs again, from now on."""
+    """Emit the ticks of paused jobs again, from now on."""
     results, ledger, by = [], context.ledger, context.actor
     with context.acting("resume", ", ".join(names), reason, names):
         specs = [ledger.spec(name) for name in names]

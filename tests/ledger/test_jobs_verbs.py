@@ -114,6 +114,7 @@ def test_a_job_of_files_is_neither_put_nor_removed(
     for words in (("put", str(file)), ("put", str(file), "--dry-run"), ("remove", "one")):
         refused = supervisor(*words, app=APP)
         assert (refused.exit_code, "schedules/a.yaml:12" in refused.stderr) == (4, True)
+    assert "this one" not in refused.stderr  # nothing is to be loaded in its place
     assert set(ledger.scheduled()) == {"one"}
 
 

@@ -33,7 +33,7 @@ def client(redis_url: str) -> Iterator[httpx.Client]:
     for prefix in ("shop", "mail"):
         ledger = Ledger.open(Settings(redis_url, prefix))
         ledger.acknowledge_server()
-        # A task's name may have characters that Python, unlike Prometheus, takes for an end of line.
+        # Python takes U+2028 and U+0085 for ends of lines, and Prometheus does not.
         admitted(ledger, 0, 1, name=f"of-{prefix}", task='x\u2028y\x85z"} 1')
         ledger.client.close()
     with TemporaryFile() as said:

@@ -139,6 +139,6 @@ def test_a_wrong_command_line_exits_2(words: tuple[str, ...]) -> None:
 def test_a_file_that_is_no_text_and_a_place_that_is_none_are_errors(here: Path) -> None:
     (here / "binary").write_bytes(b"\xff\xfe0 1 * * * x")
     result = supervisor("import", "crontab", "binary")
-    assert (result.exit_code, result.stderr) == (1, "Error: binary: is not UTF-8 text\n")
+    assert (result.exit_code, result.stderr) == (1, "Error: binary is not UTF-8 text\n")
     result = supervisor("import", "crontab", "crontab", "-o", "binary/jobs.yaml")
     assert (result.exit_code, "cannot be written" in result.stderr) == (1, True)

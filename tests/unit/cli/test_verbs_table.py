@@ -46,3 +46,19 @@ def test_a_module_has_the_verbs_that_it_is_loaded_for(module: str) -> None:
     assert set(commands) - parts == set(MODULES[module])
     context = click.Context(main)
     assert all(main.get_command(context, verb) is commands[verb] for verb in MODULES[module])
+
+
+def test_every_verb_and_option_says_in_whole_sentences_what_it_is_for() -> None:
+    """The list of verbs cuts longer sentences."""
+    context = click.Context(main, terminal_width=80)
+    verbs = [main.get_command(context, name) for name in main.list_commands(context)]
+    groups = [main, *(verb for verb in verbs if isinstance(verb, click.Group))]
+    helps = [each.get_help(context).partition("Commands:")[2] for each in groups]
+    assert not [line for text in helps for line in text.splitlines() if line.endswith("...")]
+    silent = {
+        f"{verb} {parameter.opts[-1]}"
+        for verb, command in commands(main)
+        for parameter in command.params
+        if isinstance(parameter, click.Option) and not parameter.help
+    }
+    assert silent == set()
