@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -14,9 +15,12 @@ from supervisor.logs import PROCESSORS
 @contextmanager
 def capture_logs() -> Iterator[list[EventDict]]:
     """As structlog's own, for loggers that do not have its configuration."""
-    before, capture = PROCESSORS[:], LogCapture()
+    ours = logging.getLogger("supervisor")
+    before, level, capture = PROCESSORS[:], ours.level, LogCapture()
     PROCESSORS[:] = [capture]
+    ours.setLevel(logging.DEBUG)  # lines that are not shown are not made
     try:
         yield capture.entries
     finally:
         PROCESSORS[:] = before
+        ours.setLevel(level)
