@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -249,12 +248,21 @@ def read_files(
     files: Path | None, prefix: str
 ) -> tuple[Mapping[str, JobSpec] | None, tuple[str, ...]]:
     """The jobs of the files, None where there are none or they are broken, and their problems."""
-    if files is None or not os.path.exists(files):  # noqa: PTH110 - it never raises
+    if files is None or is_missing(files):
         return None, ()
     try:
         return load(files, prefix=prefix).specs, ()
     except ScheduleFilesInvalid as error:
         return None, tuple(map(str, error.problems))
+
+
+def is_missing(path: Path) -> bool:
+    """Whether nothing is there; False for a path that cannot be looked at, which `load` reports."""
+    try:
+        path.stat()
+    except OSError as error:
+        return isinstance(error, FileNotFoundError | NotADirectoryError)
+    return False
 
 
 def unloaded(ledger: Ledger, wanted: Mapping[str, JobSpec]) -> tuple[str, ...]:

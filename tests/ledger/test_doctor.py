@@ -188,6 +188,19 @@ def test_files_that_are_not_what_is_loaded(ledger: Ledger, redis_url: str, sched
     app.close()
 
 
+@pytest.mark.parametrize(
+    ("name", "problems"),
+    [("nowhere", ()), ("x" * 300, ("cannot be read: File name too long",))],
+)
+def test_unreadable_files_are_a_problem_and_missing_ones_are_not(
+    ledger: Ledger, redis_url: str, schedules: Path, name: str, problems: tuple[str, ...]
+) -> None:
+    app = supervise(Celery("proj", broker=redis_url), schedules=str(schedules / name))
+    found = app_facts(app, ledger, {}).file_problems
+    assert tuple(text.partition(": ")[2] for text in found) == problems
+    app.close()
+
+
 def test_without_the_ledger_the_app_its_broker_and_files_are_checked(
     redis_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
