@@ -67,7 +67,7 @@ Body = Callable[..., Any]
 
 
 class NotBegun(Ignore):
-    """The ledger is unavailable: it may have granted the lease, and the body does not start."""
+    """The ledger may have granted the lease, and did not say so in time: no body starts."""
 
 
 log = get_logger("supervisor.tasks")
@@ -145,7 +145,7 @@ class GuardedTask(Task):  # type: ignore[type-arg]
             token = getattr(request, TOKEN, None) or uuid4().hex
             guard = guard_of(self.app, os.getpid())
             self._check(request, header)
-            ignore_refused(Attempt(guard, Delivery(header, token, request.retries)).begin())
+            ignore_refused(begun(Attempt(guard, Delivery(header, token, request.retries))))
         store_started(self, request, is_run=header is not None)
         super().before_start(task_id, args, kwargs)
 
@@ -247,6 +247,18 @@ def own_attempt(task: Any) -> Attempt | None:
     """The attempt that this very request is; None for a call within another run's code."""
     attempt = current_attempt()
     return attempt if attempt and attempt.run_id == task.request.id else None
+
+
+def begun(attempt: Attempt) -> Refused | None:
+    """As `Attempt.begin`; what a soft time limit cuts off before the reply has not begun."""
+    try:
+        return attempt.begin()
+    except SoftTimeLimitExceeded as error:
+        if current_attempt() is attempt:
+            raise
+        facts = {"job": attempt.job, "run": attempt.run_id}
+        log.error("run not begun", **facts, reason="soft time limit")
+        raise NotBegun("soft time limit") from error
 
 
 def ignore_refused(refused: Refused | None) -> None:

@@ -20,6 +20,7 @@ from tests.waiting import wait_until
 JOBS = """
 jobs:
   work: {task: team.hold, every: 24h, paused: true, on_crash: fail, lease_ttl: 8s}
+  brief: {task: team.hold, every: 24h, paused: true, on_crash: fail, soft_time_limit: 2s}
 """
 
 
@@ -89,6 +90,29 @@ def test_a_run_whose_body_never_started_has_not_crashed(
     assert (done.attempt, done.crashes, done.duplicates) == (1, 0, 0)
     assert [start.run for start in cut_off.starts("work")] == [before.id, run.id]
     assert ledger.job("work").counters["started"] == 2
+
+
+def test_a_soft_time_limit_before_the_lease_is_known_ends_no_run(
+    project: Project, cut_off: Project, way: Proxy
+) -> None:
+    project.schedule(JOBS)
+    project.beat()
+    cut_off.worker(processes=1)
+    ledger = project.ledger
+    wait_until(lambda: "brief" in ledger.scheduled(), 20)
+    before = project.trigger("brief")
+    cut_off.let_end(before.id)
+    project.run_when(before.id, "succeeded")
+
+    way.hold_replies()
+    run = project.trigger("brief")
+    wait_until(lambda: cut_off.events("worker0", "run not begun"), 30)
+    assert ledger.run(run.id).state is RunState.RUNNING
+    cut_off.let_end(run.id)
+    way.thaw()
+    done = project.run_when(run.id, "succeeded")
+    assert (done.attempt, done.crashes) == (1, 0)
+    assert [start.run for start in cut_off.starts("brief")] == [before.id, run.id]
 
 
 # A broker that neither answers nor breaks: a link whose other end is gone without a word
