@@ -171,7 +171,13 @@ class Followers:
             for run_id, (held, after, policy) in self._fields(run_ids, asked).items()
             if held
         }
-        ended = self.ends([run.after for run in found.values() if run.after])
+        after = [run.after for run in found.values() if run.after]
+        # A run whose record is gone ended long ago; as nobody knows how, it did not succeed.
+        ended = {
+            run_id: RunState(state or RunState.LOST)
+            for run_id, (state, finished) in self._fields(after, ("state", "finished")).items()
+            if finished or not state
+        }
         return {
             run_id: HeldRun(run.after, run.policy, ended.get(run.after)) if run.after else run
             for run_id, run in found.items()

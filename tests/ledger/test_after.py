@@ -423,6 +423,19 @@ def test_a_trigger_after_a_run_is_told_so(
     assert "until a time or for another run" in both.output
 
 
+def test_a_trigger_does_not_wait_for_a_run_whose_record_is_gone(
+    ledger: Ledger, entries: Entries, supervisor: Supervisor
+) -> None:
+    jobs = loaded(ledger, entries, a={}, b={})
+    ledger.admit(ticks(jobs["a"], 1))
+    first = run_id(jobs["a"], 1)
+    supervisor("trigger", "b", "--after", first)
+    ledger.client.delete(ledger.keys.run(first))  # as when the history has become too long
+    turn(ledger)
+    [run] = runs(ledger, "b")
+    assert (run.state, run.reason, run.blocked_by) == (RunState.SKIPPED, "upstream", first)
+
+
 @pytest.mark.parametrize(
     ("keys", "said"),
     [
