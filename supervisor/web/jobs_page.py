@@ -247,7 +247,7 @@ def look_at(ledger: Ledger, broker: Queues | None, last: JobsLook | None) -> Job
     standing, open_now = standings(ledger, names), open_jobs(ledger)
     specs = last.specs if last and last.version == version else specs_by_queue(ledger, broker)
     look = JobsLook(names, standing, open_now, specs, version, {})
-    return replace(look, counts=counts_of(Standings(look, names, ledger.now())))
+    return replace(look, counts=counts_of(Standings(standing, open_now, names, ledger.now())))
 
 
 def specs_by_queue(ledger: Ledger, broker: Queues | None) -> list[JobSpec]:
@@ -264,10 +264,9 @@ def listing_of(
     ledger: Ledger, query: JobsQuery, now: datetime, look: JobsLook | None = None
 ) -> Listing:
     names = names_with(ledger, query, look.names if look else None)
-    known = look or JobsLook(names, standings(ledger, names), open_jobs(ledger), (), 0, {})
-    jobs = Standings(known, names, now)
+    jobs = standings_of(ledger, names, now, look)
     is_whole = look is not None and len(names) == len(look.names)
-    counts = known.counts if is_whole else counts_of(jobs)
+    counts = look.counts if look and is_whole else counts_of(jobs)
     wanted = jobs.sorted(jobs.filtered(query.filter), query)
     pages = max(1, -(-len(wanted) // PAGE_SIZE))
     page = min(max(1, query.page), pages)
@@ -280,8 +279,7 @@ def names_of(ledger: Ledger, query: JobsQuery, now: datetime) -> Sequence[str]:
     names = names_with(ledger, query)
     if query.filter is Filter.ALL and query.sort is Sort.NAME:
         return names[::-1] if query.is_reversed else names
-    look = JobsLook(names, standings(ledger, names), open_jobs(ledger), (), 0, {})
-    jobs = Standings(look, names, now)
+    jobs = standings_of(ledger, names, now)
     return jobs.sorted(jobs.filtered(query.filter), query)
 
 
@@ -311,11 +309,16 @@ def names_with(
 class Standings:
     """What jobs are filtered and sorted by. `names`: sorted."""
 
-    def __init__(self, look: JobsLook, names: Sequence[str], now: datetime) -> None:
-        self._names = [name for name in names if name in look.standings]
+    def __init__(
+        self,
+        standings: Mapping[str, Standing],
+        found: OpenJobs,
+        names: Sequence[str],
+        now: datetime,
+    ) -> None:
+        self._names = [name for name in names if name in standings]
         self._now = now
-        self._standings = look.standings
-        found = look.open
+        self._standings = standings
         self._queued_for = found.queued_for
         self._running = found.at[RunState.RUNNING]
         self._held = set().union(*(found.at[state] for state in OPEN_STATES - {RunState.RUNNING}))
@@ -361,6 +364,15 @@ class Standings:
     def _place_of_state(self, name: str) -> int:
         is_paused = self._standings[name].paused
         return (name in self._running, name in self._held, is_paused, True).index(True)
+
+
+def standings_of(
+    ledger: Ledger, names: Sequence[str], now: datetime, look: JobsLook | None = None
+) -> Standings:
+    """As they were at the look, or as they are now."""
+    if look:
+        return Standings(look.standings, look.open, names, now)
+    return Standings(standings(ledger, names), open_jobs(ledger), names, now)
 
 
 # Queues, the workers that consume them, and what runs in those.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import urlencode
@@ -74,14 +74,21 @@ def listing_of(ledger: Ledger, query: Mapping[str, str]) -> Listing:
 
 
 def last_actions(ledger: Ledger, job: str) -> list[Entry]:
-    """The last ones on a job, among the newest of all. Visitors who may see only some jobs get none
-    that was on others as well.
+    """The latest actions on a job, among the newest of all, as far as they are about this job.
+
+    Visitors who may see only some jobs get none that was on others as well.
     """
     wanted = WantedActions(job=job, limit=LAST_SHOWN, look_at=LOOKED_AT)
     found = ledger.actions.search(wanted)
-    if current_scope.get(EVERYTHING).is_everything:
-        return found
-    return [entry for entry in found if set(entry.action.jobs) <= {job}]
+    if not current_scope.get(EVERYTHING).is_everything:
+        found = [entry for entry in found if set(entry.action.jobs) <= {job}]
+    return [replace(entry, action=about(job, entry.action)) for entry in found]
+
+
+def about(job: str, action: Action) -> Action:
+    """What the action changed of this job."""
+    changes = tuple(change for change in action.changes if change.job == job)
+    return replace(action, jobs=(job,), changes=changes)
 
 
 # The record as lines of the log, to be kept for longer than the ledger keeps it.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from itertools import chain
@@ -17,7 +17,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import ASGIApp, Lifespan, Message, Receive, Scope, Send
 
 from supervisor.errors import InvalidRequest
 from supervisor.ledger.connection import NotServed, check_served, explained
@@ -76,9 +76,6 @@ def health_routes(ledger: Ledger, scraped: Metrics) -> list[Route]:
             text, content_type = scraped.without_ledger(accept)
         return StreamingResponse(in_parts(text), headers={"Content-Type": content_type})
 
-    async def healthz(_: Request) -> Response:
-        return PlainTextResponse("alive\n")
-
     async def readyz(request: Request) -> Response:
         """Open to everyone, so it does not say where the ledger is."""
         try:
@@ -99,6 +96,10 @@ def health_routes(ledger: Ledger, scraped: Metrics) -> list[Route]:
         return True
 
     return [Route("/metrics", metrics), Route("/healthz", healthz), Route("/readyz", readyz)]
+
+
+async def healthz(_: Request) -> Response:
+    return PlainTextResponse("alive\n")
 
 
 async def in_parts(parts: Iterable[str]) -> AsyncIterator[str]:
@@ -163,19 +164,25 @@ def create(
         *editor_routes(seen, edits, threads),
         *action_routes(seen, edits, threads),
         *page_routes(seen, access, broker, edits, threads, overview),
-        Mount("/static", StaticFiles(packages=[("supervisor.web", "static")])),
     ]
-    served = Starlette(
-        routes=guarded(routes, seen, visits),
+    served = checked_site(guarded(routes, seen, visits), access, sessions, watch.lifespan)
+    served.state.overview = overview
+    return served
+
+
+def checked_site(
+    routes: Sequence[Route], access: Access, sessions: Sessions, lifespan: Lifespan[Starlette]
+) -> Starlette:
+    """The routes and the files of the pages, behind the check of each request."""
+    return Starlette(
+        routes=[*routes, Mount("/static", StaticFiles(packages=[("supervisor.web", "static")]))],
         middleware=[
             Middleware(SecurityHeaders),
             Middleware(AccessCheck, access=access, sessions=sessions),
         ],
         exception_handlers=EXCEPTION_HANDLERS,
-        lifespan=watch.lifespan,
+        lifespan=lifespan,
     )
-    served.state.overview = overview
-    return served
 
 
 # Several ledgers: a site for each below its name, one list and one /metrics.
@@ -228,9 +235,6 @@ def front_of(sites: Mapping[str, Site], access: Access) -> Starlette:
         facts = {"ledgers": sites, "root": access.prefix}
         return HTMLResponse(TEMPLATES.get_template("ledgers.html").render(**facts))
 
-    async def healthz(_: Request) -> Response:
-        return PlainTextResponse("alive\n")
-
     async def metrics(request: Request) -> Response:
         accept, visitor = request.headers.get("accept", ""), request.state.visitor
         if not visitor.scope.is_everything:
@@ -261,22 +265,14 @@ def front_of(sites: Mapping[str, Site], access: Access) -> Starlette:
             yield
 
     sessions = Sessions(next(iter(sites.values())).ledger)  # there are none of the whole
-    return Starlette(
-        routes=[
-            Route(LIST, ledgers),
-            Route("/login", ledgers),  # each ledger has its own
-            Route("/healthz", healthz),
-            Route("/readyz", healthz),
-            Route("/metrics", metrics),
-            Mount("/static", StaticFiles(packages=[("supervisor.web", "static")])),
-        ],
-        middleware=[
-            Middleware(SecurityHeaders),
-            Middleware(AccessCheck, access=access, sessions=sessions),
-        ],
-        exception_handlers=EXCEPTION_HANDLERS,
-        lifespan=lifespan,
-    )
+    routes = [
+        Route(LIST, ledgers),
+        Route("/login", ledgers),  # each ledger has its own
+        Route("/healthz", healthz),
+        Route("/readyz", healthz),
+        Route("/metrics", metrics),
+    ]
+    return checked_site(routes, access, sessions, lifespan)
 
 
 #: The lines of each family of metrics, by the two that describe it.

@@ -381,7 +381,7 @@ def test_workers_and_queues_without_any_are_shown(reader: httpx.Client, ledger: 
         ("/", "supervisor init"),
         ("/queues", "celery -A proj worker -Q celery"),
         ("/queues", "No queue is known"),
-        ("/record", "Nothing was done yet"),
+        ("/record", "Nothing has been done yet"),
         ("/failures", "No run has failed"),
     ],
 )

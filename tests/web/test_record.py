@@ -13,7 +13,7 @@ from starlette.routing import Route
 
 from supervisor import jobs
 from supervisor.cli.service import record_log
-from supervisor.ledger.actions import Actor, Entry, Outcome, WantedActions
+from supervisor.ledger.actions import Action, Actor, Change, Entry, Outcome, WantedActions
 from supervisor.ledger.ledger import Ledger
 from supervisor.operate import control
 from supervisor.web.access import Access
@@ -229,6 +229,18 @@ def test_the_page_shows_who_did_what_and_marks_nothing_up(
         assert not set(text) & set("\x1b\u202e")
     assert "No action matches" in reader.get("/record?by=nobody").text
     assert reader.get("/record?before=x").status_code == 400
+
+
+def test_a_jobs_page_shows_of_an_action_what_it_changed_of_that_job(
+    reader: httpx.Client, ledger: Ledger
+) -> None:
+    for name in ("report", "other"):
+        job(ledger, name)
+    changes = Change("report", "cron", "was edited"), Change("other", "queue", "is secret")
+    ledger.actions.enter(Action(ANN, "load", "jobs.yaml", "", ("report", "other"), changes))
+    page = reader.get("/jobs/report").text
+    assert ("report cron: was edited" in page, "is secret" in page) == (True, False)
+    assert "is secret" in reader.get("/record").text
 
 
 def test_older_entries_are_a_page_further(reader: httpx.Client, ledger: Ledger) -> None:
