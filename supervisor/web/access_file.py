@@ -289,6 +289,8 @@ def contradictions(path: Path, document: Document, policy: Policy) -> Iterator[P
 #: Seconds between two checks for a changed file.
 LOOKS_EVERY = 1.0
 
+STILL_IN_FORCE = "the previous version stays in force"
+
 
 class AccessFile:
     """The policy as the file has it. One with problems changes nothing, is logged once, and makes
@@ -319,7 +321,7 @@ class AccessFile:
         except AccessFileInvalid as error:
             self.is_valid = False
             problems = [str(problem) for problem in error.problems]
-            log.error("access file refused, the one before stays in force", problems=problems)
+            log.error("access file refused", problems=problems, hint=STILL_IN_FORCE)
             return
         self.is_valid = True
         log.info("access file loaded", tokens=len(self._policy.tokens))
