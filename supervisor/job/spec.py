@@ -7,6 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from functools import cached_property
+from json.encoder import encode_basestring_ascii as quoted
 from typing import Annotated, Any, Self
 
 from pydantic import (
@@ -486,7 +487,7 @@ class JobSpec(When):
     def rules_text(self) -> str:
         """The rules of a run with the job's own arguments, as JSON. Raises InvalidKey."""
         before, after = self.rules_around_lock
-        return before + json.dumps(self.lock) + after
+        return before + quoted(self.lock) + after
 
 
 class GuardedTaskSpec(JobSpec):

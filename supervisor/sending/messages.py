@@ -28,6 +28,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import lru_cache
+from json.encoder import encode_basestring_ascii as quoted
 from secrets import token_hex
 from typing import Any
 
@@ -377,10 +378,10 @@ class TextTemplate:
             "run": own.run,
             "nominal": own.nominal,
             "tag": tag,
-            "job": json.dumps(own.job),
-            "rules": before + json.dumps(lock) + after,
-            "argsrepr": json.dumps(own.argsrepr)[1:-1],
-            "kwargsrepr": json.dumps(own.kwargsrepr)[1:-1],
+            "job": quoted(own.job),
+            "rules": before + quoted(lock) + after,
+            "argsrepr": quoted(own.argsrepr)[1:-1],
+            "kwargsrepr": quoted(own.kwargsrepr)[1:-1],
             "body": b64encode(own.body.encode()).decode(),
             "signature": own.signature,
         }
@@ -500,11 +501,11 @@ class Shape:
     def own(self, tick: Tick, signer: Signer) -> Own:
         spec, run_id, nominal = tick.spec, tick.run_id, tick.nominal_at.isoformat()
         args, kwargs = ENCODER.encode(spec.args), ENCODER.encode(spec.kwargs)
-        signed = self.signed % {"job": json.dumps(spec.name), "rules": spec.rules_text}
+        signed = self.signed % {"job": quoted(spec.name), "rules": spec.rules_text}
         if KOMBUS_MARK in args or KOMBUS_MARK in kwargs:
             content = content_of(self.task, spec.args, spec.kwargs, json.loads(signed))
         else:
-            content = digest_of(f"[{json.dumps(self.task)}, {args}, {kwargs}]{signed}")
+            content = digest_of(f"[{quoted(self.task)}, {args}, {kwargs}]{signed}")
         before, after = spec.rules_around_lock
         return Own(
             run=run_id,
