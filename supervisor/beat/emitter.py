@@ -193,9 +193,7 @@ class Emitter:
         """
         still_due = {a.job for a in admissions if a.placement in NOT_TAKEN}
         next_at = {e.spec.name: e.next_at for e in emissions if e.spec.name not in still_due}
-        with self._ledger.client.pipeline(transaction=False) as pipe:
-            self._entries.reschedule_all(pipe, next_at)
-            pipe.execute()
+        self._entries.reschedule(self._ledger, next_at)
         if edited := self._ledger.edited_since(version) & next_at.keys():
             # `supervisor apply`, or a job that was put: these may be of the jobs as they were.
             self._entries.look_again(edited, now)

@@ -118,7 +118,8 @@ class Entries:
     def write(self, pipe: Pipeline, spec: JobSpec, next_at: datetime | None) -> None:
         """Enters one job and when it is next due; the caller executes the pipeline."""
         self.rewrite(pipe, spec)
-        self.reschedule_all(pipe, {spec.name: next_at})
+        pipe.zadd(self._schedule, {self.key(spec.name): score_of(next_at)})
+        pipe.hset(self._keys.job(spec.name), "next", ms_of(next_at) if next_at else "")
 
     def rewrite(self, pipe: Pipeline, spec: JobSpec) -> None:
         """Enters one job whose times have not changed."""
@@ -144,13 +145,10 @@ class Entries:
                         pipe.hset(self.key(name), "definition", text)
                 pipe.execute()
 
-    def reschedule_all(self, pipe: Pipeline, next_at: Mapping[str, datetime | None]) -> None:
-        # RedBeat ignores scores below zero: an entry that is never due again.
-        scores = {self.key(job): at.timestamp() if at else -1 for job, at in next_at.items()}
-        if scores:
-            pipe.zadd(self._schedule, scores)
-        for job, at in next_at.items():
-            pipe.hset(self._keys.job(job), "next", ms_of(at) if at else "")
+    def reschedule(self, ledger: Ledger, next_at: Mapping[str, datetime | None]) -> None:
+        """Writes when jobs are next due, of which there may be thousands."""
+        facts = ((job, self.key(job), score_of(at), at) for job, at in next_at.items())
+        ledger.reschedule(self._schedule, list(facts))
 
     def remove(self, pipe: Pipeline, job: str) -> None:
         pipe.zrem(self._schedule, self.key(job))
@@ -314,6 +312,11 @@ class Entries:
                 for key, (text, mark) in zip(keys, found, strict=True)
                 if (spec := read_job(text) if text else None) or not text
             ]
+
+
+def score_of(at: datetime | None) -> float:
+    """RedBeat ignores scores below zero: an entry that is never due again."""
+    return at.timestamp() if at else -1
 
 
 def definition_text(spec: JobSpec, entry: str = "") -> str:

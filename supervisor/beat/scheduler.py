@@ -420,9 +420,7 @@ class SupervisedScheduler(RedBeatScheduler):  # type: ignore[misc]
         specs = self._ledger.scheduled()
         ahead = self._ledger.ahead(specs)
         next_at = {name: schedule_of(specs[name]).next_after(look.at) for name in ahead}
-        with self._ledger.client.pipeline(transaction=False) as pipe:
-            self._entries.reschedule_all(pipe, next_at)
-            pipe.execute()
+        self._entries.reschedule(self._ledger, next_at)
         self._ledger.rewind(look.set_back, since, ahead)
 
     def _rescue(self) -> None:

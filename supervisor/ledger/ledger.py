@@ -92,6 +92,9 @@ RUNS_PER_RESCUE = 100
 #: Runs that one call records as sent, likewise.
 RUNS_PER_SENT = 500
 
+#: Jobs of which one call writes when they are next due, likewise.
+JOBS_PER_RESCHEDULE = 200
+
 #: Runs whose times one call sets back, likewise.
 RUNS_PER_REWIND = 100
 
@@ -554,6 +557,21 @@ class Ledger(Readings):
         """The broker took the messages of these runs, each for its queue."""
         for some in chunks(list(queues.items()), RUNS_PER_SENT):
             self._functions("sent", *chain.from_iterable(some))
+
+    def reschedule(
+        self, schedule: str, jobs: Sequence[tuple[str, str, float, datetime | None]]
+    ) -> None:
+        """Writes when these jobs are next due, whose ticks before that have been dealt with.
+
+        schedule: the key of RedBeat's sorted set. jobs: for each its name, the key of its entry,
+        the score of that, and when it is next due.
+        """
+        facts = ((name, key, repr(score), ms_of(at) if at else "") for name, key, score, at in jobs)
+        calls = [
+            Call(tuple(chain.from_iterable(some)), (schedule,))
+            for some in chunks(list(facts), JOBS_PER_RESCHEDULE)
+        ]
+        self._functions.many("next", calls)
 
     def register(self, spec: GuardedTaskSpec) -> None:
         """The ledger knows a job that code guards, and counts its runs, from then on."""

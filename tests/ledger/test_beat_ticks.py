@@ -7,7 +7,6 @@ from collections.abc import Iterator, Mapping
 from contextlib import closing
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Any
 
 import pytest
 from celery import Celery
@@ -198,9 +197,9 @@ class Overtaken(Entries):
         wanted_jobs = {wanted.name: wanted}
         self._apply = lambda: load(ledger, own, wanted_jobs, "second", ledger.now())
 
-    def reschedule_all(self, pipe: Any, next_at: Mapping[str, datetime | None]) -> None:
+    def reschedule(self, ledger: Ledger, next_at: Mapping[str, datetime | None]) -> None:
         self._apply()
-        super().reschedule_all(pipe, next_at)
+        super().reschedule(ledger, next_at)
 
 
 def test_what_is_applied_while_beat_emits_is_in_force(app: Celery, ledger: Ledger) -> None:
