@@ -62,18 +62,6 @@ print(json.dumps(calls))"""
     assert (waits, skipped) == ("waiting", "skipped")
 
 
-def test_the_same_run_is_started_once(team: Project) -> None:
-    runs = team.code(
-        START
-        + """
-steps = [("team_steps.note", 1)]
-print(json.dumps([start(steps, run_id="note@order-17") for _ in range(2)]))"""
-    )
-    assert runs == ["note@order-17"] * 2
-    team.run_when("note@order-17", "succeeded")
-    assert team.ledger.job("note").counters["started"] == 1
-
-
 def test_what_cannot_be_started_is_refused_at_once(team: Project) -> None:
     told = team.code(
         START

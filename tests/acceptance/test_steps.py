@@ -165,11 +165,6 @@ def test_many_runs_at_once_end_and_none_starts_a_stage_early(workers: Workers) -
     assert starts == {"start": 6 * RUNS, "end": 6 * RUNS}
 
 
-def test_a_failed_item_fails_its_batch(workers: Workers) -> None:
-    [run] = ended(workers, trigger(workers, "words", files=["good", "bad"]))
-    assert run.reason == "step words failed: item 1 failed: ValueError: a bad file"
-
-
 def test_what_is_no_list_cannot_be_fanned_out(workers: Workers) -> None:
     [run] = ended(workers, trigger(workers, "words", files="docs"))
     assert run.reason == "step words failed: 'files' is no list"
