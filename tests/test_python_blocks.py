@@ -16,6 +16,7 @@ import pytest
 from supervisor.ledger.ledger import Ledger
 from tests.ledger.jobs import job
 from tests.test_code_blocks import BLOCKS, Block
+from tests.waiting import patience
 
 #: What pages take for granted.
 BEFORE = """\
@@ -301,7 +302,7 @@ def test_the_python_of_a_page_does_what_the_page_says(
         env={**os.environ, "SUPERVISOR_REDIS_URL": redis_url},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=patience(120),
         check=False,
     )
     assert done.returncode == 0, done.stderr

@@ -207,10 +207,11 @@ FORBIDDEN = (
 
 
 @pytest.mark.parametrize("user", USERS)
-@pytest.mark.parametrize("command", FORBIDDEN)
-def test_no_user_may_do_more_than_is_needed(guarded: Guarded, user: str, command: str) -> None:
-    with pytest.raises(redis.exceptions.NoPermissionError):
-        guarded.client(user).execute_command(*command.split())
+def test_no_user_may_do_more_than_is_needed(guarded: Guarded, user: str) -> None:
+    client = guarded.client(user)
+    for command in FORBIDDEN:
+        with pytest.raises(redis.exceptions.NoPermissionError):
+            client.execute_command(*command.split())
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ RUNS = (
     *("pausing", "comebacks", "edits_of_jobs", "revocations"),
 )
 STEPS = ["stages"]
-REST = ["reports", "audit", "beat_ticks", "model"]
+REST = ["reports", "audit", "beat_ticks", "after", "notices", "short_records", "model"]
 HEARTBEAT = (
     *("tests/unit/guard/test_lease.py", "tests/ledger/test_comebacks.py"),
     "tests/ledger/test_heartbeat.py",
@@ -39,7 +39,7 @@ JUDGES = {
     "*/stages.lua": ledger_tests(*STEPS, *RUNS, *REST),
     "*/expand.lua": ledger_tests(*STEPS, *RUNS, *REST),
     "*/fill.lua": ledger_tests(*STEPS, *RUNS, *REST),
-    "*/load.lua": ledger_tests("loading", "beginning_to_lead", *RUNS, *REST),
+    "*/load.lua": ledger_tests("loading", "record", "beginning_to_lead", *RUNS, *REST),
     "*/audit.lua": ledger_tests("audit", *RUNS, *REST),
     "*/figures.lua": ledger_tests("metrics", *RUNS),
     "*/open_runs.lua": ledger_tests("metrics"),

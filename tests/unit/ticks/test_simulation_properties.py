@@ -60,11 +60,55 @@ slots = st.none() | st.integers(1, 3)
 
 
 @given(worlds(), slots)
-def test_every_tick_is_accounted_for(jobs: list[SimulatedJob], slots: int | None) -> None:
-    for job in Tally.of(simulate(jobs, END, slots), NOON, END).jobs.values():
+def test_every_world_keeps_what_the_policies_promise(
+    jobs: list[SimulatedJob], slots: int | None
+) -> None:
+    transitions = list(simulate(jobs, END, slots))
+    tally = Tally.of(transitions, NOON, END)
+    every_tick_is_accounted_for(tally)
+    never_more_work_on_a_queue_than_it_has_slots(tally, slots)
+    never_more_runs_of_a_key_than_may(transitions)
+    who_waits_first_has_its_turn_first(transitions)
+    times = [transition.at for transition in transitions]
+    assert times == sorted(times), "time does not go back"
+    assert all(NOON <= moment < END for moment in times)
+
+
+def every_tick_is_accounted_for(tally: Tally) -> None:
+    for job in tally.jobs.values():
         ended_unstarted = job.excluded + job.skipped.total() + job.unstarted.total()
         assert job.ticks == job.started + ended_unstarted + job.waiting + job.queued
         assert job.started == job.finished.total() + job.running
+
+
+def never_more_work_on_a_queue_than_it_has_slots(tally: Tally, slots: int | None) -> None:
+    for name, queue in tally.queues.items():
+        most = 1 if name.startswith("serial.") else slots
+        assert most is None or queue.most_busy <= most
+
+
+def never_more_runs_of_a_key_than_may(transitions: list[Transition]) -> None:
+    holders: dict[str, set[SimulatedRun]] = defaultdict(set)
+    for transition in transitions:
+        run, held = transition.run, holders[transition.run.job.lock]
+        if transition.state in (RunState.QUEUED, RunState.RUNNING):
+            if run not in held and run.job.spec.most_running is not None:
+                assert len(held) < run.job.spec.most_running
+            held.add(run)
+        else:
+            held.discard(run)
+
+
+def who_waits_first_has_its_turn_first(transitions: list[Transition]) -> None:
+    lines: dict[str, list[SimulatedRun]] = defaultdict(list)
+    for transition in transitions:
+        line = lines[transition.run.job.lock]
+        if transition.state is RunState.WAITING and transition.reason == "":
+            line.append(transition.run)
+        elif transition.run in line:
+            if transition.state is RunState.QUEUED:
+                assert line[0] is transition.run
+            line.remove(transition.run)
 
 
 @given(worlds())
@@ -76,42 +120,6 @@ def test_with_workers_enough_a_tick_is_started_skipped_excluded_or_waiting(
     for tally in Tally.of(simulate(jobs, END), NOON, END).jobs.values():
         ended_unstarted = tally.skipped.total() + tally.excluded
         assert tally.ticks == tally.started + ended_unstarted + tally.waiting
-
-
-@given(worlds(), slots)
-def test_never_more_runs_of_a_key_than_may(jobs: list[SimulatedJob], slots: int | None) -> None:
-    holders: dict[str, set[SimulatedRun]] = defaultdict(set)
-    for transition in simulate(jobs, END, slots):
-        run, held = transition.run, holders[transition.run.job.lock]
-        if transition.state in (RunState.QUEUED, RunState.RUNNING):
-            if run not in held and run.job.spec.most_running is not None:
-                assert len(held) < run.job.spec.most_running
-            held.add(run)
-        else:
-            held.discard(run)
-
-
-@given(worlds(), slots)
-def test_never_more_runs_at_work_on_a_queue_than_it_has_slots(
-    jobs: list[SimulatedJob], slots: int | None
-) -> None:
-    tally = Tally.of(simulate(jobs, END, slots), NOON, END)
-    for name, queue in tally.queues.items():
-        most = 1 if name.startswith("serial.") else slots
-        assert most is None or queue.most_busy <= most
-
-
-@given(worlds(), slots)
-def test_who_waits_first_has_its_turn_first(jobs: list[SimulatedJob], slots: int | None) -> None:
-    lines: dict[str, list[SimulatedRun]] = defaultdict(list)
-    for transition in simulate(jobs, END, slots):
-        line = lines[transition.run.job.lock]
-        if transition.state is RunState.WAITING and transition.reason == "":
-            line.append(transition.run)
-        elif transition.run in line:
-            if transition.state is RunState.QUEUED:
-                assert line[0] is transition.run
-            line.remove(transition.run)
 
 
 @given(simulated_job("a"))
@@ -134,10 +142,3 @@ def test_a_job_that_replaces_ends_the_run_before(job: SimulatedJob) -> None:
 
 def is_followed(end: Transition) -> bool:
     return end.run.started_at is not None and end.run.started_at < end.at
-
-
-@given(worlds(), slots)
-def test_time_does_not_go_back(jobs: list[SimulatedJob], slots: int | None) -> None:
-    times = [transition.at for transition in simulate(jobs, END, slots)]
-    assert times == sorted(times)
-    assert all(NOON <= moment < END for moment in times)
