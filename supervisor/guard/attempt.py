@@ -215,6 +215,8 @@ class Attempt:
         try:
             self.phase = Phase.RUNNING
             try:
+                if error := self._to_be_raised():  # it was to end before it got here
+                    raise error
                 yield
             finally:
                 self.leave()
@@ -242,8 +244,12 @@ class Attempt:
             self.log(line, is_captured=True)
 
     def leave(self) -> None:
-        """The job's code has ended, or never will begin."""
-        if self.phase is Phase.LEFT:  # what it recorded of its end is to stay
+        """The job's code has ended, or never will begin.
+
+        Called again, it leaves the end alone that was recorded meanwhile. After a refusal it only
+        clears the entry in the child table.
+        """
+        if self.phase is Phase.LEFT:
             return
         if self.phase < Phase.LEFT:
             self.phase, self.ended_at = Phase.LEFT, clock()

@@ -53,6 +53,9 @@ log = get_logger("supervisor.heartbeat")
 INTERVAL = timedelta(seconds=5)
 SHORTEST_SECONDS = 0.1
 
+#: The log events of what became of a dead child's run.
+DEATHS = {Ending.RESCUED: "run rescued", Ending.ENDED: "run ended"}
+
 #: What a call may raise: no server, a server that refuses it, a ledger of another version.
 FAULTS = (RedisError, WrongSchema)
 
@@ -301,8 +304,9 @@ class Heartbeat(threading.Thread):
         recorded = child_table.end_of(lease.pid, lease.token)
         if recorded is None:
             finished = self._ledger.report_dead(lease.run_id, lease.token, reason)
-            event = "run rescued" if finished.ending is Ending.RESCUED else "run ended"
-            log.warning(event, job=lease.work.job, run=lease.run_id, reason=reason)
+            if finished.ending in DEATHS:  # not what the child reported before it died
+                event = DEATHS[finished.ending]
+                log.warning(event, job=lease.work.job, run=lease.run_id, reason=reason)
             return finished
         outcome, ended_at = recorded
         note = "" if outcome is RunState.SUCCEEDED else f"{reason} before it could say why"

@@ -67,7 +67,10 @@ Body = Callable[..., Any]
 
 
 class NotBegun(Ignore):
-    """The ledger may have granted the lease, and did not say so in time: no body starts."""
+    """No reply to `begin` arrived, and the body does not start.
+
+    The ledger may have granted the lease: the main process undoes that (request.py, `on_failure`).
+    """
 
 
 log = get_logger("supervisor.tasks")
@@ -274,12 +277,13 @@ def report_end(task: Any = None, retval: Any = None, state: str | None = None, *
     attempt = current_attempt()
     if attempt is None or task.request.id != attempt.run_id:
         return
-    attempt.leave()
     try:
         try:
+            attempt.leave()
             report(attempt, task, retval, state)
         except SoftTimeLimitExceeded:
             # It is for the job's code, which is over; reported twice, an end changes nothing.
+            attempt.leave()
             report(attempt, task, retval, state)
     except Exception as error:
         # Celery would swallow it, and a run without an end would keep its lock.

@@ -12,8 +12,10 @@ from typing import Any
 
 import pytest
 
+from supervisor.errors import RunCancelled
 from supervisor.guard import child_table
-from supervisor.guard.attempt import Attempt, Guard
+from supervisor.guard.attempt import Attempt, Guard, Phase
+from supervisor.guard.progress import Reporter
 from supervisor.job.run import RunState
 from supervisor.ledger.functions import ATTEMPTS_KEPT
 from supervisor.ledger.ledger import Ledger
@@ -236,6 +238,17 @@ def test_a_second_message_that_its_own_process_drops_is_counted(
     assert refused is not None
     assert refused.refusal is Refusal.DUPLICATE
     assert ledger.job(spec.name).counters["duplicates"] == 1
+
+
+def test_a_run_that_was_to_end_before_its_body_does_not_start_it(ledger: Ledger) -> None:
+    spec = admitted(ledger, 0)
+    attempt = Attempt(Guard(ledger, lambda _: None, "worker"), delivery(run_id(spec, 0)))
+    assert attempt.begin() is None
+    attempt.raise_in_code(child_table.CANCELLED)  # the lease is there, the body is not yet
+    with pytest.raises(RunCancelled), attempt.running(Reporter(lambda: ledger.reports), None):
+        pytest.fail("the body began")
+    assert attempt.phase is Phase.LEFT
+    attempt.end(RunState.CANCELLED)
 
 
 # The recipe of docs/guarded-tasks.md: a store refuses the write of a run that lost its lease

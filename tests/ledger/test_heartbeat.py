@@ -8,6 +8,7 @@ import subprocess
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -30,6 +31,7 @@ from supervisor.settings import Settings
 from supervisor.times import clock, to_ms
 from tests.ledger.jobs import admitted, begin, delivery, job, lock_is_free, run_id, ticks, try_often
 from tests.ledger.test_rescue import lost
+from tests.logged import capture_logs
 from tests.proxy import proxy_to
 from tests.waiting import patience, status_of, wait_until
 
@@ -89,6 +91,22 @@ def test_a_dead_child_gives_its_lock_to_the_next_run_at_once(
     wait_until(lambda: published)
     assert published == [run_id(spec, 1)]
     assert ledger.run(run_id(spec, 0)).reason == f"worker process {child.pid} died"
+
+
+def test_of_a_child_that_died_after_its_report_nothing_is_logged(
+    ledger: Ledger, heartbeat: Heartbeat, child: subprocess.Popen[bytes]
+) -> None:
+    """As one that ends after each task (worker_max_tasks_per_child), and whose run is retried."""
+    spec = job(ledger)
+    ledger.admit(ticks(spec, 0))
+    begin(ledger, run_id(spec, 0))
+    lease = held(spec, child.pid)
+    heartbeat.watch(lease)
+    ledger.retry(run_id(spec, 0), "token", timedelta(minutes=1), "ValueError: no")
+    with capture_logs() as logged:
+        child.kill()
+        wait_until(lambda: lease.state is State.DEAD and not heartbeat._leases)
+    assert [line["event"] for line in logged] == []
 
 
 def test_an_overlap_is_measured_though_no_renewal_had_told_of_the_begin(
