@@ -15,7 +15,7 @@ Next: ledger/admit.lua, which gives the runs their places.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -124,6 +124,7 @@ class Emitter:
         self._leadership = leadership
         self._as_admitted = as_admitted
         self._refused: dict[str, str | None] = {}
+        self._undecided: dict[str, str] = {}
 
     def emit(self, now: datetime) -> Emitted:
         """Admits the ticks of the entries that are due.
@@ -145,7 +146,8 @@ class Emitter:
                 if ticks >= TICKS_AT_MOST:
                     emitted.is_all = False
                     break
-                emissions = emissions_of(entries, now, self._as_admitted)
+                emissions, errors = emissions_of(entries, now, self._as_admitted)
+                self._note_undecided(emissions, errors)
                 self._pass_over(emissions)
                 for tick in (tick for each in emissions for tick in each.ticks):
                     filled = self._publisher.prebuilt.filled(tick)
@@ -171,6 +173,18 @@ class Emitter:
             if self._refused.get(job, "") != reason:
                 log.error("tick not admitted", job=job, error=reason)
         self._refused = refused
+
+    def _note_undecided(
+        self, emissions: Iterable[Emission], errors: Mapping[str, Exception]
+    ) -> None:
+        """A tick that cannot be decided is due again with each turn; logged when that changes."""
+        if self._undecided:
+            for each in emissions:
+                self._undecided.pop(each.spec.name, None)
+        for job, error in errors.items():
+            if self._undecided.get(job) != repr(error):
+                log.error("tick not decided", job=job, exc_info=error)
+            self._undecided[job] = repr(error)
 
     def _pass_over(self, emissions: Sequence[Emission]) -> None:
         passed = [over for each in emissions for over in each.passed]
@@ -205,9 +219,9 @@ def emissions_of(
     entries: Sequence[DueEntry],
     now: datetime,
     as_admitted: Callable[[JobSpec], JobSpec] = lambda spec: spec,
-) -> list[Emission]:
-    """What is due for the jobs among the entries."""
-    found = []
+) -> tuple[list[Emission], dict[str, Exception]]:
+    """What is due for the jobs among the entries; and why, by job, where that cannot be decided."""
+    found, errors = [], {}
     for entry in entries:
         if entry.spec is None:
             continue
@@ -215,9 +229,9 @@ def emissions_of(
         try:
             spec = as_admitted(entry.spec)
             found.append(emission(spec, schedule_of(spec), watermark, now, pause))
-        except Exception:  # a job that cannot be decided on keeps no other from its ticks
-            log.exception("tick not decided", job=entry.spec.name)
-    return found
+        except Exception as error:  # noqa: BLE001 - keeps no other job from its ticks
+            errors[entry.spec.name] = error
+    return found, errors
 
 
 def note_rescue(rescue: Rescue) -> None:

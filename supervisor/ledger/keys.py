@@ -49,7 +49,8 @@ class Keys:
     lock = Named("lock:{%s}")
     # HASH    holder:<slot> (run id), fence (last fencing token), skips:<job> (runs of the job that
     #         were skipped under this lock since one began), slots (how many were taken by runs
-    #         without a bound), given_up (ms at which an attempt last was, that may report yet);
+    #         without a bound), given_up (ms at which an attempt last was, that may report yet),
+    #         failed_at (ms at which rescue last failed to promote a run that waits for the lock);
     #         expires HISTORY_TTL after use
     lock_state = Named("lock:{%s}:state")
     # ZSET    run id -> order of arrival, negative for those that replace the holder; runs that wait

@@ -5,12 +5,15 @@
 -- ARGV  how many runs of each kind to look at, token of the leading beat (or '')
 -- gives {kind, run id, job, kind, run id, job, ...}; kind: what settle_silent() says (attempts.lua), or
 --       due requeued skipped waiting promoted, or failed: the run's record is broken, and is looked at
---       again a minute later; nothing when this beat does not lead
+--       again a minute later, as is the lock that it waits for; nothing when this beat does not lead
 
 local limit, leader = tonumber(ARGV[1]), ARGV[2]
+local PUT_OFF = 60000
 local events = {}
 local function event(kind, id)
-  if kind and id then append(events, { kind, id, hget(K.run(id), 'job') or '' }) end
+  if not kind or not id then return end
+  local is_hash, job = pcall(hget, K.run(id), 'job')
+  append(events, { kind, id, is_hash and job or '' })
 end
 
 if leader ~= '' and redis.call('GET', KEYS[1]) ~= leader then return events end
@@ -20,7 +23,7 @@ server_since()  -- a change is noticed within one turn of beat
 local function for_each_due(index, bring_forward)
   for _, id in ipairs(redis.call('ZRANGEBYSCORE', index, '-inf', now, 'LIMIT', 0, limit)) do
     if not pcall(bring_forward, id) then
-      redis.call('ZADD', index, now + 60000, id)
+      redis.call('ZADD', index, now + PUT_OFF, id)
       event('failed', id)
     end
   end
@@ -52,6 +55,8 @@ end)
 for_each_due(K.pauses, function(job) end_pause(job, redis.call('ZSCORE', K.pauses, job)) end)
 
 local function promote_next(lock)
+  local failed_at = tonumber(hget(K.lock_state(lock), 'failed_at') or 0)
+  if math.abs(now - failed_at) < PUT_OFF then return end  -- also if the clock was set back since
   if string.sub(lock, 1, #SERIAL_LOCK) == SERIAL_LOCK then
     event('promoted', promote_parked(lock, now))
   else
@@ -60,6 +65,10 @@ local function promote_next(lock)
 end
 
 for _, lock in ipairs(redis.call('SRANDMEMBER', K.contended, limit)) do
-  if not pcall(promote_next, lock) then event('failed', redis.call('ZRANGE', K.waiting(lock), 0, 0)[1]) end
+  if not pcall(promote_next, lock) then
+    redis.pcall('HSET', K.lock_state(lock), 'failed_at', now)
+    redis.call('PEXPIRE', K.lock_state(lock), HISTORY_TTL, 'NX')
+    event('failed', redis.call('ZRANGE', K.waiting(lock), 0, 0)[1])
+  end
 end
 return append(events, settled)

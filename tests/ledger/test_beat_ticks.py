@@ -116,6 +116,31 @@ def test_a_tick_that_the_server_refuses_is_logged_when_that_changes(
     assert refused == [spec.name] * 2
 
 
+def test_a_tick_that_cannot_be_decided_is_logged_when_that_changes(
+    app: Celery, ledger: Ledger, entries: Entries
+) -> None:
+    spec, leader = JobSpec(name="broken", task="t", every="1m"), ledger.leader(*REDBEAT)
+    assert leader.look().leads
+    start = ledger.now()
+    load(ledger, entries, {spec.name: spec}, "digest", start)
+    faults: list[str | None] = ["no zone", "no zone", "no rule", None, "no rule"]
+
+    def as_admitted(spec: JobSpec) -> JobSpec:
+        if fault := faults.pop(0):
+            raise ValueError(fault)
+        return spec
+
+    publisher = Publisher(app, ledger)
+    beat = Emitter(ledger, entries, publisher, leader.leadership, as_admitted)
+    with capture_logs() as logs:
+        for minute in (1, 1, 1, 1, 2):
+            beat.emit(start + timedelta(minutes=minute))
+    failed = [line for line in logs if line["event"] == "tick not decided"]
+    assert [str(line["exc_info"]) for line in failed] == ["no zone", "no rule", "no rule"]
+    assert {line["job"] for line in failed} == {spec.name}
+    assert states(ledger, spec) == ["queued"]
+
+
 def test_a_tick_with_all_jobs_there_can_be_is_the_only_one(
     app: Celery, ledger: Ledger, entries: Entries, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -109,16 +109,28 @@ def test_a_broken_record_does_not_keep_others_from_their_turn(ledger: Ledger, ru
     ledger.client.hset(ledger.keys.run(run_id(broken, 1)), "rules", rules)
     kinds = {rescue.job: rescue.kind for rescue in ledger.rescue()}
     assert kinds == {"broken": "failed", "whole": "promoted"}
+    assert ledger.rescue() == (), "looked at again a minute later"
+    state = ledger.keys.lock_state(broken.lock)
+    assert ledger.client.pttl(state) > 0
+    ledger.client.hincrby(state, "failed_at", -60_000)
+    assert [rescue.kind for rescue in ledger.rescue()] == ["failed"]
 
 
-def test_a_broken_record_does_not_keep_others_from_being_rescued(ledger: Ledger) -> None:
+@pytest.mark.parametrize("is_hash", [True, False])
+def test_a_broken_record_does_not_keep_others_from_being_rescued(
+    ledger: Ledger, is_hash: bool
+) -> None:
     broken, whole = (job(ledger, name) for name in ("broken", "whole"))
     for spec in (broken, whole):
         at_work(ledger, spec, 0)
         lease_runs_out(ledger, spec, run_id(spec, 0))
-    ledger.client.hset(ledger.keys.run(run_id(broken, 0)), "rules", "{")
-    kinds = {rescue.job: rescue.kind for rescue in ledger.rescue()}
-    assert kinds == {"broken": "failed", "whole": "rescued"}
+    record = ledger.keys.run(run_id(broken, 0))
+    if is_hash:
+        ledger.client.hset(record, "rules", "{")
+    else:
+        ledger.client.set(record, "no hash")
+    kinds = {rescue.run_id: rescue.kind for rescue in ledger.rescue()}
+    assert kinds == {run_id(broken, 0): "failed", run_id(whole, 0): "rescued"}
     assert ledger.rescue() == ()
 
 

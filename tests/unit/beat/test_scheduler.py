@@ -52,8 +52,10 @@ def due(name: str, watermark: datetime) -> DueEntry:
 
 def test_a_job_that_cannot_be_decided_on_keeps_no_other_from_its_ticks() -> None:
     without_zone = NOW.replace(tzinfo=None)
-    found = emissions_of([due("broken", without_zone), due("sound", NOW.replace(second=0))], NOW)
+    entries = [due("broken", without_zone), due("sound", NOW.replace(second=0))]
+    found, errors = emissions_of(entries, NOW)
     assert [emission.spec.name for emission in found] == ["sound"]
+    assert [*errors] == ["broken"]
 
 
 # The watchdog ends a process that hangs, and no other
