@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import re
 import stat
 import tempfile
 import threading
@@ -33,7 +34,7 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-from supervisor.ledger.connection import RedisError
+from supervisor.ledger.connection import RedisError, may_pass
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.replies import Ending
 from supervisor.logs import get_logger
@@ -46,6 +47,9 @@ DIRECTORY_VARIABLE = "SUPERVISOR_LOCK_DIR"
 
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
+#: The directory may have other files.
+FILE_NAME = re.compile(r"[0-9a-f-]{36}\.[0-9a-f]{16}(-\d+|\.new)")
+
 LOOK_SECONDS = 1.0
 
 #: For how long a worker that is gone is reported again and again.
@@ -54,6 +58,9 @@ REPORTED_SECONDS = 10.0
 #: The files of living workers are never older than a little more than the first.
 TOUCHED_EACH = timedelta(minutes=1)
 OLD = timedelta(minutes=10)
+
+#: What is logged of a reported run. Of the other endings, another process has logged it.
+EVENTS = {Ending.ENDED: "run ended", Ending.RESCUED: "run rescued"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +119,8 @@ def new_file(found: Path) -> OwnFile:
 def remove_old(found: Path) -> None:
     """Files of the dead that all witnesses have had their time to see."""
     for path in found.iterdir():
+        if not FILE_NAME.fullmatch(path.name):
+            continue
         with suppress(OSError):
             if time.time() - path.stat().st_mtime > OLD.total_seconds():
                 with locked(path) as inode:
@@ -210,7 +219,10 @@ class Witness:
         self._gone_since: dict[str, float] = {}
 
     def look(self) -> None:
-        """Reports the runs of workers that are gone. Raises RedisError: then it is done again."""
+        """Reports the runs of workers that are gone. Raises RedisError: call it again later.
+
+        A run that Redis cannot process, such as one with a damaged record, is logged and skipped.
+        """
         gone = set(self._gone())
         self._report(gone)
         for process in gone:
@@ -237,9 +249,15 @@ class Witness:
         next_up: list[str] = []
         for run_id, token, worker in self._ledger.at_work_in(gone):
             reason = f"worker {worker} is gone"
-            finished = self._ledger.report_dead(run_id, token, reason)
-            event = "run rescued" if finished.ending is Ending.RESCUED else "run ended"
-            log.warning(event, run=run_id, reason=reason)
+            try:
+                finished = self._ledger.report_dead(run_id, token, reason)
+            except RedisError as error:
+                if may_pass(error):
+                    raise
+                log.error("dead worker not reported", run=run_id, error=str(error))
+                continue
+            if event := EVENTS.get(finished.ending):
+                log.warning(event, run=run_id, reason=reason)
             next_up += finished.next_up
         if next_up:
             self._publish(next_up)

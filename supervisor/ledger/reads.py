@@ -16,7 +16,7 @@ from supervisor.errors import UnknownJob, UnknownRun, UnreadableJob
 from supervisor.job.run import OPEN_STATES, Run, RunState
 from supervisor.job.spec import KEPT_AT_HAND, OWN, GuardedTaskSpec, JobSpec
 from supervisor.job.when import When
-from supervisor.ledger.connection import Client, Pipeline
+from supervisor.ledger.connection import Client, Pipeline, RedisError, may_pass
 from supervisor.ledger.functions import Call, Functions
 from supervisor.ledger.keys import Keys
 from supervisor.ledger.records import (
@@ -483,27 +483,42 @@ class Readings:
         return found
 
     def at_work_in(self, processes: Collection[str]) -> list[tuple[str, str, str]]:
-        """The running attempts that began with one of these proofs of life: run, token, worker."""
+        """The running attempts that began with one of these proofs of life: run, token, worker.
+
+        A run whose key is no record is passed over.
+        """
         leases = self.client.zrange(self.keys.leases, 0, -1) if processes else []
-        return [
-            (run_id, token, worker)
-            for run_id, (state, token, worker, proof) in self.read_fields(
-                leases, "state", "token", "worker", "process"
-            )
-            if state == RunState.RUNNING
-            and (proof or "").endswith(f" {token}")
-            and proof.removesuffix(f" {token}") in processes
-        ]
+        fields = ("state", "token", "worker", "process")
+        found: list[tuple[str, str, str]] = []
+        for run_id, reply in self.read_each(
+            leases, lambda pipe, run_id: pipe.hmget(self.keys.run(run_id), fields), is_strict=False
+        ):
+            if isinstance(reply, RedisError):
+                if may_pass(reply):
+                    raise reply
+                continue
+            state, token, worker, proof = reply
+            process, _, of = (proof or "").rpartition(" ")
+            if state == RunState.RUNNING and of == token and process in processes:
+                found.append((run_id, token, worker))
+        return found
 
     def read_each(
-        self, items: Iterable[T], ask: Callable[[Pipeline, T], object]
+        self,
+        items: Iterable[T],
+        ask: Callable[[Pipeline, T], object],
+        *,
+        is_strict: bool = True,
     ) -> Iterator[tuple[T, Any]]:
-        """Each item with the reply to what is asked for it; a round trip for CHUNK of them."""
+        """Each item with the reply to what is asked for it; a round trip for CHUNK of them.
+
+        is_strict: an error of one is raised. Else it is its reply.
+        """
         for chunk in chunks(list(items)):
             with self.client.pipeline(transaction=False) as pipe:
                 for item in chunk:
                     ask(pipe, item)
-                replies = pipe.execute()
+                replies = pipe.execute(raise_on_error=is_strict)
             yield from zip(chunk, replies, strict=True)
 
     def read_fields(self, run_ids: Iterable[str], *fields: str) -> Iterator[tuple[str, Any]]:

@@ -20,6 +20,7 @@ from supervisor.beat.entries import Entries
 from supervisor.beat.load import load
 from supervisor.beat.scheduler import SupervisedScheduler
 from supervisor.job.spec import JobSpec
+from supervisor.ledger.connection import ResponseError
 from supervisor.ledger.leader import Leader
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.replies import ms_of
@@ -73,6 +74,21 @@ def test_a_tick_with_nothing_to_do_is_one_call(
 
         # Loading, presence and the audit come first, and the latter two again in five seconds.
         wait_until(lambda: calls() == ["FCALL"])
+    app.close()
+
+
+def test_a_beat_whose_look_for_dead_workers_fails_emits_all_the_same(
+    ledger: Ledger, redis_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(*_: object) -> None:
+        raise ResponseError("WRONGTYPE of what only a witness reads")
+
+    monkeypatch.setattr(Ledger, "at_work_in", refused)
+    (tmp_path / "jobs.yaml").write_text("jobs: {often: {task: t, every: 1s}}\n")
+    app = supervise(Celery("witnessing", broker=redis_url), schedules=tmp_path)
+    with closing(SupervisedScheduler(app, lazy=True)) as beat, capture_logs() as logs:
+        wait_until(lambda: beat.tick() >= 0 and ledger.history("often"))
+    assert "witness failed" in [entry["event"] for entry in logs]
     app.close()
 
 

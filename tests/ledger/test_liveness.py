@@ -15,9 +15,10 @@ import pytest
 from supervisor.guard import liveness
 from supervisor.guard.liveness import Witness
 from supervisor.ledger.ledger import Ledger
-from supervisor.ledger.replies import LeaseState
+from supervisor.ledger.replies import Finished, LeaseState
 from tests.acceptance import warm
 from tests.ledger.jobs import admitted, renew, run_id
+from tests.logged import capture_logs
 from tests.waiting import wait_until
 
 WORKER = """
@@ -113,15 +114,75 @@ def test_a_run_whose_begin_was_still_on_its_way_is_reported_as_well(
     assert seen() == [worker.run]
 
 
+def damage_rules(ledger: Ledger, run: str) -> None:
+    ledger.client.hset(ledger.keys.run(run), "rules", "{")
+
+
+def damage_record(ledger: Ledger, run: str) -> None:
+    ledger.client.delete(ledger.keys.run(run))
+    ledger.client.set(ledger.keys.run(run), "no hash")
+
+
+@pytest.mark.parametrize(("damage", "logged"), [(damage_rules, 1), (damage_record, 0)])
+def test_a_damaged_run_keeps_no_other_from_being_reported(
+    damage: Callable[[Ledger, str], None],
+    logged: int,
+    hire: Hire,
+    seen: Callable[[], list[str]],
+    ledger: Ledger,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    worker = hire()
+    other = run_id(admitted(ledger, 0, name="other"), 0)
+    ledger.begin(other, "token", "vm:1", process=worker.proof)
+    damage(ledger, worker.run)
+    worker.kill()
+    with capture_logs() as logs:
+        assert seen() == [other]
+    errors = [entry["run"] for entry in logs if entry["event"] == "dead worker not reported"]
+    assert errors == [worker.run] * logged
+    monkeypatch.setattr(liveness, "REPORTED_SECONDS", 0)
+    with capture_logs() as logs:
+        assert (seen(), logs) == ([], [])
+
+
+def test_of_two_witnesses_only_the_one_that_ends_a_run_logs_it(
+    hire: Hire,
+    seen: Callable[[], list[str]],
+    ledger: Ledger,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    worker = hire()
+    worker.kill()
+    report_dead = ledger.report_dead
+
+    def second(*facts: str) -> Finished:
+        """As if another witness had read the leases at the same time, and were quicker."""
+        report_dead(*facts)
+        return report_dead(*facts)
+
+    with monkeypatch.context() as patch, capture_logs() as logs:
+        patch.setattr(ledger, "report_dead", second)
+        assert (seen(), logs) == ([], [])
+    ledger.begin(worker.run, "late", "vm:1", process=worker.proof)
+    with capture_logs() as logs:
+        seen()
+    assert [entry["event"] for entry in logs] == ["run rescued"]
+
+
 def test_old_files_of_the_dead_go_with_the_next_worker(
     hire: Hire, directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     dead, living = hire(), hire()
     dead.kill()
+    others = ["worker1.pid", f"{liveness.boot()}.log"]
+    for name in others:
+        (directory / name).touch()
+    (directory / f"{liveness.boot()}.0123456789abcdef.new").touch()
     monkeypatch.setattr(liveness, "OLD", timedelta(0))
     liveness.hold()
-    names = [path.name.split(".")[1] for path in directory.iterdir()]
-    assert sorted(names) == sorted([living.proof, liveness.own_process()])
+    names = [f"{liveness.boot()}.{proof}" for proof in (living.proof, liveness.own_process())]
+    assert sorted(path.name for path in directory.iterdir()) == sorted([*names, *others])
     liveness.let_go()
 
 
