@@ -5,23 +5,23 @@ The way of a tick goes on in ledger/finish.lua, where a run ends.
 1. One thread, its own connection, made after the worker has started. It lives in the main process
    because a call in the child that holds the interpreter's lock would starve it there.
 2. Every interval - a sixth of the shortest lease, at most `INTERVAL` - all leases are renewed in
-   one round trip. The client does not retry: a late renewal has to say that it is late.
-3. A child works for one run at a time: the next lease that it asks for takes the place of the last.
-   A child that dies is known at once: its pidfd becomes readable. Its run is reported lost (or
-   timed out, or cancelled, where that was recorded before) and the lock is free again; another
-   thread publishes the run whose turn it is. Where there are no pidfds, the next round finds out.
-   A child that had done its work, and could not report it, is reported with that. One that heard
-   nothing of its begin, and gave up before the body, says so to this process by how its delivery
-   ends: the begin is undone once the ledger answers.
-4. A renewal also says what is to end: a run that was cancelled or replaced, and one whose lease is
-   another's. So does the clock, for a lease that is no longer trusted (lease.py). Its child is
-   interrupted (child_table.py), and killed when it does not end within its grace.
-   A ledger that hangs must not delay that: no call begins that would, if it took as long as the
-   last one did, outlast the moment at which a child is to be interrupted or killed. Nor must one
-   that refuses: whatever comes of a call, the clock is asked, and no run holds up another.
-5. Into a server that has forgotten a run it is written again: the work and its lease go on.
-6. A server that has forgotten a run's end says that it goes on: a replica was promoted that had not
-   heard of it. Its lease is renewed no longer, and rescue deals with it as `on_crash` says.
+   one round trip. The client does not retry: a lease is trusted from when its renewal was sent.
+3. A child has one run at a time: the next lease that it asks for replaces the last. The death of a
+   child is noticed at once, because its pidfd becomes readable, or without pidfds in the next
+   round. Its run is reported as lost (or timed out or cancelled, if that was recorded before),
+   which frees the lock, and another thread publishes the run whose turn it is. If the child had
+   recorded how its work ended, and could not report it, that end is reported instead. A child that
+   gets no reply to `begin`, and gives up before the body, tells this process by how its delivery
+   ends; the begin is undone once the ledger answers.
+4. A renewal also says which runs are to end: those that were cancelled or replaced, and those whose
+   lease is now another attempt's. The clock says it of a lease that is no longer trusted
+   (lease.py). The child is interrupted (child_table.py), and killed if it does not end within its
+   grace. If the last call hung, no new call is made that could end later than the next moment at
+   which a child must be interrupted or killed. Interrupts and kills are decided by the clock after
+   every call, whether it succeeded or not, and no run holds up another.
+5. If the server has forgotten a run, the run is written again; its work and its lease go on.
+6. If the server says that a run goes on whose end was reported, a replica was promoted that had
+   not received the end. The lease is no longer renewed, and rescue acts by `on_crash`.
 """
 
 from __future__ import annotations
@@ -70,14 +70,14 @@ class Heartbeat(threading.Thread):
         self._children = Children()
         self._stopping = False
         self._hung_seconds = 0.0
-        self._next_beat = time.monotonic()
+        self._next_round_at = time.monotonic()
 
     def watch(self, lease: Lease) -> None:
         """From now on the lease is renewed, as long as its child lives and its task is active."""
         self._leases[lease.key] = lease
-        # The thread is left alone if it knows the child and is in time: waking it costs the main
-        # process as much as the rest of a short run.
-        soon_enough = self._next_beat <= time.monotonic() + lease.renewal_seconds
+        # The thread is not woken if it knows the child and will renew in time: waking it costs the
+        # main process as much as the rest of a short run.
+        soon_enough = self._next_round_at <= time.monotonic() + lease.renewal_seconds
         if lease.pid not in self._children or not soon_enough:
             self._children.wake()
 
@@ -112,31 +112,33 @@ class Heartbeat(threading.Thread):
         try:
             self._wait()
         finally:
-            if time.monotonic() >= self._next_beat:
-                self._beat()
+            if time.monotonic() >= self._next_round_at:
+                self._renewal_round()
             else:
-                self._next_beat = min(self._next_beat, time.monotonic() + self._interval())
+                soon = time.monotonic() + self._interval()
+                self._next_round_at = min(self._next_round_at, soon)
 
     def _wait(self) -> None:
-        """Until it is time for a beat, or a child has died, or is new."""
-        for pid in self._children.wait(self._next_beat - time.monotonic()):
+        """Waits until a round is due, a child has died, or there is a new child."""
+        for pid in self._children.wait(self._next_round_at - time.monotonic()):
             self._note_death(pid)
         for pid in self._children.open(lease.pid for lease in self._with_child()):
             self._note_death(pid)
 
-    def _beat(self) -> None:
+    def _renewal_round(self) -> None:
         try:
             if self._has_time_to_ask():
                 self._renew()
                 self._report_all()
         finally:
             self._enforce()
-            # A lease that is watched while this is computed without it wakes the thread again.
-            self._next_beat = math.inf
-            self._next_beat = time.monotonic() + self._interval()
+            # Set to infinity first: `watch` then wakes the thread for a lease that is added while
+            # the interval is computed.
+            self._next_round_at = math.inf
+            self._next_round_at = time.monotonic() + self._interval()
 
     def _interval(self) -> float:
-        # An end that is still to be reported is reported before rescue gives the run up.
+        # With the dead children's leases: their ends are reported before rescue gives the runs up.
         own = [lease.renewal_seconds for lease in list(self._leases.values())]
         deadlines = [lease.deadline - clock() for lease in self._with_child()]
         return max(SHORTEST_SECONDS, min([INTERVAL.total_seconds(), *own, *deadlines]))
@@ -169,7 +171,7 @@ class Heartbeat(threading.Thread):
                 self._note(lease, renewal, sent_at)
 
     def _note(self, lease: Lease, renewal: Renewal, sent_at: float) -> None:
-        if self._leases.get(lease.key) is not lease:  # its child is at another run by now
+        if self._leases.get(lease.key) is not lease:  # its child has another run by now
             return
         if renewal.state is LeaseState.UNKNOWN and lease.should_be_known:
             renewal = self._restored(lease)
@@ -194,7 +196,7 @@ class Heartbeat(threading.Thread):
                 log.error("lease not renewed", run=lease.run_id, error=renewal.detail)
             case LeaseState.NOT_BEGUN | LeaseState.UNKNOWN:
                 lease.trust_from(sent_at)
-                # The delivery was dropped: its child never begins the run.
+                # The delivery was dropped: its child will never begin the run.
                 if not lease.is_active():
                     self._forget(lease)
 
@@ -205,7 +207,7 @@ class Heartbeat(threading.Thread):
             return Renewal(LeaseState.FAILED, str(error))
 
     def _enforce(self) -> None:
-        """Interrupts and kills what the clock says is to end."""
+        """Interrupts and kills the children that must end by now."""
         for lease in self._with_child():
             is_trusted = clock() <= lease.trusted_until
             if not (is_trusted or lease.is_lost) and lease.has_surely_begun:
@@ -215,7 +217,7 @@ class Heartbeat(threading.Thread):
                 self._kill(lease)
 
     def _note_taken(self, lease: Lease, other: str | None) -> None:
-        """The ledger says that the lease is another's; `other`: the run that began meanwhile."""
+        """The ledger says that the lease is another attempt's. other: the run that has begun."""
         if other and not lease.overlapped_with:
             lease.overlapped_with = other
             log.error("runs overlapped", job=lease.work.job, run=lease.run_id, other=other)
@@ -224,7 +226,7 @@ class Heartbeat(threading.Thread):
             self._abort(lease, clock())
 
     def _abort(self, lease: Lease, since: float) -> None:
-        """The lease is lost since then; a job may go on without it (`on_lease_lost`)."""
+        """The lease has been lost since `since`; a job may go on without it (`on_lease_lost`)."""
         facts = {"job": lease.work.job, "run": lease.run_id}
         log.error("lease lost", **facts, aborts=lease.aborts_when_lost)
         if lease.aborts_when_lost:
@@ -232,7 +234,7 @@ class Heartbeat(threading.Thread):
             self._interrupt(lease, child_table.LEASE_LOST, kill_at)
 
     def _interrupt(self, lease: Lease, number: signal.Signals, kill_at: float) -> None:
-        """Signals the child, once; the earliest end of its graces counts."""
+        """Signals the child once. If it is interrupted twice, the earlier `kill_at` counts."""
         if lease.is_interrupted:
             lease.kill_at = None if lease.kill_at is None else min(lease.kill_at, kill_at)
             return
@@ -249,7 +251,7 @@ class Heartbeat(threading.Thread):
         lease.kill_at = kill_at
 
     def _kill(self, lease: Lease) -> None:
-        """A child that is past the job's code only has its end to report, and is left alone."""
+        """Kills the child, unless it has left the job's code and only reports its end."""
         if lease.is_active() and child_table.is_running(lease.pid, lease.token):
             event = "run killed" if lease.has_child else "run cannot be killed"
             log.error(event, job=lease.work.job, run=lease.run_id, pid=lease.pid)
@@ -258,7 +260,7 @@ class Heartbeat(threading.Thread):
         lease.kill_at = None
 
     def _note_death(self, pid: int) -> None:
-        """A child is gone; its run, if it worked for one, is reported."""
+        """A child is gone; its run, if it had one, is reported."""
         self._children.close(pid)
         lease = self._leases.get(pid)
         if lease is not None:
@@ -266,14 +268,17 @@ class Heartbeat(threading.Thread):
             self._report(lease)
 
     def _report_all(self) -> None:
-        """Those that could not be reported before; after the renewals, which cannot wait."""
+        """Reports what could not be reported before; after the renewals, which cannot wait."""
         dead = [lease for lease in list(self._leases.values()) if lease.state is State.DEAD]
         for lease in [*dead, *self._to_undo]:
             if not self._report(lease):
                 return
 
     def _report(self, lease: Lease) -> bool:
-        """Whether it is done with. Else it is tried again with the next beat, as all after it."""
+        """Returns False if the report has to be repeated in the next round.
+
+        The callers then stop, since the ledger is unavailable.
+        """
         if not self._has_time_to_ask():
             return False
         asked_at = clock()
@@ -285,7 +290,7 @@ class Heartbeat(threading.Thread):
             log.warning(event, run=lease.run_id, error=str(error))
             if not isinstance(error, RedisError) or may_pass(error):
                 return False
-            # Asked again, it would say the same. The lease runs out, and rescue sees to it.
+            # The server would refuse it again. The lease runs out, and rescue deals with the run.
             self._forget(lease)
             return True
         self._forget(lease)
@@ -294,7 +299,7 @@ class Heartbeat(threading.Thread):
         return True
 
     def _finish_for(self, lease: Lease) -> Finished:
-        """With the end that the child recorded, else as one that died while it worked."""
+        """Reports the end that the child recorded, or else that it died during its work."""
         if lease in self._to_undo:
             finished = self._ledger.undo_begin(lease.run_id, lease.token)
             if finished.ending is Ending.RESCUED:
@@ -325,8 +330,8 @@ class Heartbeat(threading.Thread):
 class Children:
     """A worker's children: which of them have died, and signals to them.
 
-    Each has a descriptor that becomes readable when it dies, where the system has pidfds. For one
-    thread, but for `wake`.
+    Where the system has pidfds, each child has a descriptor that becomes readable when it dies.
+    Only `wake` may be called from other threads than the heartbeat's.
     """
 
     def __init__(self) -> None:
@@ -343,11 +348,11 @@ class Children:
         child_table.send(number, pid, self._fds.get(pid))
 
     def wake(self) -> None:
-        """Ends the present `wait`, or the next."""
+        """Ends the current call of `wait`, or else the next one."""
         os.write(self._wake_writer, b"x")
 
     def wait(self, seconds: float) -> list[int]:
-        """The pids of children that have died, as soon as there are any, or it is woken."""
+        """Waits until children have died or `wake` is called; returns the pids of the dead."""
         died = []
         for key, _ in self._selector.select(max(0.0, seconds)):
             if key.fileobj == self._wake_reader:
@@ -357,7 +362,7 @@ class Children:
         return died
 
     def open(self, pids: Iterable[int]) -> list[int]:
-        """From now on these are waited for as well; gives those of them that are gone already."""
+        """From now on waits for these children as well. Returns those that are gone already."""
         gone: list[int] = []
         if not hasattr(os, "pidfd_open"):
             return gone
@@ -388,9 +393,8 @@ def process_exists(pid: int) -> bool:
 class PublishThread:
     """Publishes the runs whose turn came with the death of a child, beside the heartbeat.
 
-    A broker that hangs holds up this thread, and no lease. What is not published here in time is
-    published by beat: it lies in the outbox until the broker has it. The thread begins with the
-    first of them.
+    A broker that hangs holds up this thread, and no lease. What is not published here in time stays
+    in the outbox, from which beat publishes it. The thread is started for the first run.
     """
 
     def __init__(self, publish: Callable[[Sequence[str]], Any]) -> None:
@@ -410,7 +414,7 @@ class PublishThread:
     def _run(self) -> None:
         while True:
             until, run_ids = self._given.get()
-            if time.monotonic() > until:  # an earlier one was held up: beat has sent these
+            if time.monotonic() > until:  # an earlier call hung, and beat has sent these
                 continue
             try:
                 self._publish(run_ids)

@@ -2,22 +2,22 @@
 
 1. The child asks the ledger for the lease just before its task's body. The lease counts from the
    moment it was asked for, by this machine's own clock: no worker knows when the server gave it.
-2. The heartbeat renews it six times in its life. A renewal counts from when it was sent.
-3. It is trusted for two thirds of its life:
+2. The heartbeat renews it every sixth of `lease_ttl`. A renewal counts from when it was sent.
+3. It is trusted for two thirds of its time:
 
        trusted_until = asked_at + 2/3 * lease_ttl
 
-   With a grant that is older than that no body starts: it is asked for again (attempt.py).
-4. When trust ends, the work is interrupted. What has not ended after four fifths of the last third
-   is killed: it is gone before the lease is, and so before another attempt can begin.
+   No body starts with a grant older than that: the lease is asked for again (attempt.py).
+4. When trust ends, the work is interrupted. If it has not ended after four fifths of the last
+   third, it is killed, so it is gone before the lease is, and before another attempt can begin.
 
        asked_at             trusted_until                        asked_at + lease_ttl
           |--------------------|-------------------------|---------|
           | renewed every      | interrupted, and may    | killed  | another attempt
           | sixth of lease_ttl | end by itself           |         | may begin
 
-5. A lease that was renewed after all is held again, unless its work was interrupted meanwhile: that
-   goes on to its end.
+5. A lease that is renewed after all is held again, unless its work was interrupted meanwhile, which
+   is final.
 
 The states, and what moves a lease from one to another:
 
@@ -46,15 +46,15 @@ from supervisor.job.policies import OnLeaseLost
 from supervisor.ledger.requests import Begun, CallArguments, Work
 from supervisor.times import clock
 
-#: The part of its life for which a lease is trusted.
+#: For this part of its `lease_ttl` a lease is trusted.
 TRUSTED = 2 / 3
 
-#: The part of the rest in which interrupted work may end by itself.
+#: In this part of the rest, interrupted work may end by itself.
 GRACEFUL = 4 / 5
 
 RENEWALS_PER_TTL = 6
 
-#: Of a delivery that is active for longer than this, the lease was granted: else it would be over.
+#: A delivery that is active for longer than this was granted its lease: a refused one is over.
 SURELY_BEGUN_SECONDS = 2.0
 
 #: A task that has been over for longer than this has reported its end, or never will.
@@ -69,7 +69,7 @@ class State(Enum):
     UNHEARD = auto()
     """Trust ended before any renewal said that the run has begun."""
     LOST = auto()
-    """Trust ended, or ended once and the work was interrupted for it."""
+    """Trust has ended, or it had ended and the work was interrupted for it."""
     TAKEN = auto()
     """The ledger says that it is another attempt's."""
     DEAD = auto()
@@ -84,10 +84,10 @@ class Lease:
     """A lease that a child of this worker asks for.
 
     pid: the child's. is_active: whether the worker still waits for this delivery's task. asked:
-    gives what the run's caller gave it, for a ledger that forgot the run.
-    kill_at: when interrupted work is killed; None before, and once that has been seen to.
-    overlapped_with: the run that began while this one was running, as logged. over_since: when the
-    heartbeat first found that the task is no longer active. All times by `times.clock`.
+    returns what the run's caller gave it, for a ledger that has forgotten the run.
+    kill_at: when interrupted work is killed; None before the interrupt and after the kill.
+    overlapped_with: the run that began while this one was running, once that is logged. over_since:
+    when the heartbeat first found that the task is no longer active. All times by `times.clock`.
     """
 
     work: Work
@@ -116,12 +116,12 @@ class Lease:
 
     @property
     def key(self) -> Hashable:
-        """A child has one lease at a time; in the pools without children a process has many."""
+        """The pid of a child, which has one lease at a time; else the token."""
         return self.pid if self.has_child else self.token
 
     @property
     def has_child(self) -> bool:
-        """In the pools without children the process is this worker itself."""
+        """False in pools without children, where the process is this worker itself."""
         return self.pid != os.getpid()
 
     @property
@@ -134,7 +134,7 @@ class Lease:
 
     @property
     def abort_grace(self) -> timedelta:
-        """The time to end in after trust has ended and before the lease does."""
+        """How long interrupted work may take to end after trust has ended."""
         return min(self.stop_grace, self.ttl * (1 - TRUSTED) * GRACEFUL)
 
     @property
@@ -151,28 +151,28 @@ class Lease:
 
     @property
     def has_surely_begun(self) -> bool:
-        """Also when no renewal has said so yet, as with a server that hangs."""
+        """Also True if no renewal has said so yet, for example because the server hangs."""
         is_due = clock() - self.taken_at > SURELY_BEGUN_SECONDS
         return self.has_begun or (self.is_active() and self._may_be_running() and is_due)
 
     @property
     def begun(self) -> Begun:
-        """What a renewal says of it."""
-        # One that has reported its end is known of no more: its run may be at a later attempt.
+        """What a renewal tells the ledger about it."""
+        # Once the end is reported nothing is known: the run may be at a later attempt.
         if not self.has_begun or not self.is_active():
             return Begun.UNKNOWN
         return Begun.KNOWN if self._may_be_running() else Begun.OVER
 
     @property
     def should_be_known(self) -> bool:
-        """To the ledger: it is running, and not another's."""
+        """Whether the ledger should know the run: it is running, and its lease is not another's."""
         is_ending = self.is_lost and self.aborts_when_lost
         is_running = self.is_active() and self.has_surely_begun
         return is_running and not (is_ending or self.state is State.TAKEN)
 
     @property
     def deadline(self) -> float:
-        """When something is to be done about it, should no renewal succeed; infinite for never."""
+        """When the child must be interrupted or killed if no renewal succeeds; may be infinite."""
         if self.kill_at is not None:
             return self.kill_at
         return math.inf if self.is_lost or not self.has_surely_begun else self.trusted_until
@@ -192,7 +192,7 @@ class Lease:
         self.trusted_until = trusted_until(sent_at, self.ttl)
 
     def renewed(self, sent_at: float) -> None:
-        """By a call that was sent then, which also says that its run has begun."""
+        """A call that was sent at `sent_at` renewed it, and said that its run has begun."""
         self.trust_from(sent_at)
         if not (self.is_lost and self.is_interrupted):
             self.state = State.HELD
@@ -200,7 +200,7 @@ class Lease:
             self.state = State.LOST
 
     def distrust(self) -> None:
-        """Trust in it has ended."""
+        """Notes that trust has ended."""
         self.state = State.LOST if self.has_begun else State.UNHEARD
 
 

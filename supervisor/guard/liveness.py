@@ -4,17 +4,18 @@
    Its name ends in its inode: a copy, as a backup brings it back, proves nothing.
    Its children inherit the lock: it is free when the worker and all of its children are gone, and
    never before.
-2. A run that begins records the file's name as its `process`, with the token of the attempt: an
-   attempt of which this is not known proves nothing, whatever an earlier one of its run recorded.
-3. Workers when they start, and each second all workers and beats, try to lock the files of the
-   others. Whoever can lock one knows that nothing of that worker is left, and reports the runs of
-   its ledger that began under it as dead; for a while, since a begin may still be on its way.
-4. Nothing is concluded from anything else: a file that is not there, or that cannot be read, proves
-   nothing, and the lease decides. Nor does one of another machine, or of before a reboot, where
-   several machines share the directory: its name begins with the boot's id.
+2. A run that begins records the file's name as its `process`, with the token of the attempt. An
+   attempt whose own token is not recorded there proves nothing, whatever an earlier attempt did.
+3. A worker that starts, and every worker and beat once a second, tries to lock the files of the
+   others. The process that can lock one knows that nothing of that worker is left, and reports the
+   worker's running runs in its ledger as dead. It goes on doing so for a while, because a call to
+   `begin` may still be on its way.
+4. Nothing is concluded from anything else. A file that is missing or cannot be read proves nothing,
+   and the lease decides. The same holds for a file of another machine that shares the directory,
+   or from before a reboot: the names of files begin with the boot's id.
 
-Containers have this proof of each other where they share the directory, and a container that is
-restarted where the directory outlives it.
+Containers have this proof of each other if they share the directory. A restarted container has it
+of the one before if the directory outlives it.
 """
 
 from __future__ import annotations
@@ -52,10 +53,10 @@ FILE_NAME = re.compile(r"[0-9a-f-]{36}\.[0-9a-f]{16}(-\d+|\.new)")
 
 LOOK_SECONDS = 1.0
 
-#: For how long a worker that is gone is reported again and again.
+#: For how long a worker that is gone is reported.
 REPORTED_SECONDS = 10.0
 
-#: The files of living workers are never older than a little more than the first.
+#: A living worker touches its file every TOUCHED_EACH; a file older than OLD belongs to a dead one.
 TOUCHED_EACH = timedelta(minutes=1)
 OLD = timedelta(minutes=10)
 
@@ -70,19 +71,19 @@ class OwnFile:
     fd: int
 
     def is_open(self) -> bool:
-        """Whether code of the app has left it open in this process."""
+        """Whether this process still has it open: code of the app may have closed it."""
         try:
             return self.process.endswith(f"-{os.fstat(self.fd).st_ino}")
         except OSError:
             return False
 
 
-#: Of this worker, as its children have it too.
+#: This worker's lock file; its children inherit the descriptor.
 _own: OwnFile | None = None
 
 
 def own_process() -> str:
-    """What the runs of this worker record; empty where there is no proof of life."""
+    """What runs of this worker record as their `process`; empty without a proof of life."""
     return _own.process if _own and _own.is_open() else ""
 
 
@@ -101,7 +102,7 @@ def hold() -> None:
 
 
 def new_file(found: Path) -> OwnFile:
-    """Locked, and with its inode in its name: a copy of it is not this worker's."""
+    """Makes a locked file with its inode in its name, so that a copy of it proves nothing."""
     new = found / f"{boot()}.{uuid4().hex[:16]}.new"
     fd = os.open(new, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_NOFOLLOW, 0o600)
     try:
@@ -117,7 +118,7 @@ def new_file(found: Path) -> OwnFile:
 
 
 def remove_old(found: Path) -> None:
-    """Files of the dead that all witnesses have had their time to see."""
+    """Removes the files of workers that died long enough ago for every witness to have noticed."""
     for path in found.iterdir():
         if not FILE_NAME.fullmatch(path.name):
             continue
@@ -129,21 +130,24 @@ def remove_old(found: Path) -> None:
 
 
 def let_go() -> None:
-    """Of a worker that stops by itself; what its children are still at, the lease decides."""
+    """Removes this worker's file as it stops.
+
+    Runs that its children still have are then settled by their leases.
+    """
     global _own
     own, _own = _own, None
     if own is None:
         return
     with suppress(OSError):
         own.path.unlink()
-    if own.is_open():  # else its number may be another file's by now
+    if own.is_open():  # else the descriptor's number may be another file's by now
         os.close(own.fd)
 
 
 def check_own_file() -> None:
-    """Notes that this worker is still there.
+    """Touches this worker's file, to show that the worker is still there.
 
-    Takes the file away if code of the app has closed it in this process: it proves nothing then.
+    Removes the file if code of the app has closed it in this process, since it then proves nothing.
     """
     own = _own
     if own is None:
@@ -159,7 +163,7 @@ def check_own_file() -> None:
 
 
 def directory() -> Path | None:
-    """The directory of locks, made if need be. None where it, or this machine, proves nothing."""
+    """The directory of locks, made if it is missing. None if there can be no proof of life."""
     named = os.environ.get(DIRECTORY_VARIABLE)
     if named == "":
         return None
@@ -185,13 +189,13 @@ def directory() -> Path | None:
 
 
 def boot() -> str:
-    """What the names of files of this machine begin with, since it was booted."""
+    """The id of this boot of the machine, with which the names of its files begin."""
     return BOOT_ID.read_text().strip()
 
 
 @contextmanager
 def locked(path: Path) -> Iterator[int | None]:
-    """The inode of the file if it could be locked, which is held inside."""
+    """Yields the file's inode with the file locked, or None if it could not be locked."""
     try:
         fd = os.open(path, os.O_RDWR | os.O_NOFOLLOW)
     except OSError:  # another witness has removed it
@@ -204,13 +208,17 @@ def locked(path: Path) -> Iterator[int | None]:
     else:
         yield os.fstat(fd).st_ino
     finally:
-        # A child that the pool has forked meanwhile has the file open as well, and would keep it.
+        # A child that the pool has forked meanwhile has inherited the descriptor, and with it the
+        # lock, which closing the file here would not release.
         fcntl.flock(fd, fcntl.LOCK_UN)
         os.close(fd)
 
 
 class Witness:
-    """publish: sends the messages of the runs that are given, as far as it can."""
+    """Looks for dead workers of this machine, and reports their runs.
+
+    publish: sends the messages of the runs it is given, as far as it can.
+    """
 
     def __init__(self, ledger: Ledger, publish: Callable[[Sequence[str]], Any]) -> None:
         self._ledger = ledger
@@ -229,7 +237,7 @@ class Witness:
             self._gone_since.setdefault(process, clock())
 
     def _gone(self) -> Iterator[str]:
-        """Who is gone is so for ever: the locks are not needed any more."""
+        """Yields the workers that are gone. A dead worker stays dead, so no lock is kept."""
         try:
             paths = list(self._directory.glob(f"{boot()}.*")) if self._directory else []
         except OSError as error:  # the lease decides

@@ -1,7 +1,7 @@
-"""A worker's presence: that it is there and what it consumes, from ready until it stops.
+"""A worker's presence: that it is running and what it consumes, from ready until it stops.
 
-Written by a thread of its own, with its own connection, in the worker's main process: a call that
-hangs must not make the heartbeat late. The thread goes on when the main loop hangs, and reports it.
+A thread of the worker's main process writes it, with a connection of its own, so that a call that
+hangs cannot make the heartbeat late. If the main loop hangs, the thread goes on and reports it.
 """
 
 from __future__ import annotations
@@ -39,16 +39,16 @@ log = get_logger("supervisor.attendance")
 _present: dict[str, WorkerAttendance] = {}
 _witnesses: dict[str, WitnessThread] = {}
 
-#: Rounds of this thread in which the main loop did not turn, though it does so in each: a minute.
+#: A minute: a healthy main loop turns in every round of this thread.
 ROUNDS_WITHOUT_TURN = 12
 
-#: A call inside one of these waits for the broker, or for the ledger, whose sockets they are.
+#: Modules in which a main loop waits for the broker or the ledger.
 WAITING = ("amqp.", "kombu.connection", "kombu.transport.", "kombu.utils.functional", "redis.")
 SOCKETS = ("selectors", "socket", "ssl")
 
 
 class WorkerAttendance(threading.Thread):
-    """Writes, in each round, what the worker's consumer shows of itself."""
+    """Writes the worker's presence in each round, from what its consumer shows."""
 
     def __init__(self, consumer: Any, loop: MainLoop) -> None:
         super().__init__(name="supervisor-attendance", daemon=True)
@@ -76,7 +76,7 @@ class WorkerAttendance(threading.Thread):
                 )
             except (RedisError, OSError) as error:
                 log.warning("presence not written", error=str(error))
-                self._loop.begin_again()  # what is silent as well has no fault of its own
+                self._loop.begin_again()  # if the ledger is silent too, the loop is not at fault
             except WrongSchema as error:
                 log.critical("worker stopped", error=str(error))
                 # A warm shutdown, by the consumer's own loop; Celery declares it as None.
@@ -88,7 +88,7 @@ class WorkerAttendance(threading.Thread):
 
     def stop(self) -> None:
         self._stopping.set()
-        # A call that is under way would write again that the worker is there.
+        # A call in progress would write again that the worker is there.
         self.join(PRESENCE_INTERVAL.total_seconds())
         try:
             self._attendance.leave()
@@ -108,9 +108,9 @@ class WorkerAttendance(threading.Thread):
 class MainLoop:
     """The loop of the worker's main process, which takes messages and hands them to the pool.
 
-    It turns in a timer of its hub, or where it has none (gevent) when it asks for events. Where it
-    runs the tasks itself, or waits for a place in the pool, it may stand still for as long as that
-    is full. Redis answers it each second, with a message or without one.
+    It turns in a timer of its hub or, without a hub (gevent), when it asks for events. If it runs
+    the tasks itself, or waits for a place in the pool, it may stand still while the pool is full.
+    Redis answers it every second, with a message or without one.
     """
 
     def __init__(self, consumer: Any) -> None:
@@ -122,11 +122,11 @@ class MainLoop:
     def start(self) -> None:
         """In the main thread, before the loop begins."""
         if self._consumer.hub is not None:
-            # The hub keeps it when it connects again: it is not of the connection.
+            # The timer belongs to the hub, and outlives the connection.
             self._consumer.hub.call_repeatedly(PRESENCE_INTERVAL.total_seconds(), self._turn)
 
     def connected(self, connection: Any) -> Any:
-        """The consumer's connection, which a loop without a hub asks for events."""
+        """Has the connection, which a loop without a hub asks for events, note each turn."""
         if self._consumer.hub is None:
             drain = connection.drain_events
 
@@ -144,10 +144,10 @@ class MainLoop:
         self._rounds = 0
 
     def look(self, *, broker_answers: bool) -> tuple[str | None, bool]:
-        """Why it does no work, if it does not, and whether it waits for its broker.
+        """Why the loop does no work, or None if it does, and whether it waits for its broker.
 
-        Called once in a round. Rounds are counted and no time is measured: a process that was
-        suspended has not turned for long either. broker_answers: to others, at this time.
+        Called once in a round. Rounds are counted instead of seconds, because a process that was
+        suspended has not turned for long either. broker_answers: whether the broker answers others.
         """
         if not self._is_running():
             return None, False
@@ -167,13 +167,13 @@ class MainLoop:
         return f"its main loop has not turned for {still}s, and is in {place}", False
 
     def _is_full(self) -> bool:
-        """The loop may wait for a place in its pool; prefork and threads have a queue of theirs."""
+        """Whether the loop may wait for a place in its pool; prefork and threads have a queue."""
         pool = self._consumer.pool
         may_wait = self._consumer.hub is None or isinstance(pool, solo.TaskPool)
         return may_wait and len(state.active_requests) >= places(pool)
 
     def _look_at_broker(self, broker_answers: bool) -> tuple[str | None, bool]:
-        """Whether a worker that may take messages still asks for them, and hears from Redis."""
+        """As `look`, for a loop that turns: whether Redis still answers its requests."""
         answers = getattr(self._consumer.connection, TAKES_ANY, None)
         if answers != self._answers or not self._may_take():
             self._answers, self._silent_rounds = answers, 0
@@ -189,14 +189,14 @@ class MainLoop:
     def _may_take(self) -> bool:
         channel: Any = getattr(self._consumer.task_consumer, "channel", None)
         return (
-            hasattr(channel, "_in_poll")  # of Redis alone
+            hasattr(channel, "_in_poll")  # only with Redis
             and 0 < getattr(channel, "brpop_timeout", 1) <= PRESENCE_INTERVAL.total_seconds()
             and bool(consumed(self._consumer.task_consumer))
             and channel.qos.can_consume()
         )
 
     def _is_running(self) -> bool:
-        """A worker that stops waits for its tasks, and its loop is over."""
+        """False once the worker is stopping: its loop has ended, and it waits for its tasks."""
         flags: tuple[Any, ...] = (state.should_stop, state.should_terminate)
         is_stopping = any(flag is not None and flag is not False for flag in flags)
         return bool(self._consumer.blueprint.state == RUN) and not is_stopping
@@ -219,7 +219,7 @@ def module_of(frame: Any) -> str:
 
 
 def consumed(task_consumer: Any) -> tuple[str, ...]:
-    """Empty while the broker is unavailable, or once the worker is stopping."""
+    """The names of the queues; empty while the broker is unavailable or the worker is stopping."""
     if task_consumer is None:
         return ()
     names = (queue.name for queue in task_consumer.queues)
@@ -245,9 +245,10 @@ def witness_of(app: Celery) -> Witness:
 
 
 class Attends(bootsteps.StartStopStep):
-    """From when the worker consumes its queues until it has stopped.
+    """Keeps a presence from when the worker consumes its queues until it has stopped.
 
-    Not every worker sends `worker_ready`, and one of an app's tests sends no `worker_shutdown`.
+    It uses no signals for that: not every worker sends `worker_ready`, and a worker that an app's
+    tests start in a thread sends no `worker_shutdown`.
     """
 
     def __init__(self, parent: Any, **options: Any) -> None:
@@ -272,7 +273,7 @@ class Attends(bootsteps.StartStopStep):
 
 
 def attend(app: Celery) -> None:
-    """Every worker of this app does, from when it is ready."""
+    """Gives every worker of this app a presence."""
     app.steps["consumer"].add(Attends)
     signals.worker_shutdown.connect(end, weak=False)
 
