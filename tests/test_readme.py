@@ -95,3 +95,12 @@ def test_every_page_of_the_docs_is_in_their_index() -> None:
 
 def test_the_readme_is_short() -> None:
     assert len(README.read_text().splitlines()) <= 120
+
+
+def test_each_stop_of_a_tick_names_the_next_one_as_the_page_does() -> None:
+    page = (DOCS / "explanation" / "how-it-works.md").read_text()
+    stops = re.findall(r"^\d\. \*\*\[([\w/]+\.(?:py|lua))\]\(\.\./\.\./supervisor/\1\)", page, re.M)
+    assert len(stops) == 6
+    for number, (stop, following) in enumerate(zip(stops, [*stops[1:], None], strict=True), 1):
+        path = f"A tick's path, step {number} of 6." + (f" Next: {following}." if following else "")
+        assert path in (ROOT / "supervisor" / stop).read_text().replace("\n-- ", "\n").splitlines()

@@ -1,6 +1,6 @@
 """Turns entries that are due into runs, thousands of them in a second.
 
-Next: ledger/admit.lua, which gives the runs their places.
+A tick's path, step 2 of 6. Next: ledger/admit.lua.
 
 1. **Load** the entries that are due, a portion at a time: specs, watermarks, pauses.
 2. **Decide** which nominal times since its watermark each job runs for, and which have passed for
@@ -91,14 +91,14 @@ class Emitted:
     """`stock`: keys of entries that are none of ours (`beat_schedule`, other programs).
 
     stock_next_at: when one of those is next due.
-    is_all: nothing is left that is due already, and the next turn of beat may wait.
-    has_broker: messages could be sent, or none had to be.
+    is_complete: no entry that was due is left for the next turn, which may wait.
+    has_broker: False if the broker was unavailable.
     """
 
     emissions: list[Emission] = field(default_factory=list)
     stock: list[str] = field(default_factory=list)
     stock_next_at: datetime | None = None
-    is_all: bool = True
+    is_complete: bool = True
     has_broker: bool = True
 
     @property
@@ -133,8 +133,8 @@ class Emitter:
         are still due.
         """
         version = self._ledger.newest_version()
-        due = self._entries.due(now, ENTRIES_PER_TURN + 1, now - PROMPT)
-        emitted = Emitted(is_all=len(due) <= ENTRIES_PER_TURN)
+        due = self._entries.due(now, ENTRIES_PER_TURN + 1, first=now - PROMPT)
+        emitted = Emitted(is_complete=len(due) <= ENTRIES_PER_TURN)
         ticks = 0
         without_message: dict[str, Tick] = {}
         portions = [*chunks(due[:ENTRIES_PER_TURN], ENTRIES_PER_PORTION)]
@@ -144,7 +144,7 @@ class Emitter:
         ):
             for entries in loaded:
                 if ticks >= TICKS_AT_MOST:
-                    emitted.is_all = False
+                    emitted.is_complete = False
                     break
                 emissions, errors = emissions_of(entries, now, self._as_admitted)
                 self._note_undecided(emissions, errors)
@@ -158,7 +158,7 @@ class Emitter:
                 emitted.emissions += emissions
                 emitted.stock += [entry.key for entry in entries if entry.spec is None]
             admissions = admitting.admissions()
-        emitted.is_all &= self._record(emitted.emissions, admissions, now, version)
+        emitted.is_complete &= self._record(emitted.emissions, admissions, now, version)
         started = (a.run_id for a in admissions if a.placement is Placement.START)
         to_send = [without_message[run_id] for run_id in started if run_id in without_message]
         emitted.has_broker = self._publisher.publish_ticks(to_send)
@@ -209,7 +209,7 @@ class Emitter:
         next_at = {e.spec.name: e.next_at for e in emissions if e.spec.name not in still_due}
         self._entries.reschedule(self._ledger, next_at)
         if edited := self._ledger.edited_since(version) & next_at.keys():
-            # `supervisor apply`, or a job that was put: these may be of the jobs as they were.
+            # A job was edited meanwhile; the times just written may be those of its old schedule.
             self._entries.look_again(edited, now)
             return False
         return all(at is None or at > now for at in next_at.values())

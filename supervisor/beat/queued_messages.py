@@ -50,7 +50,7 @@ DEEPEST = 2_000
 #: Between two sweeps; a broker that hangs costs seconds each time.
 PAUSE_SECONDS = 5.0
 
-#: Of the messages of runs.
+#: The content types that messages of runs may have.
 JSON = {"application/json"}
 
 log = get_logger("supervisor.beat")
@@ -201,7 +201,7 @@ LONGEST_PATIENCE = timedelta(minutes=2)
 #: No message is taken for lost sooner than this where its queue may still hold it.
 PATIENCE_WITH_QUEUE = timedelta(minutes=2)
 
-#: Of such runs, up to this many of a queue are published at a time.
+#: Where other messages may hide a loss, up to this many runs of a queue are published at a time.
 LIKELIEST = 10
 
 CHECK_INTERVAL = timedelta(seconds=1)

@@ -1,28 +1,30 @@
 """The scheduler of Celery's beat that emits through the ledger.
 
-The way of a tick begins here and goes on in beat/emitter.py. Celery calls `tick` about once a
-second, which is a turn of beat; a tick is a nominal time of a job:
+A tick's path, step 1 of 6. Next: beat/emitter.py.
+
+Celery calls `tick` about once a second, which is a turn of beat; a tick is a nominal time of a job:
 
 1. Look: take or extend the leader's lock, report that the last turn was done, and see what there is
-   to do, all in one call, the only one of a turn with nothing to do. A beat that does not lead
-   stands by and asks again a second later.
-2. Recover: runs of this machine's workers that are gone (guard/liveness.py), silent leases, due
-   retries and re-queues, forgotten waiters, a clock that was set back.
+   to do, all in one call, the only one of a turn with nothing to do. Then report the runs of this
+   machine's workers that are gone (guard/liveness.py), which every beat does. A beat that does not
+   lead stands by and asks again a second later.
+2. Recover: silent leases, due retries and re-queues, forgotten waiters, a clock that was set back.
 3. Emit: load the entries that are due, compute the nominal ticks of each since its watermark, admit
    all of them, and write when each is next due (emitter.py). The watermark moves in the same
    function: a tick is dealt with once, whichever beat asks. Where the broker's queues are beside
    the ledger, the function sends the message too.
-4. Publish the outbox: what was just admitted and not sent yet, what rescue brought back, what a
+4. Follow: admit, release or skip the runs that follow those that have ended (following.py).
+5. Publish the outbox: what was just admitted and not sent yet, what rescue brought back, what a
    worker that died could not hand over. A crash or a broker's error before this point leaves it
    there. Publish again messages that vanished, and take those of ended runs out of their queues.
-5. Notify: starts and ends of runs to their jobs' `ping_url` and to Sentry Crons, calls that ended
+6. Notify: starts and ends of runs to their jobs' `ping_url` and to Sentry Crons, calls that ended
    before they began to Celery's result backend, and notices of jobs to people (notices.py), all
    from threads.
-6. Reload: if schedule files changed, or the ledger holds another set than the files, have a child
-   process read them, and load the difference at the first turn after it has, from which on it
-   counts. Other sources of jobs, such as a table of Django's, are asked now and then (reload.py).
-7. Start: with the first turns of the service, runs of jobs with `run_at_start` (following.py).
-8. Audit some of the jobs while no tick is due: each nominal time was counted once and has an
+7. Reload: if schedule files changed, or the ledger holds another set than the files, have a child
+   process read them, and load the difference in the first turn after that; edits take effect then.
+   Other sources of jobs, such as a table of Django's, are asked now and then (reload.py).
+8. Start: with the first turns of the service, runs of jobs with `run_at_start` (following.py).
+9. Audit some of the jobs while no tick is due: each nominal time was counted once and has an
    outcome.
 
 Only a look extends the leader's lock, once a turn: a beat that does not come to its next turn does
@@ -158,7 +160,7 @@ STAND_BACK = timedelta(seconds=3)
 #: No turn takes this long, whatever hangs: each call has a time-out.
 HANGS_AFTER = timedelta(minutes=2)
 
-#: Of a beat that is not ours, such as one of the deployment before.
+#: Hint when the lock is held by a beat that is not ours, for example one of an earlier deployment.
 LOCK_HINT = "no job starts until you stop that beat; it may be of a deployment without supervise()"
 
 #: To audit a few jobs takes less than this. Beat audits more of them only if it has this long.
@@ -315,7 +317,7 @@ class SupervisedScheduler(RedBeatScheduler):  # type: ignore[misc]
         self._publish(look, emitted)
         self._notify(look)
         self._last_turn_at, self._fault = look.at, None
-        if not emitted.is_all:
+        if not emitted.is_complete:
             return 0.0
         interval = self._reload(look)
         self._finish_start()

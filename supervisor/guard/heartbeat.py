@@ -1,6 +1,6 @@
 """The heartbeat of one worker: renews the leases of all its running runs, from its main process.
 
-The way of a tick goes on in ledger/finish.lua, where a run ends.
+A tick's path, step 5 of 6. Next: ledger/finish.lua.
 
 1. One thread, its own connection, made after the worker has started. It lives in the main process
    because a call in the child that holds the interpreter's lock would starve it there.

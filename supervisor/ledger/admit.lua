@@ -1,19 +1,34 @@
 -- Ticks, or runs triggered by hand, get their places in order: queued, waiting, due later, or skipped.
--- The way of a tick: from beat/emitter.py to here, and on in worker/task.py. What is not defined here (K,
--- hget, place...) is in base.lua, records.lua and the others that functions.py puts before it.
+-- What is not defined here (K, hget, place...) is in base.lua, records.lua and the others that functions.py puts
+-- before it.
+--
+-- A tick's path, step 3 of 6. Next: worker/task.py.
 --
 -- KEYS  the leading beat's lock
--- ARGV  token of the leading beat (or ''), how many of the following are given of each run, then of each
---       run id, job, nominal time in ms (or '' for now), rules (JSON of JobSpec.rules), kind ('tick',
---       'manual', or 'after' for a run that follows those of other jobs), where the broker's queues are
---       keys beside these the queue to which a run that starts is sent at once, its list, and the
---       message, else ''
---       args, kwargs and options of the message (JSON, or '' for the job's own), ms from now in which the
---       run is not to start (or 0), of a run of several steps its plan and the params it begins with
---       (JSON object, name -> JSON as text), else ''; whether a caller may wait for its result in Celery
---       (1 or ''); ms from now in which it has to begin, or ''; the job's spec (JSON) where code has it; the
---       run after which it is to run, or '', and how that has to end (success or done); of a run that follows
---       others, the one of them for whose end it is skipped, or ''
+-- ARGV  token of the leading beat (or ''), how many fields each run has, then the fields of each run; those at the
+--       end may be missing, and '' is none:
+--
+--       id            of the run
+--       job           its name
+--       nominal       time in ms; '' for now
+--       rules         JSON of JobSpec.rules
+--       kind          tick, manual, or after for a run that follows those of other jobs
+--       queue         to which a run that starts is sent at once, where the broker's queues are keys beside these
+--       list          the key of that queue
+--       message       the one to be sent
+--       args          of the message (JSON); '' for the job's own
+--       kwargs        likewise
+--       options       likewise
+--       delay         ms from now in which the run is not to start, or 0
+--       steps         the plan of a run of several steps (JSON)
+--       params        with which such a run begins (JSON object, name -> JSON as text)
+--       awaited       1 if a caller may wait for the result in Celery
+--       expires       ms from now in which the run has to begin
+--       spec          the job's, where code has it (JSON)
+--       after         the run after which it is to run
+--       after_policy  how that has to end: success or done
+--       failed        of a run that follows others, the one of them for whose end it is skipped
+--
 -- gives for each run {verdict, reason, blocking run, and for each silent run that stood in the way what
 --       became of it, its id, its job}; verdict: start wait requeue replace skip delay, or
 --       hold        it waits for other runs to end; beat decides when
@@ -57,7 +72,7 @@ local function admit(known, id, job, nominal, rules, kind, queue, list, message,
     redis.call('HSETNX', K.job(job), 'created', now)
   end
   if redis.call('EXISTS', K.run(id)) == 1 then
-    -- The reply to the first call was lost, or two beats met. A trigger repeats itself harmlessly.
+    -- The reply to the first call was lost, or two beats emitted the same tick. A trigger repeats itself harmlessly.
     count(job, 'duplicates')
     redis.call('HINCRBY', K.run(id), 'duplicates', 1)
     if kind == 'tick' and nominal > tonumber(hget(K.job(job), 'watermark') or nominal)

@@ -20,13 +20,14 @@ local function put_back(id)
   join_waiting(run.rules.lock, id, run.since - FIRST_IN_LINE)
 end
 
--- Whether the slot is the run's own, free, or reserved for a run that has not begun.
+-- Whether another attempt holds the run's slot. A slot that is free, its own, or reserved for a queued run is not
+-- contested.
 local function is_contested(run, token)
   local owner = lease_token(run)
   return owner and owner ~= token and not is_reservation(owner)
 end
 
--- Renews the lease, or takes it back where no other attempt contests it.
+-- Renews the lease, or takes it back. The caller has checked `is_contested`.
 local function keep(run, token)
   local lock, serial, ttl = run.rules.lock, run.rules.serial, run.rules.lease_ttl
   local holder = not run.parent and hget(K.lock_state(lock), 'holder:' .. run.slot)
@@ -133,9 +134,10 @@ local function left_to_end(run)
   return v[1] and v or nil
 end
 
--- A lock's life ran out, or its key is gone, or a run waited long enough. Returns what became of the
--- run (reasserted, held, expired, rescued, lost, cancelled, replaced, timed_out, skipped; ended, of several
--- steps) and the ids of runs to publish; nil when there was nothing to settle.
+-- Called when an entry of K.leases is due, or a lock is found without its key. If the lock is still held under the
+-- run's token there is nothing to do. Returns what became of the run (reasserted, held, expired,
+-- rescued, lost, cancelled, replaced, timed_out, skipped; ended, of several steps) and the ids of runs to publish;
+-- nil if there was nothing to settle.
 function settle_silent(id, publish_at)
   local run = load_run(id)
   if not run then
@@ -167,7 +169,7 @@ function settle_silent(id, publish_at)
     return 'reasserted', {}
   end
   if run.state == 'running' then
-    -- Given up for dead, not known to be: its worker may still report.
+    -- Presumed dead: its worker may still be alive and report.
     redis.call('HSET', K.run(id), 'lost:' .. run.token, digits(run.fence))
     note_given_up(run)
     return crash(run, 'lease expired', publish_at)

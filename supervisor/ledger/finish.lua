@@ -1,5 +1,7 @@
--- The end of an attempt: the lock is given back and the next waiting run promoted.
--- The way of a tick, from beat/scheduler.py on, ends here.
+-- The end of an attempt: the lock is given back, unless the run is retried or run again, and the next waiting run
+-- is promoted.
+--
+-- A tick's path, step 6 of 6.
 --
 -- ARGV  run id, token, outcome (succeeded failed timed_out cancelled lost retry; or dead: lost, and
 --       reported by another process than the attempt's own, which cannot say since when; or unbegun: its
@@ -21,7 +23,12 @@ if not run then return { is_ended_step(id) and 'already' or 'stale' } end
 
 local has_worked = outcome ~= 'dead' and outcome ~= 'unbegun'  -- until when, is known
 if outcome == 'dead' then outcome = 'lost' end
-if run.state ~= 'running' or run.token ~= token then
+local is_current = run.state == 'running' and run.token == token
+-- If the attempt is not the running one, there are three cases:
+-- 1. It was never given up: its end is known, or it is stale.
+-- 2. It was given up, and something has begun since: it is stale, and the overlap is measured.
+-- 3. It was given up, but its run has not begun again: its report counts.
+if not is_current then
   if not hget(K.run(id), 'lost:' .. token) then
     local may_begin = outcome == 'unbegun' and run.state == 'queued'
     if may_begin and not hget(K.run(id), 'lost:' .. run.last_token) then
@@ -35,8 +42,8 @@ if run.state ~= 'running' or run.token ~= token then
     redis.call('HDEL', K.run(id), 'lost:' .. token)  -- nothing of it is running any more
     return { 'stale', other }
   end
-  -- Given up for dead while it could not report, to be run again, not begun: its own word counts. Others may
-  -- have worked its serial queue meanwhile.
+  -- It was presumed dead and queued again, and has not begun: its own report counts. Other runs of its serial
+  -- queue may have been running meanwhile.
   if run.rules.serial ~= '' and has_worked then measure_overlap(run, token, now_us - ago * 1000) end
   take_back_attempt(run, token)
 end

@@ -22,8 +22,8 @@ from supervisor.ledger.keys import Keys
 from supervisor.ledger.replies import Rescue, instant, rescues
 from supervisor.ledger.requests import Leadership
 
-#: What a job remembers of the jobs it follows: of runs for one nominal time each, or under
-#: LATEST of those since its last run. Further fields name the ticks that wait.
+#: A job remembers how the jobs that it follows ended: under each nominal time, or under LATEST
+#: since its own last run. Fields that begin with HELD name the ticks that wait.
 LATEST = "latest"
 HELD = "held:"
 
@@ -81,7 +81,7 @@ class Memory:
     """What a job that follows others remembers.
 
     times: nominal time in ms as text, or LATEST -> {"ended": {job: [state, run id]}, "decided":
-    "ran", "skipped" or absent, "ran": of LATEST, the times in the ids of its last runs}.
+    "ran", "skipped" or absent, "ran": under LATEST only, the times in the ids of its last runs}.
     held: ids of the ticks that wait -> their nominal times in ms.
     """
 

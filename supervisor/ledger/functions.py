@@ -154,25 +154,25 @@ def check_schema(client: Client, keys: Keys) -> None:
 HISTORY_TTL = timedelta(days=7)
 GRANTS_KEPT = 100
 
-#: Of a run that is tried again and again, up to this many attempts are kept one by one.
+#: A run that is retried again and again keeps its last attempts, up to this many.
 ATTEMPTS_KEPT = 100
 
-#: Of a run with steps, or with a batch, up to this many that failed keep their traceback.
+#: Up to this many failed steps and items of a run keep their traceback.
 MOST_TRACEBACKS = 20
 
 #: A worker that promoted a run publishes it itself; after this, beat does. A worker whose broker
 #: hangs may be at it for longer, and then there are two messages: the second begins nothing.
 HANDOVER_DELAY = timedelta(seconds=2)
 
-#: Of the calls that wait for a lock, up to this many have their message at hand, and for so long;
-#: the others are published by the worker that promoted them.
+#: Up to this many of the calls that wait for a lock have their message kept, for this long; the
+#: others are published by the worker that promoted them.
 MESSAGES_AT_HAND = 10
 MESSAGE_KEPT = timedelta(hours=1)
 
-#: A run of several steps holds its lock for so much longer than any of them may be silent.
+#: A run of several steps holds its lock for this much longer than any of them may be silent.
 STEP_MARGIN = timedelta(seconds=30)
 
-#: Of a batch, up to this many items that ended badly are kept one by one.
+#: Up to this many items of a batch that ended badly are kept one by one.
 MOST_KEPT_ITEMS = 1_000
 
 #: Items that one call queues; a thousand kept the server from all others for 15 ms.
@@ -181,45 +181,46 @@ ITEMS_PER_FILL = 100
 #: Items of a batch that one call ends before they have begun, likewise.
 ITEMS_PER_END = 50
 
-#: Runs that wait and are to begin no more that one call ends, likewise: their job is gone, or they
-#: have waited for too long.
+#: Waiting runs that one call ends because their job is gone or they have waited for too long,
+#: likewise.
 RUNS_PER_DISMISSAL = 25
 
-#: Of a run that ended, params of more bytes are dropped.
+#: Params of more bytes than this are dropped when their run ends.
 LARGEST_KEPT_PARAM = 10_000
 
-#: Up to so many bytes a value of a hash is kept in one piece with the others, where the server has
-#: its usual `hash-max-listpack-value`.
+#: A hash stays compact if none of its values has more bytes than this, where the server has its
+#: usual `hash-max-listpack-value`.
 LISTPACK_VALUE = 64
 
-#: How often it is written down how full the server's memory is, and how often at most: for a day.
+#: How often the use of the server's memory is recorded, and how many records are kept: a day's.
 MEMORY_INTERVAL = timedelta(hours=1)
 MEMORY_SAMPLES = 25
 
-#: Of a job whose key was edited, about this many runs are searched for those of the key before.
+#: When a job's key was edited, about this many runs are searched for those of the key before.
 MOST_PREDECESSORS = 1_000
 
-#: Of starts and ends that could not be sent to a job's `ping_url`, up to this number are kept.
+#: Up to this many starts and ends that could not be sent to a job's `ping_url` are kept.
 MOST_PINGS = 10_000
 
-#: Of calls that ended before they began and whose callers could not be informed, likewise.
+#: Calls that ended before they began and whose callers could not be informed, likewise.
 MOST_REVOCATIONS = 10_000
 
-#: Of what happened and no beat has made notices of, likewise; what is more is counted.
+#: Events of which no beat has made notices, likewise; those beyond are counted.
 MOST_EVENTS = 20_000
 
-#: Groups of a destination's notices are known for so long after the last was sent: longer than the
-#: next one of a group waits for it (job/incidents.py).
+#: Groups of a destination's notices are known for this long after the last was sent: longer than
+#: the next one of a group waits for it (job/incidents.py).
 GROUPS_KEPT = timedelta(minutes=10)
 
 #: Skips in a row that are too many where the job says nothing.
 SKIPS_IN_A_ROW = 3
 
-#: Of jobs that were loaded, edited or removed, the newest are known one by one: more than beat
-#: looks at in one turn.
+#: Up to this many of the jobs that were loaded, edited or removed last are known one by one: more
+#: than beat looks at in one turn.
 EDITS_KEPT = 2 * MOST_JOBS
 
-#: Entries of the record of actions; there may be a hundred more, for a stream drops them in blocks.
+#: Entries that the record of actions keeps; there may be a hundred more, for a stream drops them in
+#: blocks.
 ACTIONS_KEPT = 10_000
 
 #: Packets of calls that are sent before the replies to the first of them are read, and how many
@@ -233,11 +234,12 @@ BOUNDS = (0.1, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 900, 3600, 14400)
 #: What the transitions share, in the order in which one file builds on another.
 SHARED = (*("base", "leases", "accounts", "records", "slots", "attempts", "stages", "placing"),)
 
-#: They change nothing, and share nothing with others: each with the keys that it names. A ledger of
-#: another schema is read by them as by any command.
+#: Scripts that change nothing and share nothing with others, each with the keys that it names. A
+#: ledger of another schema is read by them as by any command.
 READING = {"figures": ("job",), "open_runs": ("open", "run"), "due": ("job", "jobs")}
 
-#: It compares the schema itself: a process may leave a ledger that was upgraded under it.
+#: The function that compares the schema itself: a process may leave a ledger that was upgraded
+#: under it.
 UNCHECKED = "present"
 
 

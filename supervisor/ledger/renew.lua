@@ -37,8 +37,8 @@ local function renew(id, token, has_begun)
   local is_alone = serial == '' or not holder_of_serial(serial, token)
   if hget(K.run(id), 'lost:' .. token) then
     if run.last_token == token and run.state == 'queued' and is_own and is_alone then
-      -- Given up for dead, to be run again, not begun: the living worker keeps it. Others may have worked its
-      -- serial queue meanwhile.
+      -- It was presumed dead and queued again, and has not begun: the living worker keeps it. Other runs of its
+      -- serial queue may have been running meanwhile.
       if serial ~= '' and has_begun == '1' then measure_overlap(run, token, now_us) end
       take_back_attempt(run, token)
       note_late(run, run.queued)

@@ -121,8 +121,8 @@ local function take_message(run)
   run.queue, run.list, run.message = string.match(text, '^([^\n]*)\n([^\n]*)\n(.*)$')
 end
 
--- The run holds its slot, or else takes a free one, and is to be published from `publish_at` on. Of a
--- run of several steps it is the first of them that are. The message of a new run is sent by the same call,
+-- The run holds its slot, or else takes a free one, and is to be published from `publish_at` on. For a run with
+-- steps, the steps of its first stage are published instead. The message of a new run is sent by the same call,
 -- where it is given: no crash comes in between.
 local function enqueue(run, publish_at, taken)
   local token, is_new = 'queued:' .. run.id, run.record ~= nil
@@ -280,7 +280,7 @@ local function promote_parked(serial, publish_at)
   end
 end
 
--- The last run that was running from a serial queue may have gone silent. Whether something came of it.
+-- Settles the last holder of the serial queue's lock if its lease has run out. Returns whether anything was settled.
 local function settle_serial(serial)
   if serial == '' or redis.call('EXISTS', K.lock(serial)) == 1 then return false end
   local silent = hget(K.lock_state(serial), 'holder:1')

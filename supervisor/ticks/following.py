@@ -42,7 +42,7 @@ from supervisor.ledger.followers import (
 from supervisor.ledger.replies import instant
 from supervisor.ledger.requests import FollowUp
 
-#: Of so many runs of a job with `latest` the times in their ids are kept.
+#: A job with `latest` keeps the times in the ids of up to this many of its last runs.
 IDS_KEPT = 20
 
 #: A job keeps how runs that it follows ended, of up to this many nominal times, the newest.

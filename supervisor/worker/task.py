@@ -1,6 +1,6 @@
 """The guard in a worker's child: hooks over the class of a task that is a job's, or has a `guard`.
 
-The way of a tick goes on in guard/heartbeat.py, which keeps the lease of what begins here.
+A tick's path, step 4 of 6. Next: guard/heartbeat.py.
 
 The hooks are those that were measured to hold (docs/explanation/design.md):
 

@@ -60,8 +60,8 @@ BREAKS = (
         [
             Edit(
                 "ledger/finish.lua",
-                "if run.state ~= 'running' or run.token ~= token then",
-                "if run.state ~= 'running' then",
+                "local is_current = run.state == 'running' and run.token == token",
+                "local is_current = run.state == 'running'",
             ),
         ],
         STALLS,

@@ -168,10 +168,10 @@ def test_a_tick_with_all_jobs_there_can_be_is_the_only_one(
     beat, now = emitter(app, ledger, entries, leader), start + timedelta(minutes=1)
     monkeypatch.setattr(emitting, "ENTRIES_PER_TURN", 3)
     some, rest = beat.emit(now), beat.emit(now)
-    assert [(e.is_all, len(e.emissions)) for e in (some, rest)] == [(False, 3), (True, 1)]
+    assert [(e.is_complete, len(e.emissions)) for e in (some, rest)] == [(False, 3), (True, 1)]
     monkeypatch.setattr(emitting, "ENTRIES_PER_TURN", 4)
     whole = beat.emit(now + timedelta(minutes=1))
-    assert (whole.is_all, len(whole.emissions)) == (True, 4)
+    assert (whole.is_complete, len(whole.emissions)) == (True, 4)
 
 
 def test_a_look_tells_what_there_is_to_do(ledger: Ledger) -> None:
@@ -252,7 +252,7 @@ def test_what_is_applied_while_beat_emits_is_in_force(app: Celery, ledger: Ledge
     assert leader.look().leads
     now = start + timedelta(days=1)
     overtaken = Overtaken(app, ledger, often)
-    assert not emitter(app, ledger, overtaken, leader).emit(now).is_all
+    assert not emitter(app, ledger, overtaken, leader).emit(now).is_complete
     assert entries.due(now, 10, now) == [entries.key("job")]
 
 
@@ -274,7 +274,7 @@ def test_a_backlog_is_dealt_with_in_passes_and_what_is_due_now_comes_first(
     monkeypatch.setattr(emitting, "ENTRIES_PER_PORTION", 1)
     beat = emitter(app, ledger, entries, leader)
     passes = [beat.emit(now) for _ in range(3)]
-    assert [e.is_all for e in passes] == [False, False, True]
+    assert [e.is_complete for e in passes] == [False, False, True]
     assert [e.spec.name for done in passes for e in done.emissions] == ["prompt", "a", "b", "c"]
 
 
@@ -287,7 +287,7 @@ def test_a_job_with_more_ticks_than_a_pass_has_not_been_dealt_with(
     assert leader.look().leads
     beat = emitter(app, ledger, entries, leader)
     now = start + timedelta(minutes=150)
-    assert [beat.emit(now).is_all for _ in range(2)] == [False, True]
+    assert [beat.emit(now).is_complete for _ in range(2)] == [False, True]
     assert ledger.job("job").counters["ticks"] == 150
 
 
