@@ -2,20 +2,20 @@
 
 **The table:**
 
-1. A child records whether it is inside a job's code. One that has done its work and cannot report
-   it, because the ledger is unavailable, must not be killed as one that works without a lease.
-2. It records how the work ended before it reports that. Should it be killed meanwhile, by a time
-   limit say, its main process knows what to report in its place.
-3. The main process records that the worker is stopping: then a child does not insist for ever.
+1. A child records whether it is inside a job's code. A child that has done its work and cannot
+   report it, because the ledger is unavailable, must not be killed for working without a lease.
+2. A child records how its work ended before it reports that. If it is killed meanwhile, for example
+   for a time limit, its main process knows what to report.
+3. The main process records that the worker is stopping. A child then does not report for ever.
 
-It is memory that they share, made before the children are forked. A child's entry is found by its
+The table is shared memory, made before the children are forked. A child's entry is found by its
 process id, and names the attempt that it is about.
 
 **How a running job is interrupted:**
 
 1. The main process sends the child a signal: `LEASE_LOST` or `CANCELLED`.
 2. The child's handler raises LeaseLost or RunCancelled in the job's code, if that is running. They
-   are no Exceptions: a job's ``except Exception`` does not swallow them; ``finally`` runs.
+   are BaseExceptions, so a job's ``except Exception`` does not swallow them; ``finally`` runs.
 3. A child that still runs the job's code after its grace is killed, and reported by the heartbeat
    like any child that died.
 
@@ -24,8 +24,8 @@ a run, so it is sent only to one that has.
 
 Pools of threads or greenlets, and the solo pool, have no children: the attempts of such a worker
 are in `here`, and its heartbeat calls them. Their code runs beside the heartbeat, in the main
-thread (solo: signalled likewise), in a greenlet (the exception is raised when it next waits) or in
-a thread, where nothing can be raised: a run has to look by itself whether it is asked to end
+thread (solo: signalled in the same way), in a greenlet (the exception is raised when it next waits)
+or in a thread, where nothing can be raised: the run has to check by itself whether it should end
 (`current_run().should_end`). None of them can be killed.
 """
 
@@ -45,7 +45,7 @@ from typing import Any, Protocol
 from supervisor.errors import LeaseLost, RunCancelled, RunInterrupted
 from supervisor.job.run import RunState
 
-#: State; of the attempt its token, and when it ended, by `times.clock`; whose entry it is, by pid.
+#: State, the attempt's token, when its work ended (by `times.clock`), and the owner's pid.
 ENTRY = Struct("=B32sdI")
 IDLE, RUNNING = 0, 1
 #: Outcomes that are reported with nothing but a reason; their states follow those above.
@@ -80,7 +80,7 @@ class Body(Protocol):
     def interrupt(self, number: int) -> bool: ...
 
 
-#: Of a worker without children: its pid, and the attempts whose code runs in it, by token.
+#: For a worker without children: its pid, and the attempts whose code runs in it, by token.
 own_pid: int | None = None
 here: dict[str, Body | None] = {}
 
@@ -93,7 +93,7 @@ def share() -> None:
 
 
 def run_here() -> None:
-    """Of a worker without children: its attempts run in this process."""
+    """For a worker without children: its attempts run in this process."""
     global own_pid
     own_pid = os.getpid()
 
@@ -109,7 +109,7 @@ def enter(token: str, body: Body | None = None) -> None:
 
 
 def leave(token: str) -> None:
-    """It leaves that attempt's code."""
+    """This process leaves that attempt's code."""
     here.pop(token, None)
     if _table is not None:
         _table[_offset] = IDLE
@@ -191,7 +191,7 @@ RAISED: dict[int, type[RunInterrupted]] = {LEASE_LOST: LeaseLost, CANCELLED: Run
 def receive_interrupts(raise_in_run: Callable[[int], None]) -> None:
     """Installs the handlers in this process.
 
-    Outside of a process' main thread nothing can be raised by a signal: nothing is installed.
+    Outside of a process' main thread none are installed, since no signal can raise anything there.
     """
     if threading.current_thread() is not threading.main_thread():
         return
@@ -215,7 +215,8 @@ def send(number: int, pid: int, pidfd: int | None) -> None:
 def way_to_this_code(pending: Callable[[], BaseException | None]) -> Callable[[int], Any] | None:
     """How another thread of this process interrupts the code that calls this.
 
-    pending: what is to be raised in it now, asked for where nothing else runs. None: not at all.
+    pending: returns what is to be raised in it; called where no other code runs. Returns None if
+    the code cannot be interrupted.
     """
     gevent: Any = sys.modules.get("gevent")
     greenlet = gevent and gevent.getcurrent()

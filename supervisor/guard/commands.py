@@ -1,15 +1,15 @@
 """Programs that a job runs, and that do not outlive it.
 
 1. A watcher starts first: a shell in a process group of its own, which reads from a pipe that is
-   never written to. The job's process alone holds the other end.
+   never written to. Only the job's process holds the other end.
 2. The program starts in the watcher's group, and with it all that it starts itself.
 3. When the program ends, or an exception ends the wait for it, `run_command` ends the group.
-4. A job's process that is killed - for its hard time limit, with its worker, by hand - can end
-   nothing. The kernel closes its end of the pipe; the watcher reads the end of the file and kills
-   its group, itself as well.
+4. If the job's process is killed - for its hard time limit, with its worker, by hand - it cannot
+   end anything. The kernel closes its end of the pipe; the watcher reads the end of the file and
+   kills its group, including itself.
 
-The watcher is in the group that it kills. So the group's number is not given to another process as
-long as it may be used: not while the watcher lives, nor before its exit status was read.
+The watcher is in the group that it kills. So the group's number is not given to another process
+while it may be used: not while the watcher lives, nor before its exit status was read.
 
 What leaves the group (setsid, a daemon) is not ended, and a process that the job forks without
 starting a program (multiprocessing) holds the pipe as the job does: the group lives as long.
@@ -31,21 +31,21 @@ from typing import IO, Any, Self
 
 from supervisor.errors import OutputTooLarge
 
-#: What a program's group is given to end by itself.
+#: How long a program's group has to end by itself.
 STOP_GRACE_SECONDS = 5.0
 
-#: Of what a program writes into a pipe, for each stream: a worker's memory is bounded.
+#: How much of each output stream is kept, which bounds the worker's memory.
 MOST_OUTPUT_BYTES = 16 * 1024 * 1024
 
 CHUNK_BYTES = 65_536
 
-#: How soon it is noticed that the program has ended while others hold its pipes.
+#: How often to check whether the program has ended while others hold its pipes.
 POLL_SECONDS = 0.1
 
-#: For what has left the program's group and still holds its pipes.
+#: How long to read from processes that left the program's group and still hold its pipes.
 LAST_WORDS_SECONDS = 1.0
 
-#: Signals that people send to a group are for the program.
+#: The watcher ignores signals that people send to the group: they are for the program.
 WATCH = "trap '' HUP INT QUIT TERM USR1 USR2; read -r _; kill -s KILL 0"
 
 

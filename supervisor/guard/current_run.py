@@ -98,7 +98,7 @@ def set_current_run(run: CurrentRun | None) -> None:
 
 
 def formatted(text: str, args: tuple[object, ...]) -> str:
-    """A mistake in the format shows in the line itself, and does not fail the job."""
+    """The text with its arguments. A mistake in the format shows in the line, and fails no job."""
     try:
         return str(text) % args if args else str(text)
     except (TypeError, ValueError, KeyError):

@@ -15,13 +15,13 @@ from supervisor.ledger.requests import Work
 #: The header that makes a message a supervised run's.
 HEADER = "supervisor"
 
-#: In it: the prefix of the run's ledger, and the owner's name.
+#: In that header: the prefix of the run's ledger, and the owner's name.
 LEDGER = "ledger"
 
-#: And how often the run had been retried. Each retry may give it other arguments.
+#: Also in it: how often the run had been retried. Each retry may change its arguments.
 RETRIES = "retries"
 
-#: Beside it: the ledger whose worker gave the message back.
+#: A header of its own: the ledger whose worker gave the message back.
 RETURNED_BY = "supervisor_returned_by"
 
 #: The header with which a call says how it is to be guarded; a mapping, or True.
@@ -33,7 +33,7 @@ TOKEN = "supervisor_token"
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """What the message of a run says of one attempt. retries: of this message, as Celery counts."""
+    """What the message of a run says about one attempt. retries: as Celery counts them."""
 
     header: Mapping[str, Any]
     token: str
@@ -53,7 +53,7 @@ class Delivery:
 
     @property
     def sent_after(self) -> int | None:
-        """After how many retries, as the ledger counts; None in a message of an older version."""
+        """How many retries the ledger had counted; None in a message of an older version."""
         return self.header.get(RETRIES)
 
     @property
@@ -87,7 +87,7 @@ class Delivery:
         return timedelta(seconds=min(seconds, self.header["retry_backoff_max"]))
 
     def is_written(self, path: ArgumentPath) -> bool:
-        """Whether what stands there in the arguments is a word of the schedule file."""
+        """Whether the value at this path of the arguments comes from the schedule file."""
         if [*path] in self.references:
             return True
         step = StepId.of(self.run_id)

@@ -7,9 +7,8 @@
 3. A report with news is written at once, and again no sooner than `INTERVAL` later, in one call.
    However often a job reports meanwhile, the last progress and the newest lines are kept.
    Lines that are captured (run_log.py) are bounded for themselves, since they may be very many.
-4. With the ledger unavailable, what was taken is kept and sent again; what comes after it is
-   bounded.
-5. When a job's code has ended, its report is closed before the end is stored or reported: the rest
+4. While the ledger is unavailable, what was taken is kept and sent again; later news is bounded.
+5. When a job's code has ended, its report is closed before the end is stored or reported. The rest
    is written, or dropped after `PATIENCE`. Nothing is published once `close` has returned.
 """
 
@@ -41,10 +40,10 @@ from supervisor.logs import get_logger
 
 log = get_logger("supervisor.reports")
 
-#: In seconds; what is written is how long ago something was reported.
+#: Seconds. The ledger is told how long ago something was reported.
 clock = time.monotonic
 
-#: Seconds: between two writes, before another try with the ledger unavailable, for the last write.
+#: Seconds between two writes, before a retry while the ledger is unavailable, for the last write.
 INTERVAL = 0.33
 UNAVAILABLE_PAUSE = 1.0
 PATIENCE = 1.0
@@ -53,8 +52,8 @@ PATIENCE = 1.0
 class Report:
     """The report of one attempt.
 
-    wake: called when there is news and was none. publish: passes on a progress that was written.
-    unsent: taken, and perhaps not written. ended: gets an item once all is written.
+    wake: called when there is news and there was none before. publish: passes on progress that was
+    written. unsent: taken, and perhaps not written. ended: gets an item once all is written.
     """
 
     def __init__(
@@ -87,7 +86,7 @@ class Report:
             self._note_news()
 
     def log(self, text: str, *, is_captured: bool = False) -> None:
-        """is_captured: many may come, and they push out none of the others."""
+        """is_captured: bounded on their own, so that many of them push out no others."""
         now, lines = clock(), self._captured if is_captured else self._lines
         for line in text.splitlines() or [""]:
             lines.append((next(self._numbers), line[:LINE_LENGTH], now))
@@ -224,13 +223,13 @@ class Reporter:
 
 
 def publish(report: Report, progress: ReportedProgress) -> None:
-    """Unless the job's code has ended: `close` waits for this."""
+    """Publishes the progress, unless the job's code has ended: `close` waits for this."""
     with report.publishing:
         if report.is_over or report.publish is None:
             return
         try:
             report.publish(progress)
-        except Exception:  # of whatever keeps results; the job has no part in it
+        except Exception:  # a result backend's own errors, which are no fault of the job
             report.publish = None
             log.exception("progress not published", run=report.run_id)
 

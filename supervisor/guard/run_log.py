@@ -1,12 +1,12 @@
-"""What is kept of a run's code: its log lines, and the traceback of a failed attempt.
+"""What is kept from a run's code: its log lines, and the traceback of a failed attempt.
 
 1. Each record that is made in a run's code names the run, whatever makes, filters and formats the
    app's records (`CurrentRun.log_fields`); structlog's contextvars have the same.
-2. Of a job with `log: capture` they are also lines of the run's own log. A handler behind the
-   app's takes them, so that a line is what the app's filters left of it, and hands them to the
-   report of the attempt (progress.py), which bounds them and writes them beside the job's code.
-   What is printed comes as records where Celery redirects it (`worker_redirect_stdouts`), and else
-   by way of `PrintedLines`.
+2. If the job has `log: capture`, they are also lines of the run's own log. A handler after the
+   app's own takes them, as the app's filters have left them, and hands them to the report of the
+   attempt (progress.py), which bounds them and writes them from another thread.
+   Printed text comes as records if Celery redirects it (`worker_redirect_stdouts`), and otherwise
+   through `PrintedLines`.
 3. It takes no lock and makes no call: a time limit may be raised in the code that logs.
 """
 
@@ -30,7 +30,7 @@ from traceback import StackSummary, TracebackException
 #: What Celery redirects prints to.
 PRINTS = "celery.redirected"
 
-#: Our own lines are about runs, not of them.
+#: Our own lines are about runs, not from their code.
 OURS = "supervisor."
 
 #: Characters of one record.
@@ -57,7 +57,7 @@ def mark_records() -> None:
 
 
 class CapturedLines(logging.NullHandler):
-    """Celery and others take a NullHandler for none when they look for an app's own."""
+    """A NullHandler: Celery and others ignore those when they look for an app's handlers."""
 
     def handle(self, record: logging.LogRecord) -> bool:
         if logging.root.handlers == [self]:
@@ -77,7 +77,7 @@ CAPTURED = CapturedLines(logging.INFO)
 
 
 class PrintedLines:
-    """What is printed goes where it went before, and to the run that prints it."""
+    """A stream that passes on what is printed, and adds it to the log of the run that prints it."""
 
     def __init__(self, stream: Any) -> None:
         self._stream = stream
@@ -99,7 +99,7 @@ def capturing() -> Attempt | None:
 
 
 def capture_lines() -> None:
-    """To be called by each run: an app may set up its loggers at any time."""
+    """Adds the handler to all loggers. Called by each run: an app may add loggers at any time."""
     known = list(logging.root.manager.loggerDict.values())
     loggers = [each for each in known if isinstance(each, logging.Logger) and keeps_lines(each)]
     for logger in (logging.root, *loggers):
@@ -128,7 +128,7 @@ def show_as_without_handlers(record: logging.LogRecord) -> None:
 
 
 def line_of(record: logging.LogRecord) -> str:
-    """Level, logger and message; what is printed as it is."""
+    """Level, logger and message; printed text unchanged."""
     said = record.msg
     text = words(said) if isinstance(said, Mapping) and not record.args else record.getMessage()
     text = text[:LONGEST_RECORD]
@@ -140,27 +140,27 @@ def line_of(record: logging.LogRecord) -> str:
 
 
 def words(event: Mapping[str, Any]) -> str:
-    """An event of structlog that a formatter of the app's is to render."""
+    """The text of a structlog event that a formatter of the app would render later."""
     facts = (f"{key}={value}" for key, value in event.items() if key != "event")
     return " ".join((str(event.get("event", "")), *facts))
 
 
 # The traceback of a failed attempt.
 
-#: Bytes; of a longer one the end is kept, where the exception stands.
+#: Bytes. Of a longer traceback the end is kept, which has the exception.
 LARGEST = 8 * 1024
 
 #: Innermost frames of each exception.
 MOST_FRAMES = 50
 
-#: What calls the task's code, in front of it.
+#: Files whose frames come before those of the task's code.
 CALLERS = re.compile(r"[/\\](supervisor[/\\](guard|worker)|celery[/\\]app)[/\\]\w+\.py$")
 
 
 def traceback_text(error: BaseException, hide: Callable[[str], str]) -> str:
-    """From the task's own code on, with what the exception was raised from. No variables.
+    """The traceback from the task's own code on, with the causes, without variables.
 
-    hide: makes of a text one that may be shown.
+    hide: replaces what must not be shown.
     """
     found = TracebackException.from_exception(error, limit=-MOST_FRAMES, compact=True)
     leave_out_callers(found)
@@ -168,7 +168,7 @@ def traceback_text(error: BaseException, hide: Callable[[str], str]) -> str:
 
 
 def leave_out_callers(found: TracebackException | None) -> None:
-    """Of this exception, and of those that it was raised from; all frames stay if none is left."""
+    """Also in the exceptions behind this one. Keeps all frames if none would be left."""
     if found is None:
         return
     own = dropwhile(lambda frame: CALLERS.search(frame.filename), found.stack)

@@ -50,7 +50,7 @@ CLUSTER_BROKER = (
 
 BROKER_VARIABLE = "CELERY_BROKER_URL"
 
-#: Those of `redbeat_redis_options` that are for RedBeat itself and not for a connection.
+#: The `redbeat_redis_options` that are for RedBeat itself and not for a connection.
 REDBEAT_INTERNAL_OPTIONS = frozenset(
     ("retry_period", "cluster", "sentinels", "service_name", "sentinel_kwargs", "startup_nodes")
 )
@@ -159,7 +159,7 @@ def set_broker(conf: Any, url: str) -> None:
 
 
 def addresses_of(url: str) -> list[str]:
-    """Those that kombu tries in turn; Sentinels together are one."""
+    """The addresses that kombu tries in turn; Sentinels together are one."""
     return [url] if url.startswith(SENTINEL) else url.split(";")
 
 
@@ -179,7 +179,7 @@ def setting(conf: Any, name: str) -> Any:
     return conf.first(name, name.upper())
 
 
-#: RedBeat's own, which the ledger with the default prefix leaves it.
+#: RedBeat's default, which the ledger with the default prefix leaves unchanged.
 REDBEAT_PREFIX = "redbeat:"
 
 
@@ -297,7 +297,7 @@ def connect_for_redbeat(settings: Settings, own: Mapping[str, Any]) -> Any:
 
 
 def cluster_options(settings: Settings) -> dict[str, Any]:
-    """Of redis-py's client of a cluster."""
+    """Options of redis-py's client of a cluster."""
     nodes = [replace(settings, redis_url=url) for url in node_addresses(settings.redis_url)]
     addresses, options = zip(*(without_credentials(server_options(n)) for n in nodes), strict=True)
     parts = map(urlsplit, addresses)
@@ -374,7 +374,7 @@ def redbeat_apart(app: Celery, settings: Settings) -> RedBeatElsewhere | None:
 
 
 def broker_apart(app: Celery, settings: Settings) -> str | None:
-    """In words, that the app's broker is another Redis server than the ledger's; else None."""
+    """A sentence if the app's broker is another Redis server than the ledger's; else None."""
     broker, ledger = database_of(broker_address(app.conf)), database_of(settings.redis_url)
     if broker is None or ledger is None or broker.server == ledger.server:
         return None

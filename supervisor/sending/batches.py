@@ -15,7 +15,7 @@ To RabbitMQ, with publisher confirms:
    and counts as refused. Its queue was deleted, and is declared again before the next attempt.
 6. RabbitMQ that is out of memory or disk space takes nothing, and says so on each connection on
    which something is published. Such a connection is kept until RabbitMQ takes messages again: if
-   each attempt made another, RabbitMQ would keep all of them, with the messages written on each. Of
+   each attempt made another, RabbitMQ would keep all of them, with the messages written on each. On
    a new connection the first message is confirmed before the second is written.
 
 To another Redis than the ledger's a batch is one pipeline, taken when Redis says so. Any other
@@ -42,7 +42,7 @@ from supervisor.guard.delivery import HEADER
 from supervisor.ledger.requests import Message
 from supervisor.sending.queues import SENDING_PATIENCE_SECONDS
 
-#: Of these the confirms are waited for before more messages are written.
+#: With more unconfirmed messages than this, confirms are waited for before more are written.
 MOST_UNCONFIRMED = 1_000
 
 
@@ -51,7 +51,7 @@ class BrokerBlocked(OperationalError):
 
 
 class PreparedMessage(amqp.Message):
-    """For the default exchange; its properties are bytes that py-amqp made of another's before."""
+    """A message for the default exchange, with properties that were serialized before."""
 
     def __init__(self, queue: str, body: bytes, properties: bytes) -> None:
         super().__init__(body)
@@ -89,7 +89,7 @@ class ConfirmingChannel(pyamqp.Channel):
 
     @classmethod
     def on(cls, connection: Any) -> ConfirmingChannel:
-        """The one of a connection of py-amqp, which is opened with the first batch."""
+        """The connection's one channel of this class, which is opened for the first batch."""
         for channel in connection.channels.values():
             if isinstance(channel, cls):
                 return channel
@@ -142,7 +142,7 @@ class ConfirmingChannel(pyamqp.Channel):
         self.unconfirmed -= meant
 
     def _return(self, _error: Any, _exchange: str, _queue: str, message: Any) -> None:
-        """What is known of the broker's queues is out of date: they are declared again."""
+        """A message found no queue, so the queues are declared again."""
         self.returned.add(str(message.headers["id"]))
         self.connection.client.declared_entities.clear()
 
@@ -178,13 +178,13 @@ class Batch:
     def push(self, messages: Mapping[str, Any]) -> None:
         """Sends messages that were prebuilt for this transport, by the ids of their runs.
 
-        Some of them may be taken by now, and more of those before them.
+        When this returns, some of them may have been taken, and more of the earlier ones.
         """
         raise NotImplementedError
 
 
 class PipelineBatch(Batch):
-    """On Redis. Of one that failed it is not known what was taken."""
+    """A batch on Redis. If it fails, it is not known what was taken."""
 
     def push(self, messages: Mapping[str, Message]) -> None:
         channel, lists = self.producer.channel, defaultdict[str, dict[str, Message]](dict)
@@ -203,7 +203,7 @@ class PipelineBatch(Batch):
 
 
 class ConfirmedBatch(Batch):
-    """On RabbitMQ."""
+    """A batch on RabbitMQ."""
 
     def __init__(self, app: Celery, channel: ConfirmingChannel) -> None:
         super().__init__(app.amqp.Producer(channel, auto_declare=False))
@@ -228,7 +228,7 @@ class ConfirmedBatch(Batch):
         self.settle()
 
     def settle(self) -> None:
-        """Sorts out those about which RabbitMQ has said all by now."""
+        """Sorts the runs whose messages RabbitMQ has all answered into taken and refused."""
         channel, waiting = self._channel, {}
         for run_id, (queue, numbers) in self._sent.items():
             if not channel.unconfirmed.isdisjoint(numbers):

@@ -56,7 +56,7 @@ from supervisor.sending.signing import OF_RUNS
 from supervisor.sending.tracing import current_headers, options_with_trace
 from supervisor.times import LONGEST_SECONDS
 
-#: How long the end of a run is waited for whose result is there, and how often it is looked for.
+#: How long to wait for the end of a run whose result is there, and how often to look.
 PATIENCE_SECONDS = 1.0
 LOOK_SECONDS = 0.005
 
@@ -121,7 +121,7 @@ def impatient_ledger(app: Celery, _pid: int) -> Ledger:
 def lineage(task: Any, options: Mapping[str, Any]) -> dict[str, Any]:
     """The options by which Celery's canvas and monitors know the running task that makes a call.
 
-    Empty outside of a task. They are taken down with the call, since a run that waits is published
+    Empty outside of a task. They are recorded with the call, because a run that waits is published
     by a worker that gives its lock back, or by beat, and neither is its parent.
     """
     parent: Any = task.app.current_worker_task
@@ -158,14 +158,13 @@ log = get_logger("supervisor.calls")
 def message_of(publisher: Publisher, spec: JobSpec, request: RunRequest) -> Message | None:
     """The prebuilt message of a call, for the function that admits its run to send.
 
-    That takes one round trip, where to admit the run, read it, send its message and record that
-    takes five; and no crash comes in between. None where the broker's queues are no keys beside the
-    ledger's, or code of the app's decides how the message is sent: the run is published once it is
-    admitted. Raises InvalidKey.
+    That takes one round trip instead of the five that admit the run, read it, send its message and
+    record that; and no crash can come in between. None if the broker's queues are not keys beside
+    the ledger's, or if code of the app decides how the message is sent: the run is then published
+    once it is admitted. Raises InvalidKey.
 
-    Connects to nothing. What has to be known of the broker is kept from the last message that was
-    published, so the first call of a process goes that way, and a broker that is unavailable is
-    not waited for.
+    Connects to nothing: the channel is that of the last message that was published. So the first
+    call of a process is published after its admission, and an unavailable broker holds up nothing.
     """
     rules, now = request.rules_for(spec), datetime.now(UTC)
     # A run that replaces another is queued when that one has ended.

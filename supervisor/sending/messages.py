@@ -83,7 +83,7 @@ class Assignments:
     def of(self, runs: Sequence[Run]) -> dict[str, Assignment]:
         """Assignments by run id, without runs whose job, or whose run of several steps, is gone.
 
-        Nor those of a job that only another version of this code can read.
+        Jobs that only another version of this code can read are left out too.
         """
         specs = self._ledger.some_specs({run.job for run in runs if StepId.of(run.id) is None})
         step_ids = {run.id: step_id for run in runs if (step_id := StepId.of(run.id))}
@@ -130,7 +130,7 @@ def of_job(run: Run, spec: JobSpec, task: str) -> Assignment:
 
 
 def of_step(run: Run, step: Step, item: Sequence[Any]) -> Assignment:
-    """`item`: of a batch the one that the run is for, its first argument; else empty."""
+    """item: the item of a batch that the run is for, as its first argument; else empty."""
     args = (*item, *step.args) if run.args is None else tuple(run.args)
     kwargs = dict(step.kwargs if run.kwargs is None else run.kwargs)
     own = written(run) if step.has_references else []
@@ -183,7 +183,7 @@ Send = Callable[[Any, Assignment], str]
 
 
 class Recorder:
-    """In place of the client of kombu's Redis transport: keeps the commands, and sends none."""
+    """Stands in for the client of kombu's Redis transport: keeps the commands, and sends none."""
 
     def __init__(self) -> None:
         self.commands: list[tuple[Any, ...]] = []
@@ -198,8 +198,8 @@ class Recorder:
 def recorded(app: Celery, channel: Any, send: Send, assignment: Assignment) -> Message | None:
     """What Celery and kombu would push for a run, without pushing it.
 
-    channel: the caller's own. None where that is more than one push: a queue that expires, an
-    exchange of several queues. And for a transport of which this does not know how it sends.
+    channel: the caller's own. Returns None if that would be more than one push (a queue that
+    expires, an exchange of several queues), and for other transports than Redis and RabbitMQ.
     """
     if is_amqp(channel):
         return recorded_for_amqp(app, channel, send, assignment)
@@ -227,7 +227,7 @@ def recorded(app: Celery, channel: Any, send: Send, assignment: Assignment) -> M
 
 
 class RecordingChannel:
-    """In place of a channel to RabbitMQ: declares queues, keeps what is published."""
+    """Stands in for a channel to RabbitMQ: declares queues, and keeps what is published."""
 
     def __init__(self, channel: Any) -> None:
         self._channel = channel
@@ -245,7 +245,7 @@ class RecordingChannel:
 def recorded_for_amqp(
     app: Celery, channel: Any, send: Send, assignment: Assignment
 ) -> Message | None:
-    """Likewise, in the form that messages have on Redis. None for an exchange of the app's."""
+    """As `recorded`, in the form that messages have on Redis. None for an exchange of the app's."""
     recording: Any = RecordingChannel(channel)
     queue = send(app.amqp.Producer(recording, auto_declare=False), assignment)
     match recording.published:
@@ -258,7 +258,7 @@ def recorded_for_amqp(
             return None
 
 
-#: Of messages for RabbitMQ: what those on Redis say beside their properties, by another name.
+#: Properties on RabbitMQ that messages on Redis have beside theirs, under another name.
 OUTSIDE = {
     "application_headers": "headers",
     "content_type": "content-type",
@@ -326,13 +326,13 @@ NOMINAL = datetime(1, 1, 1, tzinfo=UTC)
 NOMINAL_TEXT = NOMINAL.isoformat()
 RUN = tick_id("any", NOMINAL)
 
-#: In the places of what messages of one shape differ in. They occur in no job, argument or setting.
+#: They stand where messages of one shape differ, and occur in no job, argument or setting.
 PLACEHOLDERS = {
     name: f"<{name} of {RUN}>"
     for name in ("job", "rules", "signature", "argsrepr", "kwargsrepr", "body", "header", "headers")
 } | {"run": RUN, "nominal": NOMINAL_TEXT}
 
-#: Text with this in it is written otherwise by kombu than it was read.
+#: kombu writes text that contains this differently from how it was read.
 KOMBUS_MARK = '"__type__"'
 
 #: Writes JSON as kombu does.
@@ -356,7 +356,7 @@ class Own:
 
 @dataclass(frozen=True, slots=True)
 class TextTemplate:
-    """Of messages on Redis. key: of the list that they are pushed to."""
+    """A template of messages on Redis. key: the list that they are pushed to."""
 
     key: str
     text: str
@@ -387,14 +387,14 @@ class TextTemplate:
         }
 
     def is_as_made(self, own: Own, message: Mapping[str, Any]) -> bool:
-        """Whether it gives the very message that it was made of."""
+        """Whether filling it gives the same message that it was made from."""
         return self.filled(own, message["properties"]["delivery_tag"]) == dumps(message)
 
 
 @dataclass(frozen=True, slots=True)
 class AmqpTemplate:
-    """Of messages for RabbitMQ: properties, the headers among them, and the header of ours among
-    those, as py-amqp writes them."""
+    """A template of messages for RabbitMQ, as py-amqp writes them: the properties, the headers in
+    them, and our header in those."""
 
     properties: bytes
     headers: bytes
@@ -444,7 +444,7 @@ def table(fields: Mapping[str, Any]) -> bytes:
 
 
 def items_of(fields: Mapping[str, Any]) -> bytes:
-    """Those of a table, without their size before them."""
+    """The items of a table, without the size before them."""
     return table(fields)[4:]
 
 
@@ -481,10 +481,10 @@ def _rules_around_lock(before: str, after: str) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What messages have in common that differ in Own alone.
+    """What messages have in common that differ only in `Own`.
 
-    signed: what is signed of the header, in JSON with places for the job's name and rules. embed:
-    what the body has beside the arguments, in JSON. levels, length: bounds of their `repr`.
+    signed: the signed part of the header, as JSON with places for the job's name and rules. embed:
+    what the body has beside the arguments, as JSON. levels, length: bounds of their `repr`.
     """
 
     queue: str
@@ -520,7 +520,7 @@ class Shape:
 
 
 def shown_args(args: tuple[Any, ...], length: int, levels: int) -> str:
-    """As `saferepr` of Celery shows them, which takes longer than all else of a message."""
+    """As Celery's `saferepr` shows them, which alone takes longer than the rest of a message."""
     parts = [brief(arg) for arg in args]
     text = f"({', '.join(parts)}{',' if len(parts) == 1 else ''})"
     return text if "" not in parts and len(text) < length else saferepr(args, length, levels)
@@ -535,7 +535,7 @@ def shown_kwargs(kwargs: Mapping[str, Any], length: int, levels: int) -> str:
 
 
 def brief(value: Any) -> str:
-    """Of a plain value what `saferepr` shows; else nothing."""
+    """What `saferepr` shows for a plain value; empty for any other."""
     if type(value) is str:
         return "'" + value.replace("'", "\\'") + "'"
     return str(value) if value is None or type(value) in (int, float, bool) else ""
@@ -567,7 +567,7 @@ def without_trace(message: dict[str, Any]) -> dict[str, Any]:
 
 
 class PrebuiltMessages:
-    """`send` publishes with a given producer, as everything is published."""
+    """Makes the messages of ticks. send: publishes with a given producer, like any message."""
 
     def __init__(self, app: Celery, ledger: Client, send: Send, signer: Signer) -> None:
         self._app = app
@@ -582,7 +582,7 @@ class PrebuiltMessages:
     def filled(self, tick: Tick) -> Tick:
         """The tick with its message, for the function that queues its run to send.
 
-        Without one where that function cannot send it, or it cannot be prebuilt.
+        Without a message if that function cannot send it, or if it cannot be prebuilt.
         """
         if is_listened_to() or not self._has_queues_beside():
             return tick
@@ -592,7 +592,7 @@ class PrebuiltMessages:
     def messages(
         self, ticks: Iterable[Tick], channel: Any
     ) -> dict[str, Message] | dict[str, PreparedMessage]:
-        """By run id the messages for a broker elsewhere, of those that can be prebuilt.
+        """Those messages for a broker elsewhere that can be prebuilt, by run id.
 
         channel: to the broker, which is available.
         """

@@ -22,10 +22,10 @@ from supervisor.job.notices import Answer
 
 USER_AGENT = "celery-beat-supervisor"
 
-#: Of an answer's headers. The body is not read.
+#: The most that is read of an answer: its headers. The body is not read.
 MOST_BYTES = 64 * 1024
 
-#: Refusals that may pass: a token is put right within the day for which a notice is tried again.
+#: Refusals that may pass: a token may be corrected within the day for which a notice is retried.
 MAY_PASS = (
     HTTPStatus.UNAUTHORIZED,
     HTTPStatus.FORBIDDEN,

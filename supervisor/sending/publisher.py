@@ -38,13 +38,13 @@ from supervisor.sending.signing import Signer, SigningProducer, content_of, seri
 from supervisor.sending.tracing import current_headers, trace_headers, within
 from supervisor.settings import is_redis
 
-#: Messages that are sent before the ledger records that they were. Of those that are prebuilt, what
-#: the broker took of the portions before: it takes some while others are made and recorded.
+#: Messages that are sent before the ledger records that they were. Prebuilt ones are sent in
+#: portions: the broker takes some while others are made and recorded.
 RUNS_PER_ROUND = 500
 TICKS_PER_PORTION = 500
 
-#: After this a run that only another version of this code can send is looked at again, and one
-#: whose message RabbitMQ refused, because its queue is full.
+#: When to look again at a run that only another version of this code can send, and at one whose
+#: message RabbitMQ refused because its queue is full.
 LATER = timedelta(minutes=1)
 REFUSED_LATER = timedelta(seconds=5)
 
@@ -75,8 +75,8 @@ class Publisher:
     def publish(self, run_ids: Sequence[str]) -> int:
         """Sends those of the runs that are queued; returns how many messages the broker took.
 
-        Of a run of several steps, those steps that are queued; of a batch, its items. A broker that
-        is unavailable is logged: the runs stay in the outbox and beat sends them later.
+        For a run of several steps, the queued steps are sent; for a batch, its items. If the broker
+        is unavailable, that is logged: the runs stay in the outbox and beat sends them later.
         """
         sent = 0
         try:

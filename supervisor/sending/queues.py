@@ -123,7 +123,7 @@ def queue_of(app: Celery, task: str) -> str:
 def queue_by_route(app: Celery, route: Mapping[str, Any]) -> str:
     """A route may name an exchange, or nothing but a priority.
 
-    Of several queues that an exchange feeds, the one bound with that routing key, else the first.
+    If the exchange feeds several queues: the one bound with that routing key, else the first.
     """
     if "queue" not in route and route.get("exchange"):
         name = getattr(route["exchange"], "name", route["exchange"])

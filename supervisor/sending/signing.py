@@ -48,7 +48,7 @@ def content_of(task: str, args: Any, kwargs: Any, header: Mapping[str, Any]) -> 
 
 
 def content_as_read(task: str, args: Any, kwargs: Any, header: Mapping[str, Any]) -> str:
-    """The same of a message that was read, which to write and to read again does not change."""
+    """The same for a message that was read: writing and reading it again would change nothing."""
     return digest_of(dumps([task, args, kwargs]) + text_of(header))
 
 
@@ -57,11 +57,11 @@ def digest_of(text: str) -> str:
 
 
 def signed_of(header: Mapping[str, Any]) -> dict[str, Any]:
-    """What of the header is signed as content."""
+    """The part of the header that is signed as content."""
     return {name: value for name, value in header.items() if name not in OF_A_RUN}
 
 
-#: By job: its last header with a mark for the lock, and the text before and after the mark.
+#: For each job: its last header with a mark for the lock, and the text before and after the mark.
 _texts: dict[Any, tuple[dict[str, Any], list[str]]] = {}
 MARK = "\0lock\0"
 MOST_TEXTS = 100
@@ -70,9 +70,9 @@ MOST_TEXTS = 100
 def text_of(header: Mapping[str, Any]) -> str:
     """What is signed of the header, as JSON with sorted keys.
 
-    To sort and write it takes a worker longer than all else about a signature, and the headers of a
-    job's messages hardly differ but in the lock. Headers are equal here, and then have the text of
-    the first, that differ in how a number is written.
+    Sorting and writing it takes a worker longer than the rest of a signature, and the headers of a
+    job's messages hardly differ except in the lock. Headers that differ only in how a number is
+    written count as equal here, and have the text of the first.
     """
     rest = signed_of(header)
     job, rules = rest.get("job"), rest.get("rules")
@@ -120,7 +120,7 @@ class Signer:
         return self.signature(header["run"], header["nominal_at"], content)
 
     def has_signed(self, task: str, args: Any, kwargs: Any, header: Mapping[str, Any]) -> bool:
-        """Of a message as it was read."""
+        """Whether a message, as it was read, has this ledger's signature."""
         given = str(header.get(SIGNATURE)).encode("utf-8", "surrogatepass")
         content = content_as_read(task, args, kwargs, header)
         own = self.signature(header["run"], header["nominal_at"], content)
@@ -160,7 +160,7 @@ SETTINGS = (
 
 
 def serializer_of_runs(app: Celery, task: Any) -> str:
-    """Of those that a task's messages have: its own where it is signed, else JSON."""
+    """The serializer of a task's runs: the task's own if runs may have it, else JSON."""
     own = getattr(task, "serializer", None) or app.conf.task_serializer
     return str(own) if own in OF_RUNS else "json"
 

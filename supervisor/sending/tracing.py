@@ -74,7 +74,7 @@ def trace_headers(ledger: Ledger, runs: Sequence[Run]) -> dict[str, dict[str, st
 
 @contextmanager
 def within(headers: Mapping[str, str]) -> Iterator[None]:
-    """In the trace of these headers, or in none, but not in that of the code that sends."""
+    """Within the trace of these headers, or in no trace; never in that of the sending code."""
     if not is_there():
         yield
         return
@@ -89,7 +89,7 @@ def within(headers: Mapping[str, str]) -> Iterator[None]:
 
 @contextmanager
 def traced(task: Any, attempt: Attempt) -> Iterator[None]:
-    """Around the task's body. A retry that the task asks for is no error here, as in its span."""
+    """Measures the task's body, in a span if there is one. A retry is no error."""
     if not is_there():
         yield
         return

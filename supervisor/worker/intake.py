@@ -1,10 +1,10 @@
 """Messages as a worker takes them from its queues.
 
-1. **Hostile ones end nothing.** Who can write to a queue can push anything there. Celery and kombu
-   expect messages of their own making: what they fail on would end the worker's main process, or
-   keep a place of its pool taken for good. Here such a message is logged and rejected, and the next
-   one is taken.
-2. **Those of another ledger are returned.** They come when two deployments share a queue. The
+1. **Hostile messages end nothing.** Any client that can write to a queue can push anything there.
+   Celery and kombu expect messages of their own making: one that they fail on would end the
+   worker's main process, or keep a place of its pool taken for good. Here such a message is logged
+   and rejected, and the next one is taken.
+2. **Messages of another ledger are returned.** They come when two deployments share a queue. The
    message of a run names its ledger. A worker of another one cannot begin the run, and gives the
    message back to its queue, behind those that wait there, for a worker of its own ledger. It is
    held for `HELD` seconds first, so that messages that only such workers consume cost little. While
@@ -14,20 +14,20 @@
 3. **Runs that this worker's pool cannot do justice to are returned** in the same way: one with a
    time limit never runs where nothing would end it. A worker with another pool takes it, or it
    waits until it expires, and this worker's log, `doctor` and `why` say so.
-4. **Of those of runs, the broker keeps no record.** Redis has no acknowledgements, so kombu keeps a
+4. **The broker keeps no copy of runs' messages.** Redis has no acknowledgements, so kombu keeps a
    copy of each message until it is acknowledged: two transactions a message, and a second delivery
    of whatever takes longer than the visibility timeout. A run's message names its run and nothing
    more. One that vanishes with its worker is sent again within seconds (beat/queued_messages.py),
    one that comes twice is refused, and so the copy is of no use. Messages of tasks that are not
    supervised are kept as ever.
 5. **No run is fetched ahead.** A run that a busy worker has fetched would wait for the one before
-   it, for nothing. So a worker of a queue that jobs go to, as far as the ledger knows when it
-   starts, or that gets a run all the same, fetches as many messages as it has places. Other workers
+   it, for nothing. So a worker fetches only as many messages as it has places, if the ledger knows
+   when the worker starts that jobs go to one of its queues, or once it gets a run. Other workers
    fetch as their app says.
-6. **What is over has no place.** Where a result cannot be stored, Celery may raise once more what
-   storing it raised. In a pool without child processes nothing hears of that, and the task would
-   keep its place until the worker ends. In a worker that counts places it has failed then, as in
-   a child process.
+6. **A task that is over frees its place.** If a result cannot be stored, Celery may raise the error
+   of storing it again. In a pool without child processes nothing catches that, and the task would
+   keep its place until the worker ends. In a worker that counts places the task then fails, as it
+   does in a child process.
 7. **A result is read whole.** What a child sends, once it is more than 16 KiB (a traceback is),
    comes in two parts, and Celery's loop reads the first as soon as it is there. Where the broker's
    connection is lost just then, the loop starts afresh and forgets that part: it would take the
@@ -75,14 +75,14 @@ log = get_logger("supervisor.intake")
 brpop_read = cast(Any, redis.Channel)._brpop_read
 deliver = cast(Any, virtual.Transport)._deliver
 
-#: Marks the connection on which no message ends anything: how often Redis has answered it.
+#: Marks the consumer's connection; its value counts the answers of Redis.
 TAKES_ANY = "supervisor_takes_any"
 
 #: Seconds; shorter than beat waits before it takes a message for vanished.
 HELD = 1.0
 MOST_HELD = 100
 
-#: Seconds between two log lines about one of them, and for how long one is reported.
+#: Seconds between two log lines about the same ledger, and for how long it is reported.
 LOGGED_EVERY = 60
 REPORTED_FOR = 900
 
@@ -100,7 +100,7 @@ POOLS_HINT = (
     " job what it needs (docs/how-to/adopting.md, Pools)"
 )
 
-#: Of this process: other ledger and queue -> when it was seen last, and when it was logged.
+#: In this process: other ledger and queue -> when it was last seen, and when it was logged.
 _seen: dict[tuple[str, str], tuple[float, float]] = {}
 
 
@@ -129,7 +129,7 @@ def check(headers: Mapping[str, Any]) -> None:
 
 
 def check_message(message: Any) -> None:
-    """Raises InvalidTaskError. What is no task's message at all Celery itself rejects."""
+    """Raises InvalidTaskError. Celery itself rejects a message that is not a task's at all."""
     said = message.headers if isinstance(message.headers, dict) else {}
     with suppress(Exception):  # one that cannot be decoded, or must not be, Celery rejects as well
         if isinstance(message.payload, dict):  # Celery's older protocol
@@ -184,7 +184,7 @@ class TakesAnyMessage(bootsteps.Step):
 
 
 def raised_by_others(connection_errors: Iterable[type[Exception]]) -> tuple[type[Exception], ...]:
-    """What is no fault of a message; kombu has KeyError among a transport's connection errors."""
+    """Errors that are no message's fault. Not KeyError, which kombu counts as a connection's."""
     lost = (error for error in connection_errors if not issubclass(error, LookupError))
     return (MemoryError, ResponseError, OperationalError, *lost)
 
@@ -213,7 +213,7 @@ def deliver_any(self: Any, message: Any, queue: str) -> Any:
 
 
 def take_any_message() -> None:
-    """On the connection of a worker's consumer; other consumers get what their callbacks raise."""
+    """Drops what cannot be read, on the connection of a worker's consumer only."""
     cast(Any, redis.Channel)._brpop_read = read_any
     cast(Any, virtual.Transport)._deliver = deliver_any
 
@@ -230,9 +230,9 @@ def shared_queues() -> list[tuple[str, str]]:
 
 
 class ReturnedMessages:
-    """Those that go back to their queue: of another ledger, or not for this worker's pool.
+    """Messages that go back to their queue: of another ledger, or not for this worker's pool.
 
-    All is called in the worker's main loop.
+    All methods are called in the worker's main loop.
     """
 
     def __init__(self, consumer: Any) -> None:
@@ -268,7 +268,7 @@ class ReturnedMessages:
         return False
 
     def _unmet(self, header: Mapping[str, Any], headers: Mapping[str, Any]) -> str | None:
-        """What the run needs and this pool has not; a malformed message has its own end."""
+        """What the run needs and this pool lacks; malformed messages are refused elsewhere."""
         if self._pool == "prefork":
             return None if forks(self._consumer.controller) else "children that are forked"
         limits, rules = headers.get("timelimit"), header.get("rules")
@@ -332,7 +332,7 @@ class ReturnedMessages:
 
 
 def forks(worker: Any) -> bool:
-    """Children that are not forked would know neither the app nor each other."""
+    """Whether the worker forks its children: others would know neither the app nor each other."""
     # Celery before 5.7 has no other way to make them.
     return {getattr(worker, "pool_start_method", "fork"), get_start_method()} == {"fork"}
 
@@ -357,7 +357,7 @@ def fetch_no_run_ahead(consumer: Any) -> None:
     settle_for_runs(consumer.app.conf)
     if consumer.prefetch_multiplier == DEFAULTS[name]:
         consumer.prefetch_multiplier = NEEDED[name]
-        # With autoscaling it is made of the most processes that there may be.
+        # With autoscaling it is computed from the largest number of processes.
         places = consumer.initial_prefetch_count // DEFAULTS[name]
         ahead = consumer.initial_prefetch_count - places
         consumer.initial_prefetch_count = places
@@ -369,7 +369,7 @@ def fetch_no_run_ahead(consumer: Any) -> None:
 
 
 def take_with_a_place_free(consumer: Any) -> None:
-    """As Celery's `worker_disable_prefetch`: what is acknowledged when it begins is not counted."""
+    """As Celery's `worker_disable_prefetch`: the prefetch count misses acknowledged tasks."""
     qos = consumer.task_consumer.channel.qos
     own = qos.can_consume
 
@@ -382,7 +382,7 @@ def take_with_a_place_free(consumer: Any) -> None:
 
 
 def hear_of_errors(pool: Any) -> None:
-    """Of a pool without child processes, whose tasks may raise outside their bodies."""
+    """Has a pool without child processes catch what its tasks raise outside their bodies."""
     if isinstance(pool, prefork.TaskPool) or "apply_async" in vars(pool):
         return
     apply = pool.apply_async
@@ -404,7 +404,7 @@ def with_errors(target: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
 
 
 def places(pool: Any) -> int:
-    """How many tasks it may run at once. Celery before 5.7 counts the greenlets that there are."""
+    """How many tasks the pool may run at once. Before 5.7 Celery counts only existing greenlets."""
     return int((pool.limit if pool.is_green else pool.num_processes) or 0)
 
 
@@ -437,7 +437,7 @@ class RunQoS(redis.QoS):
         self._forget(delivery_tag)
 
     def restore_by_tag(self, tag: str, client: Any = None, leftmost: bool = False) -> None:
-        """Puts a message back that no child has taken: the worker is ending, say."""
+        """Puts back a message that no child has taken, for example because the worker is ending."""
         if tag not in self._of_runs:
             super().restore_by_tag(tag, client, leftmost)
             return
@@ -470,7 +470,7 @@ class RunQoS(redis.QoS):
         virtual.QoS.ack(self, delivery_tag)
 
 
-#: What is read of each child's result, for as long as there is the child.
+#: The result of each child that is being read, as long as the child exists.
 _reading: WeakKeyDictionary[Any, GeneratorType[None, None, None]] = WeakKeyDictionary()
 
 read_result = cast(Any, asynpool.ResultHandler)._recv_message
@@ -481,7 +481,7 @@ LONGEST_READING_SECONDS, POLL_SECONDS = 10.0, 0.1
 
 
 def read_on(self: Any, add_reader: Any, fd: int, callback: Any) -> Generator[None, None, None]:
-    """The result that is read in part, or the next one."""
+    """Goes on reading a result that was read in part, or begins the next one."""
     child = self.fileno_to_outq[fd]
     reading = _reading.get(child)
     if reading is None or reading.gi_frame is None:
@@ -490,7 +490,7 @@ def read_on(self: Any, add_reader: Any, fd: int, callback: Any) -> Generator[Non
 
 
 def finish_reading(self: Any, fd: int, remove: Any, children: Mapping[int, Any], end: Any) -> Any:
-    """Before a worker that stops reads what is left: as the loop forgot it, so does Celery."""
+    """Finishes a half-read result before a stopping worker reads the rest without it."""
     child: Any = children.get(fd)
     reading = _reading.get(child) if child else None
     until = clock() + LONGEST_READING_SECONDS
@@ -512,5 +512,5 @@ def read_results_whole() -> None:
 
 
 def keep_no_record_of_runs() -> None:
-    """For the connections that this process makes from now on."""
+    """Uses RunQoS for the connections that this process makes from now on."""
     redis.Channel.QoS = RunQoS

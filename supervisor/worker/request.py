@@ -77,7 +77,7 @@ class GuardedRequest(Request):
     def on_accepted(self, pid: Any, time_accepted: float) -> None:
         super().on_accepted(pid, time_accepted)
         if self._header is not None:
-            pid = child_table.own_pid or pid  # of a greenlet it is no process' number
+            pid = child_table.own_pid or pid  # a greenlet's `pid` is no process id
             heartbeat_of(self.app).watch(
                 Lease(
                     work=work_of(self._header, worker_name(pid)),
@@ -91,16 +91,16 @@ class GuardedRequest(Request):
             )
 
     def _is_active(self, pid: int) -> bool:
-        """Celery considers a task over before it ends it: its child may still be running."""
+        """Whether task or child still run: Celery counts a task as over before it ends it."""
         return self in state.active_requests or child_table.is_running(pid, self._token)
 
     def _asked(self) -> CallArguments:
-        """For a ledger that forgot the run. The heartbeat calls it, so it must not wait."""
+        """What the caller asked for, if the ledger forgot the run. Must not wait: see heartbeat."""
         context = self._context  # type: ignore[attr-defined]
         return asked_of(self._header, context, self.task) if self._header else CallArguments()
 
     def revoked(self) -> bool:
-        """Celery drops the message of a revoked task before any hook of ours: its run ends here."""
+        """Also ends the run: Celery drops a revoked task's message before our other hooks."""
         is_revoked = bool(super().revoked())
         if is_revoked and self._header is not None:
             self._cancel_run()
@@ -160,10 +160,10 @@ class Instead:
 
 
 class RunStrategies(dict[str, Any]):
-    """What takes the message of a run, by the task's name; made when its first message comes.
+    """The strategy for messages of runs, by the task's name; made when its first message comes.
 
-    It is the task's own strategy, with the guard's request class over the task's own, and with
-    `trace_run` as what the pool calls.
+    It is the task's own strategy, with the guard's request class over the task's own, and the pool
+    calls `trace_run`.
     """
 
     def __init__(self, consumer: Any) -> None:
@@ -240,9 +240,9 @@ class TakesRuns(bootsteps.StartStopStep):
 
 @cache
 def expects_runs(app: Celery) -> bool:
-    """Whether a worker of this process consumes a queue that jobs or guarded tasks go to now.
+    """Whether this worker consumes a queue that jobs or guarded tasks go to now.
 
-    Where the ledger is unavailable it may.
+    True if the ledger is unavailable, since it may.
     """
     consumed = app.amqp.queues.consume_from
     if any(
@@ -258,14 +258,14 @@ def expects_runs(app: Celery) -> bool:
 
 
 class TellsChildren(bootsteps.StartStopStep):
-    """Lets a child that waits for the ledger know that the worker stops, however it is stopped."""
+    """Tells children that wait for the ledger that the worker stops, however it is stopped."""
 
     def close(self, worker: Any) -> None:
         child_table.set_stopping()
 
 
 def prepare(sender: Any) -> None:
-    """Refuses a ledger that a newer version writes; one of an older version is upgraded."""
+    """Prepares a worker. Refuses a ledger of a newer version, and upgrades an older one."""
     # A thread that imports while a child is forked leaves it a lock that is never released.
     tracing.is_there()
     child_table.share()

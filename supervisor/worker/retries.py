@@ -40,10 +40,10 @@ def is_sent_again(task_id: str | None) -> bool:
 def asked_again(
     attempt: Attempt, task: Any, args: Any, kwargs: Any, options: Mapping[str, Any]
 ) -> CallArguments:
-    """What a `retry` asks of the next attempt. Raises TypeError for what JSON refuses.
+    """What a `retry` asks for the next attempt. Raises TypeError for what JSON refuses.
 
-    Texts that a schedule file wrote go on as they are written there, a secret as its reference,
-    wherever the task puts them, and also where it hands on the secret itself.
+    Texts from a schedule file are passed on as they are written there, and a secret as its
+    reference, wherever the task puts them; also if the task passes on the secret itself.
     """
     request = task.request
     args, kwargs = given_once(task, args, kwargs)
@@ -64,9 +64,9 @@ def asked_again(
 
 
 def given_once(task: Any, args: Any, kwargs: Any) -> tuple[Any, Any]:
-    """An argument given by position before and by name now, or the reverse, is not given twice.
+    """Keeps an argument from being given twice, by position before and by name now or the reverse.
 
-    As Celery has it since 5.7.
+    Celery does the same since 5.7.
     """
     if (args is None) == (kwargs is None):
         return args, kwargs

@@ -118,7 +118,7 @@ class GuardedCalls(Task):  # type: ignore[type-arg]
         """Celery's own signature; in a supervised run the ledger sends the next attempt."""
         attempt = own_attempt(self)
         if attempt is None or self.request.called_directly:
-            # Celery sends the task again for it: not under the guard, as it is not now.
+            # Celery itself sends the task again, without the guard, which it does not have now.
             options |= given(exc=exc, eta=eta, countdown=countdown, max_retries=max_retries)
             with sent_again(self.request.id):
                 return super().retry(args, kwargs, throw=throw, **options)
@@ -142,7 +142,7 @@ class GuardedTask(Task):  # type: ignore[type-arg]
     def before_start(self, task_id: str, args: Any, kwargs: Any) -> None:
         """Asks for the lease of a run's delivery. Raises Ignore when it is refused."""
         request = self.request
-        # Not of its `headers`: tracers put their own into that place (older SDKs of Sentry).
+        # Not from its `headers`, which some tracers replace (older SDKs of Sentry).
         header = supervised(vars(request), task_id)
         if header is not None:
             token = getattr(request, TOKEN, None) or uuid4().hex
@@ -207,7 +207,7 @@ class GuardedTask(Task):  # type: ignore[type-arg]
                 raise
             raise self._retry_or(attempt, JobExited(error.code)) from error
         except MemoryError as error:
-            # One that reaches Celery kills the worker, and the next that gets the message.
+            # If it reached Celery, it would kill the worker, and the next that gets the message.
             raise self._retry_or(attempt, JobOutOfMemory()) from error
         except Exception as error:
             deferred = attempt.next.deferred if attempt.next else None
@@ -218,7 +218,7 @@ class GuardedTask(Task):  # type: ignore[type-arg]
         except BaseException as error:
             if is_of_a_stop(error):
                 raise
-            # Neither Celery nor we raise one here, but for a limit: it is the job's own.
+            # Except for a time limit, neither Celery nor we raise one here: it is the job's own.
             raise self._retry_or(attempt, of_base(error)) from error
 
     def _call(self, attempt: Attempt, body: Body, args: Any, kwargs: Any) -> Any:
@@ -350,7 +350,7 @@ def end_of(attempt: Attempt, retval: Any, state: str | None) -> tuple[str | None
 
 
 def is_of_a_stop(error: BaseException) -> bool:
-    """What gevent raises in the greenlets of a worker that is stopped at once."""
+    """Whether gevent raised it in the greenlets of a worker that is stopped at once."""
     return type(error).__name__ == "GreenletExit"
 
 
@@ -362,7 +362,7 @@ def of_base(error: BaseException) -> Exception:
 
 
 def failure_in(error: Any) -> BaseException | None:
-    """What has a traceback: `retry` may be given a text, or an exception that was never raised."""
+    """The error if it has a traceback: `retry` may get a text, or one that was never raised."""
     return error if isinstance(error, BaseException) and error.__traceback__ else None
 
 
@@ -374,7 +374,7 @@ def reason_of(error: Any) -> str:
 
 @cache
 def guard_of(app: Celery, pid: int) -> Guard:
-    """One guard for each process. Installs the handlers of what may interrupt a run in it."""
+    """One guard for each process. Installs the handlers of signals that interrupt its runs."""
     receive_interrupts(raise_in_current_run)
     publisher = publisher_of(app)
     return Guard(publisher.ledger, without_parent()(publisher.publish), worker_name(pid), loads)
@@ -392,7 +392,7 @@ def worker_name(pid: int) -> str:
 
 
 class AdoptsGuarded(TaskRegistry):
-    """Of an app's tasks; all come to it when they are made, also of an app that never finalizes."""
+    """An app's registry: every task enters it when it is made, even if the app never finalizes."""
 
     def __setitem__(self, name: str, task: Any) -> None:
         super().__setitem__(name, task)
@@ -400,7 +400,7 @@ class AdoptsGuarded(TaskRegistry):
 
 
 def adopt_guarded(app: Celery) -> None:
-    """The tasks with a `guard` that the app has, and those it will have."""
+    """Puts the app's tasks with a `guard` under it: those it has, and those it will have."""
     registry: Any = app._tasks  # type: ignore[attr-defined]
     own = type(registry)
     if not issubclass(own, AdoptsGuarded):
@@ -444,7 +444,7 @@ def accepted_by(app: Celery) -> Any:
 def prepare_to_run(task: Any, hostname: str) -> None:
     adopt(task)
     take_over_started(task)
-    # Looked up when it is called: Sentry and others put theirs in its place.
+    # Looked up here and not imported: Sentry and others replace it.
     task.__trace__ = trace.build_tracer(task.name, task, task.app.loader, hostname, app=task.app)
 
 
@@ -463,7 +463,7 @@ _tracked: set[str] = set()
 def take_over_started(task: Any) -> None:
     """From now on only `store_started` stores in this process that the task has started.
 
-    Celery would before a delivery can be refused, over what is stored of the running attempt.
+    Celery would store it before a delivery can be refused, and overwrite the running attempt's.
     """
     if task.track_started:
         task.track_started = False
@@ -471,7 +471,7 @@ def take_over_started(task: Any) -> None:
 
 
 def store_started(task: Any, request: Context, *, is_run: bool) -> None:
-    """For every run, and else as Celery does; a backend that is unavailable fails no run."""
+    """For every run, and for other tasks as Celery does. An unavailable backend fails no run."""
     if not (is_run or task.name in _tracked) or not keeps_results(task, request):
         return
     meta = {"pid": os.getpid(), "hostname": request.hostname}
