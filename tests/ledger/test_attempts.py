@@ -240,6 +240,16 @@ def test_a_second_message_that_its_own_process_drops_is_counted(
     assert ledger.job(spec.name).counters["duplicates"] == 1
 
 
+def test_a_run_ends_though_the_one_that_waits_for_it_is_broken(ledger: Ledger) -> None:
+    spec = begun(ledger, overlap="queue_all")
+    ledger.admit(ticks(spec, 1))
+    ledger.client.hset(ledger.keys.run(run_id(spec, 1)), "rules", "{")
+    finished = ledger.finish(run_id(spec, 0), "token", RunState.SUCCEEDED)
+    assert (finished.ending, finished.next_up) == (Ending.ENDED, ())
+    assert lock_is_free(ledger, spec)
+    assert [rescue.kind for rescue in ledger.rescue()] == ["failed"]
+
+
 def test_a_run_that_was_to_end_before_its_body_does_not_start_it(ledger: Ledger) -> None:
     spec = admitted(ledger, 0)
     attempt = Attempt(Guard(ledger, lambda _: None, "worker"), delivery(run_id(spec, 0)))
