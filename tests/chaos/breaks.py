@@ -168,8 +168,8 @@ BREAKS = (
         [
             Edit(
                 "ledger/slots.lua",
-                "  local _, next_up = promote(lock, publish_at)\n",
-                "  local next_up = {}\n",
+                "  local is_done, _, next_up = pcall(promote, lock, publish_at)\n",
+                "  local is_done, next_up = true, {}\n",
             )
         ],
         BEATS,
