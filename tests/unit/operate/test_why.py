@@ -610,7 +610,9 @@ def test_a_minute_stands_for_the_one_tick_in_it() -> None:
     assert nominal_time("09:05", often, NOW) == at(9, 5)
 
 
-@pytest.mark.parametrize("text", ["soon", "25:00", "2026-13-01"])
+@pytest.mark.parametrize(
+    "text", ["soon", "25:00", "2026-13-01", "0001-01-01", "9999-12-31T23:59", "9999-12-31"]
+)
 def test_what_is_no_time_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r".+"):
         nominal_time(text, JOB, NOW)
