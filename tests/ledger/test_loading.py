@@ -56,6 +56,7 @@ class Interrupted(dict[str, JobSpec]):
 
 def read_and_load(reloading: Reloading, loaded: str | None) -> None:
     """As beat's ticks do it, until what has changed is loaded or refused."""
+    reloading._watching.look_again()  # the kernel may tell of a change a moment later
     reloading.reload(NOW, loaded)
     wait_until(lambda: (reloading.reload(NOW, loaded), not reloading.is_busy)[1])
 
