@@ -258,8 +258,8 @@ listening = option_group(
     click.option(
         "--proxied",
         is_flag=True,
-        help="Behind a proxy: accept any Host header, and nobody without a token or a name from "
-        "the proxy.",
+        help="Behind a proxy: accept any Host header, and refuse requests with neither a token nor "
+        "a name from the proxy.",
     ),
     click.option(
         "--loglevel",

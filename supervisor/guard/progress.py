@@ -40,7 +40,7 @@ from supervisor.logs import get_logger
 
 log = get_logger("supervisor.reports")
 
-#: Seconds. The ledger is told how long ago something was reported.
+#: Seconds. A report contains how long ago it was made.
 clock = time.monotonic
 
 #: Seconds between two writes, before a retry while the ledger is unavailable, for the last write.

@@ -172,7 +172,7 @@ class Followers:
             if held
         }
         after = [run.after for run in found.values() if run.after]
-        # A run whose record is gone ended long ago; as nobody knows how, it did not succeed.
+        # A run without a record ended long ago. Its outcome is unknown, so it counts as lost.
         ended = {
             run_id: RunState(state or RunState.LOST)
             for run_id, (state, finished) in self._fields(after, ("state", "finished")).items()
