@@ -1,7 +1,12 @@
-"""What a job's code may ask of its run, and report of it."""
+"""What a job's code may ask of its run, and report of it.
+
+Each log record that is made in a run's code names the run, whatever makes, filters and formats the
+app's records (`CurrentRun.log_fields`); structlog's contextvars have the same.
+"""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -95,6 +100,23 @@ def current_attempt() -> Attempt | None:
 
 def set_current_run(run: CurrentRun | None) -> None:
     _current.set(run)
+
+
+def mark_records() -> None:
+    """From now on, log records that are made in a run's code name the run."""
+    make = logging.getLogRecordFactory()
+    if getattr(make, "marks_runs", False):
+        return
+
+    def made(*args: Any, **kwargs: Any) -> logging.LogRecord:
+        record = make(*args, **kwargs)
+        run = current_run()
+        if run is not None:
+            vars(record).update(run.log_fields)
+        return record
+
+    made.marks_runs = True  # type: ignore[attr-defined]
+    logging.setLogRecordFactory(made)
 
 
 def formatted(text: str, args: tuple[object, ...]) -> str:

@@ -1,13 +1,11 @@
 """What is kept from a run's code: its log lines, and the traceback of a failed attempt.
 
-1. Each record that is made in a run's code names the run, whatever makes, filters and formats the
-   app's records (`CurrentRun.log_fields`); structlog's contextvars have the same.
-2. If the job has `log: capture`, they are also lines of the run's own log. A handler after the
-   app's own takes them, as the app's filters have left them, and hands them to the report of the
-   attempt (progress.py), which bounds them and writes them from another thread.
+1. If the job has `log: capture`, the log records of its code are also lines of the run's own log. A
+   handler after the app's own takes them, as the app's filters have left them, and hands them to
+   the report of the attempt (progress.py), which bounds them and writes them from another thread.
    Printed text comes as records if Celery redirects it (`worker_redirect_stdouts`), and otherwise
    through `PrintedLines`.
-3. It takes no lock and makes no call: a time limit may be raised in the code that logs.
+2. It takes no lock and makes no call: a time limit may be raised in the code that logs.
 """
 
 from __future__ import annotations
@@ -17,7 +15,7 @@ import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from supervisor.guard.current_run import current_attempt, current_run
+from supervisor.guard.current_run import current_attempt
 from supervisor.job.run import LINE_LENGTH
 
 if TYPE_CHECKING:
@@ -37,23 +35,6 @@ OURS = "supervisor."
 LONGEST_RECORD = 16 * LINE_LENGTH
 
 TRACEBACKS = logging.Formatter()
-
-
-def mark_records() -> None:
-    """From now on the records that are made in a run's code name it."""
-    make = logging.getLogRecordFactory()
-    if getattr(make, "marks_runs", False):
-        return
-
-    def made(*args: Any, **kwargs: Any) -> logging.LogRecord:
-        record = make(*args, **kwargs)
-        run = current_run()
-        if run is not None:
-            vars(record).update(run.log_fields)
-        return record
-
-    made.marks_runs = True  # type: ignore[attr-defined]
-    logging.setLogRecordFactory(made)
 
 
 class CapturedLines(logging.NullHandler):

@@ -24,10 +24,14 @@ class Template:
 
 
 class Single(Template):
-    """One key: ``keys.jobs``."""
+    """One key: ``keys.jobs``; made once, and from then on an attribute of `keys`."""
+
+    def __set_name__(self, _: type[Keys], name: str) -> None:
+        self.name = name
 
     def __get__(self, keys: Keys, _: type[Keys]) -> str:
-        return f"{keys.head}:{self.template}"
+        key = vars(keys)[self.name] = f"{keys.head}:{self.template}"
+        return key
 
 
 class Named(Template):

@@ -236,7 +236,7 @@ class Ledger(Readings):
         action: entered with the first of them.
         """
         with self._functions.under_way("act" if action else "admit") as calls:
-            yield Admitting(calls, leadership, entry_of(action))
+            yield Admitting(calls, leadership, action.text() if action else "")
 
     def trigger(
         self, spec: JobSpec, request: RunRequest = ANY_RUN, action: Action | None = None

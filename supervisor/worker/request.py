@@ -26,11 +26,11 @@ from celery.worker.request import Request
 
 from supervisor.errors import WrongSchema
 from supervisor.guard import child_table
+from supervisor.guard.current_run import mark_records
 from supervisor.guard.delivery import GUARD, TOKEN, supervised, work_of
 from supervisor.guard.heartbeat import Heartbeat
 from supervisor.guard.lease import Lease
 from supervisor.guard.liveness import Witness, hold
-from supervisor.guard.run_log import mark_records
 from supervisor.job.run import RunState
 from supervisor.ledger.connection import RedisError, explained
 from supervisor.ledger.ledger import Ledger

@@ -11,8 +11,8 @@ from datetime import UTC, datetime
 import pytest
 
 from supervisor import CurrentRun, RunFilter
-from supervisor.guard.current_run import set_current_run
-from supervisor.guard.run_log import line_of, mark_records
+from supervisor.guard.current_run import mark_records, set_current_run
+from supervisor.guard.run_log import line_of
 from supervisor.logs import fill_formats
 
 RUN = CurrentRun("orders", "orders@1", datetime(2026, 3, 1, tzinfo=UTC), 2, 7)
