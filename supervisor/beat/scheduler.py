@@ -306,7 +306,7 @@ class SupervisedScheduler(RedBeatScheduler):  # type: ignore[misc]
             return INTERVAL.total_seconds()
         look = self._look()
         self._report_presence()
-        self._look_for_dead_workers()
+        self._witness.look()
         if not look.leads:
             self._fault = self._failing_since = None
             return INTERVAL.total_seconds()
@@ -325,13 +325,6 @@ class SupervisedScheduler(RedBeatScheduler):  # type: ignore[misc]
         soonest = min(at for at in times if at is not None)
         self._auditor.audit_some(look.at, lambda: look.seconds_until(soonest) > AUDIT_SECONDS)
         return max(0.0, look.seconds_until(soonest))
-
-    def _look_for_dead_workers(self) -> None:
-        """Whatever comes of it, this beat can still emit."""
-        try:
-            self._witness.look()
-        except (RedisError, OperationalError, OSError) as error:
-            log.warning("witness failed", error=str(error))
 
     def _upgrade(self) -> bool:
         """In the first turn. A beat ends if a newer version has taken over its ledger.

@@ -35,7 +35,7 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-from supervisor.ledger.connection import RedisError, may_pass
+from supervisor.ledger.connection import RedisError, explained, may_pass
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.replies import Ending
 from supervisor.logs import get_logger
@@ -225,12 +225,28 @@ class Witness:
         self._publish = publish
         self._directory = directory()
         self._gone_since: dict[str, float] = {}
+        self._is_failing = False
 
     def look(self) -> None:
-        """Reports the runs of workers that are gone. Raises RedisError: call it again later.
+        """Reports the runs of workers that are gone. Call it each second.
 
-        A run that Redis cannot process, such as one with a damaged record, is logged and skipped.
+        Whatever goes wrong is logged when it begins and when it is over: a later look reports them,
+        or their leases run out. A run that Redis cannot process, such as one with a damaged record,
+        is logged and skipped.
         """
+        try:
+            self._look()
+        except Exception as error:  # noqa: BLE001 - it must stop neither a worker nor beat
+            if not self._is_failing:
+                text = explained(error) if isinstance(error, RedisError) else repr(error)
+                log.warning("witness failed", error=text)
+            self._is_failing = True
+        else:
+            if self._is_failing:
+                log.info("witness recovered")
+            self._is_failing = False
+
+    def _look(self) -> None:
         gone = set(self._gone())
         self._report(gone)
         for process in gone:
@@ -238,12 +254,7 @@ class Witness:
 
     def _gone(self) -> Iterator[str]:
         """Yields the workers that are gone. A dead worker stays dead, so no lock is kept."""
-        try:
-            paths = list(self._directory.glob(f"{boot()}.*")) if self._directory else []
-        except OSError as error:  # the lease decides
-            log.warning("witness failed", error=str(error))
-            return
-        for path in paths:
+        for path in self._directory.glob(f"{boot()}.*") if self._directory else ():
             process = path.suffix.removeprefix(".")
             since = self._gone_since.get(process, clock())
             is_own = _own is not None and process == _own.process
@@ -282,12 +293,7 @@ class WitnessThread(threading.Thread):
     def run(self) -> None:
         while not self._stopping.wait(LOOK_SECONDS):
             check_own_file()
-            try:
-                self._witness.look()
-            except (RedisError, OSError) as error:
-                log.warning("witness failed", error=str(error))
-            except Exception:  # a broker's own errors; the thread outlives them
-                log.exception("witness failed")
+            self._witness.look()
 
     def stop(self) -> None:
         self._stopping.set()

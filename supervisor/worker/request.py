@@ -298,10 +298,7 @@ def prepare(sender: Any) -> None:
 def prove_life(app: Celery) -> None:
     """Also looks for earlier workers that are gone: this one may replace one of them."""
     publisher = publisher_of(app)
-    try:
-        Witness(publisher.ledger, publisher.publish).look()
-    except (RedisError, WrongSchema) as error:  # the lease decides, or the next look
-        log.warning("witness failed", error=explained(error))
+    Witness(publisher.ledger, publisher.publish).look()
     hold()
 
 

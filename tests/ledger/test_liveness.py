@@ -146,6 +146,24 @@ def test_a_damaged_run_keeps_no_other_from_being_reported(
         assert (seen(), logs) == ([], [])
 
 
+@pytest.mark.parametrize("error", [ConnectionError("away"), OSError("no /proc"), TypeError("")])
+def test_a_witness_that_fails_logs_when_that_begins_and_when_it_is_over(
+    error: Exception, hire: Hire, seen: Callable[[], list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise error
+
+    worker = hire()
+    worker.kill()
+    with capture_logs() as logs, monkeypatch.context() as broken:
+        broken.setattr(Ledger, "at_work_in", fail)
+        assert [seen(), seen(), seen()] == [[], [], []]
+        assert [entry["event"] for entry in logs] == ["witness failed"]
+    with capture_logs() as logs:
+        assert [seen(), seen()] == [[worker.run], []]
+    assert [entry["event"] for entry in logs] == ["run rescued", "witness recovered"]
+
+
 def test_of_two_witnesses_only_the_one_that_ends_a_run_logs_it(
     hire: Hire,
     seen: Callable[[], list[str]],
