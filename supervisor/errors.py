@@ -48,6 +48,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
+from typing import Any
 
 # Hints for misspelt words.
 
@@ -72,6 +73,13 @@ def closest(word: object, known: Iterable[str]) -> str | None:
     """The same hint without its brackets, for a problem that adds its own."""
     hint = did_you_mean(word, known) if isinstance(word, str) else ""
     return hint.removeprefix(" (").removesuffix(")") or None
+
+
+def shown(value: Any, length: int = 60) -> str:
+    """The value as a problem's text quotes it: in YAML's words, on one line, cut when long."""
+    is_word = value is None or isinstance(value, bool)
+    text = {True: "true", False: "false", None: "null"}[value] if is_word else repr(value)
+    return text if len(text) <= length else f"{text[: length - 3]}..."
 
 
 #: Exit codes of the command line other than 0: docs/reference/commands.md.

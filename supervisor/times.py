@@ -13,7 +13,7 @@ from zoneinfo import ZoneInfo
 
 from pydantic import AfterValidator, BeforeValidator, PlainSerializer, WithJsonSchema
 
-from supervisor.errors import InvalidDuration, NotConfigured
+from supervisor.errors import InvalidDuration, NotConfigured, shown
 
 UNITS = {
     "d": timedelta(days=1),
@@ -39,7 +39,7 @@ def parse_duration(text: Any) -> timedelta:
     if isinstance(text, int | float) and not isinstance(text, bool) and text >= 0:
         return _within_bounds(text, text)
     if not isinstance(text, str) or not re.fullmatch(DURATION_PATTERN, text):
-        raise InvalidDuration(f"{text!r} is not a duration such as 90s, 5m or 1h30m")
+        raise InvalidDuration(f"{shown(text)} is not a duration such as 90s, 5m or 1h30m")
     parts = re.findall(_PART, text)
     return _within_bounds(text, sum(float(n) * UNITS[unit].total_seconds() for n, unit in parts))
 
@@ -103,6 +103,9 @@ AtLeastASecond = Annotated[Duration, AfterValidator(_at_least_a_second)]
 
 
 DAY = timedelta(days=1)
+
+#: A hundred years. People ask for nothing farther away, where calculations leave the calendar.
+FARTHEST = timedelta(days=36_525)
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 INSTANT = timedelta(microseconds=1)
@@ -210,7 +213,7 @@ def parse_moment(text: Any) -> datetime:
     if isinstance(text, str) and re.fullmatch(r"\d{4}-\d\d-\d\d", text):
         raise ValueError(f"{text!r} has no time; write {text}T00:00:00 for the day's beginning")
     if not isinstance(text, str) or not re.fullmatch(MOMENT_PATTERN, text):
-        raise ValueError(f"{text!r} is not a time such as 2026-12-24T18:00:00")
+        raise ValueError(f"{shown(text)} is not a time such as 2026-12-24T18:00:00")
     try:
         return datetime.fromisoformat(text)
     except ValueError:
@@ -251,10 +254,7 @@ def asked(text: str, zone: ZoneInfo, now: datetime, *, ahead: bool) -> datetime:
         apart = parse_duration(text.removeprefix(sign))
     except InvalidDuration:
         return clock_time(text, zone, now, ahead=ahead)
-    try:
-        return now + apart if sign == "+" else now - apart
-    except OverflowError:
-        raise ValueError(f"{text!r} is beyond the calendar") from None
+    return now + apart if sign == "+" else now - apart  # no duration is longer than FARTHEST
 
 
 def clock_time(text: str, zone: ZoneInfo, now: datetime, *, ahead: bool) -> datetime:
@@ -268,7 +268,10 @@ def clock_time(text: str, zone: ZoneInfo, now: datetime, *, ahead: bool) -> date
         except ValueError:
             words = "is not a moment such as 2h, 09:05, 2026-03-01T02:00 or 2026-03-01"
             raise ValueError(f"{text!r} {words}") from None
-        return in_utc(moment, zone)
+        at = in_utc(moment, zone)
+        if abs(at - now) > FARTHEST:
+            raise ValueError(f"{text!r} is more than 100 years from now")
+        return at
     hour, minute, second = (int(part or 0) for part in found.groups())
     today = now.astimezone(zone).replace(tzinfo=None, microsecond=0)
     local = today.replace(hour=hour, minute=minute, second=second)

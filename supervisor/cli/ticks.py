@@ -45,7 +45,7 @@ from supervisor.operate.plans import (
 )
 from supervisor.operate.shapes import iso_utc
 from supervisor.operate.tables import Columns
-from supervisor.operate.words import harmless, pause_words, span
+from supervisor.operate.words import harmless, pause_words, plural, span
 from supervisor.schedule import schedule_of, ticks_between
 from supervisor.ticks.audit import Records, audit, compare_records
 from supervisor.ticks.plan import Upcoming, upcoming
@@ -229,7 +229,7 @@ def audit_ticks(
         shapes = {name: records_shape(found) for name, found in records.items()}
         print_json({"unaccounted_ticks": wrong, "findings": findings, "records": shapes})
     else:
-        click.echo(f"{len(specs)} jobs audited, {len(wrong)} with findings")
+        click.echo(f"{plural(len(specs), 'job')} audited, {len(wrong)} with findings")
         for line in lines(wrong, findings, records):
             click.echo(line)
     if acknowledge:

@@ -20,7 +20,7 @@ from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from supervisor.errors import InvalidSchedule, Problem, closest
+from supervisor.errors import InvalidSchedule, Problem, closest, shown
 from supervisor.files.yaml_source import (
     UNREADABLE,
     UnusableFile,
@@ -28,7 +28,6 @@ from supervisor.files.yaml_source import (
     content_of,
     decoded,
     digest_of,
-    shown,
 )
 from supervisor.job.exclusions import (
     HOLIDAYS,

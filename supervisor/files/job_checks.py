@@ -14,8 +14,15 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
-from supervisor.errors import InvalidGuard, InvalidKey, InvalidSchedule, closest, did_you_mean
-from supervisor.files.yaml_source import UNREADABLE, KeyPath, shown
+from supervisor.errors import (
+    InvalidGuard,
+    InvalidKey,
+    InvalidSchedule,
+    closest,
+    did_you_mean,
+    shown,
+)
+from supervisor.files.yaml_source import UNREADABLE, KeyPath
 from supervisor.job.fields import ClockChanges, ItemFault
 from supervisor.job.policies import OverlapPolicy
 from supervisor.job.spec import GuardedTaskSpec, JobSpec, StepSpec

@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from supervisor.errors import Problem, ScheduleFilesInvalid, SecretMissing, closest
+from supervisor.errors import Problem, ScheduleFilesInvalid, SecretMissing, closest, shown
 from supervisor.files.calendars import MOST_FILES, Calendars
 from supervisor.files.job_checks import (
     KEYS,
@@ -36,7 +36,6 @@ from supervisor.files.yaml_source import (
     decoded,
     digest_of,
     read,
-    shown,
 )
 from supervisor.job.changes import following_problems
 from supervisor.job.fields import NAME_PATTERN

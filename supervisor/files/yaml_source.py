@@ -18,7 +18,7 @@ from typing import Any
 
 import yaml
 
-from supervisor.errors import SupervisorError
+from supervisor.errors import SupervisorError, shown
 
 #: The C parser is ten times faster; both give the same events.
 LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -214,13 +214,6 @@ def plain_value(text: str) -> Any:
                 raise ValueError(f"a number of {len(text):,} characters")
             return convert(text)
     return text
-
-
-def shown(value: Any, length: int = 60) -> str:
-    """The value as a problem's text quotes it: on one line, cut when long."""
-    is_word = value is None or isinstance(value, bool)
-    text = {True: "true", False: "false", None: "null"}[value] if is_word else repr(value)
-    return text if len(text) <= length else f"{text[: length - 3]}..."
 
 
 def _line(event: Any) -> int:

@@ -17,7 +17,7 @@ from datetime import date, datetime
 from functools import lru_cache
 from typing import Any, TypeVar
 
-from supervisor.errors import closest
+from supervisor.errors import closest, shown
 from supervisor.times import MOMENT_PATTERN as MOMENT
 from supervisor.times import parse_moment, render_moment
 
@@ -98,7 +98,7 @@ def parse_all(texts: Iterable[Any]) -> Exclusions:
     days, times = list[tuple[int, int]](), set[tuple[datetime, datetime]]()
     for text in texts:
         if not isinstance(text, str):
-            raise InvalidExclusion(f"{text!r} is not a date, a range or a weekday")
+            raise InvalidExclusion(f"{shown(text)} is not a date, a range or a weekday")
         first, dots, last = (part.strip() for part in text.partition(".."))
         if found := re.fullmatch(HOLIDAYS, text):
             holidays[found[1]] = max(int(found[2]), holidays.get(found[1], 0))

@@ -26,7 +26,7 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
-from supervisor.errors import InvalidDuration, did_you_mean
+from supervisor.errors import InvalidDuration, did_you_mean, shown
 from supervisor.job.exclusions import Calendar, InvalidExclusion, normal_texts, parse_all
 from supervisor.job.secrets import TOKEN, malformed
 from supervisor.job.templates import LONGEST_LOG_URL, checked_log_url
@@ -128,7 +128,7 @@ def _cron_lines(value: Any) -> Any:
     faults = []
     for number, line in enumerate(value):
         if not isinstance(line, str):
-            faults.append(ItemFault((number,), f"{line!r} is not text", "put it in quotes"))
+            faults.append(ItemFault((number,), f"{shown(line)} is not text", "put it in quotes"))
         elif line in value[:number]:
             faults.append(ItemFault((number,), f"{line!r} is the same as one before it"))
     if faults:
@@ -219,7 +219,7 @@ _ITEM = {
 def _exclusions(items: Any) -> tuple[str, ...]:
     """The items of `exclude` in normal form."""
     if not isinstance(items, list | tuple):
-        raise inside([ItemFault((), f"{items!r} is not a list", "such as [SAT, 2026-12-24]")])
+        raise inside([ItemFault((), f"{shown(items)} is not a list", "such as [SAT, 2026-12-24]")])
     texts, faults = list[str](), list[ItemFault]()
     try:
         return normal_texts(tuple(items))

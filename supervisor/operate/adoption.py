@@ -109,21 +109,37 @@ def not_replaced(sources: Iterable[Source]) -> Iterator[str]:
 
 def report(app: Celery, sources: list[Source]) -> Iterator[str]:
     """Lines for people."""
-    yield "Settings that supervise() changes:"
+    yield from section("Settings that supervise() changes:", settings_lines(app))
+    tasks = (guarded_line(app, *each) for each in guarded(app, sources).items())
+    yield from section("Tasks that get the guard; all others stay as they are:", tasks)
+    lines = (queue_line(*each) for each in queues(app, sources).items())
+    yield from section("Queues of the jobs, and the workers that consume them:", lines)
+    yield from section("Schedules:", schedule_lines(sources))
+    if not sources:
+        yield "The app has no schedule that is not a job already."
+
+
+def section(heading: str, lines: Iterable[str]) -> Iterator[str]:
+    """Nothing without lines."""
+    for number, line in enumerate(lines):
+        if number == 0:
+            yield heading
+        yield f"  {line}"
+
+
+def settings_lines(app: Celery) -> Iterator[str]:
     for name, (before, now) in settled(app).items():
-        yield f"  {name}: {shown(name, before)} -> {shown(name, now)}"
+        yield f"{name}: {shown(name, before)} -> {shown(name, now)}"
     for found in overridden(app):
-        yield f"  {found.setting} stays {found.value!r}: {found.hint}"
-    yield "Tasks that get the guard; all others stay as they are:"
-    yield from (guarded_line(app, *each) for each in guarded(app, sources).items())
-    yield "Queues of the jobs, and the workers that consume them:"
-    yield from (queue_line(*each) for each in queues(app, sources).items())
-    yield "Schedules:"
+        yield f"{found.setting} stays {found.value!r}: {found.hint}"
+
+
+def schedule_lines(sources: Sequence[Source]) -> Iterator[str]:
     for source in sources:
         written = write([], source.items)
-        yield f"  {source.name}: {plural(len(written.jobs), 'job')} to be imported"
-        yield from (f"    {line}" for line in written.reports)
-    yield from (f"  {line}" for line in not_replaced(sources))
+        yield f"{source.name}: {plural(len(written.jobs), 'job')} to be imported"
+        yield from (f"  {line}" for line in written.reports)
+    yield from not_replaced(sources)
 
 
 def shown(name: str, value: Any) -> str:
@@ -153,7 +169,7 @@ def guarded(app: Celery, sources: Iterable[Source]) -> dict[str, list[str]]:
 def guarded_line(app: Celery, task: str, jobs: Sequence[str]) -> str:
     of = f"of {', '.join(jobs)}" if jobs else "by its own `guard`"
     unknown = "" if task in app.tasks else "; the app has no task of this name"
-    return f"  {task}: {of}{unknown}"
+    return f"{task}: {of}{unknown}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,7 +191,7 @@ def queues(app: Celery, sources: Iterable[Source]) -> dict[str, JobQueue]:
 
 def queue_line(name: str, queue: JobQueue) -> str:
     consumers = ", ".join(queue.workers) or "no worker answers"
-    return f"  {name}: {plural(len(queue.jobs), 'job')}; {consumers}"
+    return f"{name}: {plural(len(queue.jobs), 'job')}; {consumers}"
 
 
 def report_shape(app: Celery, sources: list[Source]) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import replace
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any
 
 from supervisor.errors import InvalidRequest, RunEnded, UnknownRun
@@ -25,10 +25,7 @@ from supervisor.ledger.replies import Admission, Cancellation
 from supervisor.ledger.requests import RunRequest
 from supervisor.schedule import schedule_of
 from supervisor.ticks.emission import emission
-from supervisor.times import in_utc, render_moment
-
-#: Later instants cannot be shown in every time zone.
-FARTHEST_AHEAD = timedelta(days=36_525)
+from supervisor.times import FARTHEST, in_utc, render_moment
 
 #: Characters of the note of a pause.
 LONGEST_NOTE = 500
@@ -150,8 +147,8 @@ def to_come(name: str, named: datetime, spec: JobSpec, now: datetime) -> datetim
         raise InvalidRequest(f"{name}: {error}") from error
     if moment <= now:
         raise InvalidRequest(f"{name} is in the past")
-    if moment > now + FARTHEST_AHEAD:
-        raise InvalidRequest(f"{name} is more than 100 years ahead")
+    if moment > now + FARTHEST:
+        raise InvalidRequest(f"{name} is more than 100 years from now")
     return moment
 
 

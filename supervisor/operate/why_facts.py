@@ -17,7 +17,6 @@ from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.page_reads import admitted_at, server_since, silences
 from supervisor.ledger.records import BeatRecord, Histogram, JobRecord
 from supervisor.ledger.replies import instant, ms_of
-from supervisor.operate.control import FARTHEST_AHEAD
 from supervisor.schedule import Schedule, missed_before, schedule_of, ticks_between
 from supervisor.ticks.clock_changes import Surprise, surprises
 from supervisor.ticks.plan import excluded
@@ -149,8 +148,6 @@ def nominal_time(text: str, spec: JobSpec, now: datetime) -> datetime:
     stands for the one tick within its minute, which `phase` or `jitter` may have moved.
     """
     at = clock_time(text, spec.zone, now, ahead=False)
-    if abs(at - now) > FARTHEST_AHEAD:
-        raise ValueError(f"{text!r} is more than 100 years from now")
     if at.second or at.microsecond or not spec.has_schedule:
         return at
     ticks = ticks_between(schedule_of(spec), at - INSTANT, at + MINUTE - INSTANT, 2)

@@ -339,7 +339,7 @@ def test_a_removed_job_is_audited_as_long_as_its_records_are_kept(
     jobs.remove("report", app=app)
     assert ledger.removed().keys() == {"report"}
     assert ledger.client.ttl(ledger.keys.job("report")) > 0
-    assert supervisor("audit").stdout == "1 jobs audited, 0 with findings\n"
+    assert supervisor("audit").stdout == "1 job audited, 0 with findings\n"
     ledger.client.hincrby(ledger.keys.job("report"), "n:ticks", -2)
     wrong = supervisor("audit", "report")
     assert (wrong.exit_code, wrong.stdout.splitlines()[1][:31]) == (

@@ -197,9 +197,14 @@ MOMENTS = {
     "simulate": ("--to", "+10d", "--from"),
 }
 
+#: From now; the first and the last times of the calendar have no neighbours.
+TOO_FAR = ("0001-01-01", "9999-12-31T23:59:59Z")
+
 
 @pytest.mark.parametrize("verb", MOMENTS)
-@pytest.mark.parametrize("moment", ["2h", "1h30m", "+2h", "-2h", "09:05", "2099-01-01", "soon"])
+@pytest.mark.parametrize(
+    "moment", ["2h", "1h30m", "+2h", "-2h", "09:05", "2099-01-01", "soon", *TOO_FAR]
+)
 def test_every_verb_takes_a_moment_in_every_form(
     ledger: Ledger, supervisor: Supervisor, schedules: Path, verb: str, moment: str
 ) -> None:
@@ -213,10 +218,12 @@ def test_every_verb_takes_a_moment_in_every_form(
         "backfill": ("+2h", "2099-01-01"),
         "simulate": ("2099-01-01",),
     }
-    refused = moment == "soon" or moment in makes_no_sense.get(verb, ())
+    is_too_far = moment in TOO_FAR
+    refused = is_too_far or moment == "soon" or moment in makes_no_sense.get(verb, ())
     assert (result.exit_code == 2, "is not a moment" in result.output) == (
         *(refused, moment == "soon"),
     ), result.output
+    assert ("more than 100 years" in result.output) == is_too_far
 
 
 def test_a_duration_leads_ahead_or_back_as_its_verb_or_its_sign_says(
@@ -296,7 +303,7 @@ def test_the_audit_exits_1_until_what_it_found_is_acknowledged(
     assert "4 ticks, record by record" in by_record.stdout
     assert f"missing: {gone[:19]}" in by_record.stdout
     assert supervisor("audit", "--acknowledge").exit_code == 1
-    assert supervisor("audit").stdout == "1 jobs audited, 0 with findings\n"
+    assert supervisor("audit").stdout == "1 job audited, 0 with findings\n"
 
 
 # `supervisor show`: what a run says of itself, now and until it has ended

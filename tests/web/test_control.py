@@ -56,7 +56,7 @@ def test_arguments_that_a_job_has_no_use_for_are_refused_alike(
 
 TIMES = {
     "past": ("2020-01-01T00:00:00Z", "{key} is in the past"),
-    "far": ("2200-01-01T00:00", "{key} is more than 100 years ahead"),
+    "far": ("2200-01-01T00:00", "is more than 100 years from now"),
     "beyond the calendar": ("9999-12-31T23:59:59-23:59", "is beyond the calendar"),
 }
 
@@ -99,14 +99,6 @@ def test_a_local_time_is_the_same_instant_everywhere(
     listed = command(redis_url, "next", "nightly", "-n", "1", "--after", IN_THE_GAP).stdout
     assert "2027-03-28T02:00:00.000Z" in listed
     assert nominal_time(IN_THE_GAP, spec, ITS_END) == ITS_END
-
-
-def test_a_time_that_no_calendar_has_is_refused(ledger: Ledger, redis_url: str) -> None:
-    job(ledger, timezone="Asia/Tokyo", every="1h")
-    for words in (("next", "nightly", "--after"), ("runs", "nightly", "--since")):
-        refused = command(redis_url, *words, "0001-01-01T00:00")
-        assert refused.exit_code == 2
-        assert "beyond the calendar" in refused.output
 
 
 def test_a_run_for_a_time_to_come_waits_for_it_alike(

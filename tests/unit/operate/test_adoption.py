@@ -62,3 +62,11 @@ def test_a_scheduler_that_stays_and_a_task_that_is_unknown_are_reported(redis_ur
     assert "beat_scheduler stays 'django_celery_beat.schedulers:DatabaseScheduler': a beat" in lines
     assert "absent: of poll; the app has no task of this name" in lines
     get_redis(app).close()
+
+
+def test_a_part_without_lines_has_no_heading(redis_url: str) -> None:
+    app = supervise(Celery("proj", broker=redis_url, set_as_current=False))
+    lines = [*report(app, sources_of(app, EPOCH))]
+    assert [line for line in lines if line.endswith(":")] == ["Settings that supervise() changes:"]
+    assert lines[-1] == "The app has no schedule that is not a job already."
+    get_redis(app).close()
