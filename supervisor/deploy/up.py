@@ -174,6 +174,7 @@ class Up:
             f"stop       Ctrl-C, or kill {os.getpid()}",
             f"then try   edit a file in {options.schedules}/: it takes effect at once",
             f"           kill -9 {worker.pid}, a worker: a new one starts its runs again",
+            f"           supervisor runs, in another terminal in {Path.cwd()}",
             *([f"           open {page}metrics, for Prometheus"] if options.serve else []),
         ):
             print(line, flush=True)  # noqa: T201  (for the person who starts it, not a log)
