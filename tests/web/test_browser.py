@@ -300,8 +300,8 @@ PAGES = (
     *("/actions/cancel/{run}", "/actions/new", "/actions/edit/made", "/jobs/made"),
 )
 
-#: Where nothing has happened yet.
-EMPTY = ("/", "/failures", "/queues", "/record")
+#: Where nothing has happened yet, or nothing matches.
+EMPTY = ("/", "/failures", "/queues", "/record", "/?state=failing", "/jobs/unknown")
 
 
 #: Numbers what the keyboard is to reach, and counts it.
