@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import IntEnum
 from itertools import chain
+from json.encoder import encode_basestring_ascii as quoted
 from typing import Any
 
 from supervisor.job.policies import AfterPolicy, OverlapPolicy
@@ -74,14 +75,27 @@ class RunRequest:
     after: str | None = None
     after_policy: AfterPolicy = AfterPolicy.SUCCESS
 
-    def rules_for(self, spec: JobSpec) -> RunRules:
-        """The job's rules with those of this request over them. Raises InvalidKey."""
+    @property
+    def changes(self) -> dict[str, Any]:
+        """What this request says in place of the job's own rules."""
         said = {"overlap": self.overlap, "max_wait": self.max_wait, "max_waiting": self.max_waiting}
         changes: dict[str, Any] = {k: value for k, value in said.items() if value is not None}
         if self.waits_for_ever:
             changes["max_wait"] = None
+        return changes
+
+    def rules_for(self, spec: JobSpec) -> RunRules:
+        """The job's rules with those of this request over them. Raises InvalidKey."""
+        changes = self.changes
         ruled = spec.model_copy(update=changes) if changes else spec
         return ruled.rules(self.lock_for(spec))
+
+    def rules_text_for(self, spec: JobSpec) -> str:
+        """The same as JSON."""
+        if self.changes:
+            return json.dumps(self.rules_for(spec).json_fields)
+        before, after = spec.rules_around_lock
+        return before + quoted(self.lock_for(spec)) + after
 
     def lock_for(self, spec: JobSpec) -> str:
         if self.key is not None:
@@ -205,7 +219,7 @@ def request_facts(spec: JobSpec, run_id: str, request: RunRequest) -> tuple[str 
         run_id,
         spec.name,
         nominal,
-        json.dumps(request.rules_for(spec).json_fields),
+        request.rules_text_for(spec),
         "manual",
         *(request.message.facts if request.message else ("", "", "")),
         text(request.args),

@@ -36,12 +36,12 @@ from celery.result import AsyncResult
 from celery.utils.time import maybe_iso8601, maybe_make_aware
 from kombu.compression import get_encoder
 
-from supervisor.errors import InvalidGuard, UnknownRun, UnsafeContent
+from supervisor.errors import InvalidGuard, InvalidKey, UnknownRun, UnsafeContent
 from supervisor.files.job_checks import GuardedCall, guarded_task_spec, spec_without_schedule
 from supervisor.guard.current_run import current_run
 from supervisor.guard.delivery import GUARD, HEADER, RETURNED_BY, work_of
 from supervisor.job.policies import OverlapPolicy
-from supervisor.job.run import Run, RunState, is_below, manual_id
+from supervisor.job.run import RunState, is_below, manual_id
 from supervisor.job.spec import GuardedTaskSpec, JobSpec
 from supervisor.job.templates import lock_key
 from supervisor.ledger.connection import RedisError
@@ -50,7 +50,7 @@ from supervisor.ledger.replies import Admission, Placement
 from supervisor.ledger.requests import CallArguments, Message, RunRequest
 from supervisor.logs import get_logger
 from supervisor.sending.app_settings import required_settings
-from supervisor.sending.messages import is_ordinary, of_job, recorded
+from supervisor.sending.messages import is_ordinary, of_job, recorded, run_of
 from supervisor.sending.publisher import Publisher, as_json, publisher_of
 from supervisor.sending.signing import OF_RUNS
 from supervisor.sending.tracing import current_headers, options_with_trace
@@ -166,28 +166,21 @@ def message_of(publisher: Publisher, spec: JobSpec, request: RunRequest) -> Mess
     Connects to nothing: the channel is that of the last message that was published. So the first
     call of a process is published after its admission, and an unavailable broker holds up nothing.
     """
-    rules, now = request.rules_for(spec), datetime.now(UTC)
     # A run that replaces another is queued when that one has ended.
-    may_replace = OverlapPolicy.REPLACE in (rules.overlap, rules.on_max_skips)
+    may_replace = OverlapPolicy.REPLACE in (request.overlap or spec.overlap, spec.then)
     if may_replace or request.delay or request.run_id is None or spec.task is None:
         return None
-    channel = publisher.channel_beside
-    if channel is None or not is_ordinary(publisher.app, spec.task):
+    app, channel = publisher.app, publisher.channel_beside
+    if channel is None or not is_ordinary(app, spec.task):
         return None
-    run = Run(
-        request.run_id,
-        spec.name,
-        RunState.QUEUED,
-        now,
-        now,
-        args=request.args,
-        kwargs=request.kwargs,
-        options=request.options,
-        rules=rules,
-    )
     try:
         with without_parent():
-            return recorded(publisher.app, channel, publisher.send, of_job(run, spec, spec.task))
+            if message := publisher.prebuilt.call(spec, spec.task, request, channel):
+                return message
+            assignment = of_job(run_of(spec, request, datetime.now(UTC)), spec, spec.task)
+            return recorded(app, channel, publisher.send, assignment)
+    except InvalidKey:
+        raise
     except Exception as error:  # noqa: BLE001 - publishing the run finds and reports the same
         publisher.channel_beside = None  # it may be its connection, which is then looked up again
         log.info("message not prebuilt", job=spec.name, error=str(error))

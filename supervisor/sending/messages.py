@@ -7,8 +7,11 @@ broker's queues are keys beside the ledger's, the function that admits a run als
 (ledger/admit.lua), and needs the text of the message for that. To RabbitMQ, and to a Redis that is
 not the ledger's, they are sent in batches once their runs are queued (sending/batches.py).
 
+Messages of calls differ in as little, and are made in the same way for a broker beside the ledger.
+
 1. Jobs of one task, with the same queue, priority, limits and retries, have messages of one shape.
-   Celery and kombu make it, like any other message, for a run that stands for all of them.
+   So have calls of a guarded task with the same options. Celery and kombu make it, like any other
+   message, for a run that stands for all of them.
 2. For each run its id and nominal time, the name, rules and arguments of its job, and a fresh
    delivery tag are put in their places. For RabbitMQ those are in the bytes that py-amqp made.
 
@@ -25,17 +28,19 @@ import json
 from base64 import b64decode, b64encode
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import lru_cache
 from json.encoder import encode_basestring_ascii as quoted
 from secrets import token_hex
-from typing import Any
+from typing import Any, NamedTuple
 
 import amqp
 from amqp.serialization import dumps as amqp_dumps
 from celery import Celery, Task, signals
+from celery.app.amqp import AMQP
 from celery.app.routes import MapRoute
+from celery.app.task import extract_exec_options  # type: ignore[attr-defined]
 from celery.utils.saferepr import saferepr
 from kombu.utils.json import JSONEncoder, dumps
 
@@ -46,7 +51,7 @@ from supervisor.job.spec import JobSpec
 from supervisor.job.steps import Step, seconds
 from supervisor.ledger.connection import Client
 from supervisor.ledger.ledger import Ledger
-from supervisor.ledger.requests import Message, Tick
+from supervisor.ledger.requests import Message, RunRequest, Tick
 from supervisor.logs import get_logger
 from supervisor.sending.app_settings import broker_address, required_settings
 from supervisor.sending.batches import PreparedMessage, is_amqp, is_redis
@@ -137,6 +142,21 @@ def of_step(run: Run, step: Step, item: Sequence[Any]) -> Assignment:
     return Assignment(run, step, args, kwargs, True, [*own, *run.references])
 
 
+def run_of(spec: JobSpec, request: RunRequest, nominal_at: datetime) -> Run:
+    """The run of a call before it is admitted. Raises InvalidKey."""
+    return Run(
+        request.run_id or "",
+        spec.name,
+        RunState.QUEUED,
+        nominal_at,
+        nominal_at,
+        args=request.args,
+        kwargs=request.kwargs,
+        options=request.options,
+        rules=request.rules_for(spec),
+    )
+
+
 def written(run: Run) -> list[str]:
     """Names of the arguments that are the job's own, not a caller's."""
     return [name for name in ("args", "kwargs") if getattr(run, name) is None]
@@ -173,6 +193,10 @@ def name_of(own: type) -> str:
 
 #: A handler of one of these sees each message, and may change it.
 LISTENED_TO = (signals.before_task_publish, signals.after_task_publish, signals.task_sent)
+
+#: Options with which calls may have messages of one shape, and how many such shapes are kept.
+OF_CALLS = {"queue", "priority", "ignore_result"}
+MOST_SHAPES = 1_000
 
 #: What a task's class may define of how it is sent, and the classes whose definitions are known.
 SENDING = ("apply_async", "shadow_name")
@@ -288,15 +312,30 @@ def as_amqp(message: Mapping[str, Any]) -> amqp.Message:
 
 def is_ordinary(app: Celery, name: str) -> bool:
     """Whether Celery alone decides how a task is sent, and no handler or event observes it."""
-    classes = type(app.tasks.get(name)).__mro__
-    own = [c for c in classes if vars(c).keys() & {*SENDING} and name_of(c) not in KNOWN_CLASSES]
+    task_class: Any = type(app.tasks.get(name))
     return (
-        not own
+        not sends_itself(task_class)
         and type(app).send_task is Celery.send_task
         and not is_listened_to()
         and not app.conf.task_send_sent_event
         and all(isinstance(route, MapRoute) for route in app.amqp.routes)
     )
+
+
+@lru_cache(maxsize=1_000)
+def sends_itself(task_class: type) -> bool:
+    classes = task_class.__mro__
+    return any(vars(c).keys() & {*SENDING} and name_of(c) not in KNOWN_CLASSES for c in classes)
+
+
+def is_sent_by_celery_alone(app: Celery) -> bool:
+    """Whether no library wraps what sends a message, as those do that record traces.
+
+    A wrapper has the names of what it wraps, but the globals of its own module.
+    """
+    amqp: Any = app.amqp
+    parts = ((Task.apply_async, Task), (Celery.send_task, Celery), (amqp.as_task_v2, AMQP))
+    return all(getattr(f, "__globals__", {}).get("__name__") == c.__module__ for f, c in parts)
 
 
 def is_listened_to() -> bool:
@@ -342,7 +381,7 @@ ENCODER = JSONEncoder()
 @dataclass(frozen=True, slots=True)
 class Own:
     """What the message of one run has of its own. body: JSON. rules: as in JobSpec, and the lock
-    between the two."""
+    between the two. reply_to: that of the calling thread; of a tick, that of its shape."""
 
     run: str
     nominal: str
@@ -352,14 +391,17 @@ class Own:
     kwargsrepr: str
     body: str
     signature: str
+    reply_to: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class TextTemplate:
-    """A template of messages on Redis. key: the list that they are pushed to."""
+    """A template of messages on Redis. key: the list that they are pushed to. reply_to: of the
+    message that it was made from."""
 
     key: str
     text: str
+    reply_to: str
 
     @classmethod
     def of(cls, message: Mapping[str, Any], key: str) -> TextTemplate:
@@ -367,7 +409,11 @@ class TextTemplate:
         for name, value in PLACEHOLDERS.items():
             in_json = json.dumps(value) if name in ("job", "rules") else value
             text = text.replace(in_json, f"%({name})s")
-        return cls(key, text.replace(message["properties"]["delivery_tag"], "%(tag)s"))
+        properties = message["properties"]
+        text = text.replace(properties["delivery_tag"], "%(tag)s")
+        if reply_to := properties.get("reply_to") or "":  # a UUID, like the tag
+            text = text.replace(reply_to, "%(reply_to)s")
+        return cls(key, text, reply_to)
 
     def message(self, queue: str, own: Own) -> Message:
         return Message(queue, self.key, self.filled(own, token_hex(16)))
@@ -384,6 +430,7 @@ class TextTemplate:
             "kwargsrepr": quoted(own.kwargsrepr)[1:-1],
             "body": b64encode(own.body.encode()).decode(),
             "signature": own.signature,
+            "reply_to": own.reply_to or self.reply_to,
         }
 
     def is_as_made(self, own: Own, message: Mapping[str, Any]) -> bool:
@@ -479,6 +526,27 @@ def _rules_around_lock(before: str, after: str) -> bytes:
     return escaped(made).replace(escaped(long_string(RUN)), b"%b")
 
 
+class OfShape(NamedTuple):
+    """A run whose message is made by its shape. nominal: ISO text. rules, reply_to: as in `Own`."""
+
+    id: str
+    nominal: str
+    job: str
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+    rules: tuple[str, str, str]
+    reply_to: str = ""
+
+
+def of_tick(tick: Tick) -> OfShape:
+    spec = tick.spec
+    before, after = spec.rules_around_lock
+    rules = (before, spec.lock, after)
+    return OfShape(
+        tick.run_id, tick.nominal_at.isoformat(), spec.name, spec.args, spec.kwargs, rules
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class Shape:
     """What messages have in common that differ only in `Own`.
@@ -495,27 +563,28 @@ class Shape:
     length: int
     template: TextTemplate | AmqpTemplate
 
-    def message(self, tick: Tick, signer: Signer) -> Message | PreparedMessage:
-        return self.template.message(self.queue, self.own(tick, signer))
+    def message(self, run: OfShape, signer: Signer) -> Message | PreparedMessage:
+        return self.template.message(self.queue, self.own(run, signer))
 
-    def own(self, tick: Tick, signer: Signer) -> Own:
-        spec, run_id, nominal = tick.spec, tick.run_id, tick.nominal_at.isoformat()
-        args, kwargs = ENCODER.encode(spec.args), ENCODER.encode(spec.kwargs)
-        signed = self.signed % {"job": quoted(spec.name), "rules": spec.rules_text}
+    def own(self, run: OfShape, signer: Signer) -> Own:
+        args, kwargs = ENCODER.encode(run.args), ENCODER.encode(run.kwargs)
+        before, lock, after = run.rules
+        rules = before + quoted(lock) + after
+        signed = self.signed % {"job": quoted(run.job), "rules": rules}
         if KOMBUS_MARK in args or KOMBUS_MARK in kwargs:
-            content = content_of(self.task, spec.args, spec.kwargs, json.loads(signed))
+            content = content_of(self.task, run.args, run.kwargs, json.loads(signed))
         else:
             content = digest_of(f"[{quoted(self.task)}, {args}, {kwargs}]{signed}")
-        before, after = spec.rules_around_lock
         return Own(
-            run=run_id,
-            nominal=nominal,
-            job=spec.name,
-            rules=(before, spec.lock, after),
-            argsrepr=shown_args(spec.args, self.length, self.levels),
-            kwargsrepr=shown_kwargs(spec.kwargs, self.length, self.levels),
+            run=run.id,
+            nominal=run.nominal,
+            job=run.job,
+            rules=run.rules,
+            argsrepr=shown_args(run.args, self.length, self.levels),
+            kwargsrepr=shown_kwargs(run.kwargs, self.length, self.levels),
             body=f"[{args}, {kwargs}, {self.embed}]",
-            signature=signer.signature(run_id, nominal, content),
+            signature=signer.signature(run.id, run.nominal, content),
+            reply_to=run.reply_to,
         )
 
 
@@ -575,6 +644,7 @@ class PrebuiltMessages:
         self._send = send
         self._signer = signer
         self._shapes: dict[tuple[Any, ...], Shape | None] = {}
+        self._of_calls: dict[tuple[str, str, str], tuple[JobSpec, Shape | None]] = {}
         # A broker that is elsewhere, and may be unavailable, is not asked while runs are admitted.
         may_be_beside = same_database(broker_address(app.conf), required_settings(app).redis_url)
         self._are_beside: bool | None = None if may_be_beside else False
@@ -602,6 +672,54 @@ class PrebuiltMessages:
                 found[tick.run_id] = message
         return found
 
+    def call(self, spec: JobSpec, task: str, request: RunRequest, channel: Any) -> Message | None:
+        """The message of a call to a broker beside the ledger; None if Celery has to make it.
+
+        request: with an id, arguments and kwargs. channel: as in `recorded`. Raises InvalidKey.
+        """
+        own_task, options = self._app.tasks.get(task), request.options
+        if own_task is None or spec.mask or request.changes or not options.keys() <= OF_CALLS:
+            return None
+        key = (spec.name, repr(options), repr(extract_exec_options(own_task)))
+        known = self._of_calls.get(key)
+        if known is None or known[0] is not spec:
+            if len(self._of_calls) >= MOST_SHAPES:
+                self._of_calls.clear()
+            known = self._of_calls[key] = spec, self._of_call(spec, task, request, channel)
+        if known[1] is None:
+            return None
+        now = datetime.now(UTC).isoformat()
+        message = known[1].message(self._content(spec, request, now), self._signer)
+        return message if isinstance(message, Message) else None
+
+    def _of_call(self, spec: JobSpec, task: str, request: RunRequest, channel: Any) -> Shape | None:
+        if not is_sent_by_celery_alone(self._app):
+            return None
+        request = replace(request, run_id=RUN)
+        push = recorded(
+            self._app, channel, self._send, of_job(run_of(spec, request, NOMINAL), spec, task)
+        )
+        if push is None or not push.key:
+            return None
+        try:
+            return self._made(
+                push, json.loads(push.text), self._content(spec, request, NOMINAL_TEXT)
+            )
+        except (KeyError, TypeError, ValueError):  # of Celery's older protocol, or compressed
+            return None
+
+    def _content(self, spec: JobSpec, request: RunRequest, nominal: str) -> OfShape:
+        before, after = spec.rules_around_lock
+        return OfShape(
+            request.run_id or "",
+            nominal,
+            spec.name,
+            tuple(request.args or ()),
+            request.kwargs or {},
+            (before, request.lock_for(spec), after),
+            self._app.thread_oid,
+        )
+
     def _has_queues_beside(self) -> bool:
         if self._are_beside is None:
             with self._app.producer_or_acquire() as producer:
@@ -617,7 +735,7 @@ class PrebuiltMessages:
             if task is not None and task.typing:
                 task.__header__(*spec.args, **spec.kwargs)  # refuses arguments that do not fit
             shape = self._shape(spec, spec.task, channel)
-            return shape.message(tick, self._signer) if shape else None
+            return shape.message(of_tick(tick), self._signer) if shape else None
         except UNAVAILABLE:
             raise
         except Exception as error:  # noqa: BLE001 - the outbox finds the same, and ends the run with it
@@ -638,15 +756,19 @@ class PrebuiltMessages:
         )
         if key not in self._shapes:
             is_ours = is_ordinary(self._app, task)
-            self._shapes[key] = self._made(spec, task, channel) if is_ours else None
+            self._shapes[key] = self._of_ticks(spec, task, channel) if is_ours else None
         return self._shapes[key]
 
-    def _made(self, spec: JobSpec, task: str, channel: Any) -> Shape | None:
+    def _of_ticks(self, spec: JobSpec, task: str, channel: Any) -> Shape | None:
         run = Run(RUN, spec.name, RunState.QUEUED, NOMINAL, NOMINAL, rules=spec.rules())
         push = self._recorded(of_job(run, spec, task), channel)
         if push is None:
             return None
-        message = without_trace(json.loads(push.text))
+        own = of_tick(Tick(spec, NOMINAL, run_id=RUN))
+        return self._made(push, without_trace(json.loads(push.text)), own)
+
+    def _made(self, push: Message, message: dict[str, Any], of: OfShape) -> Shape | None:
+        """push: the message that Celery made. of: what its run has of its own."""
         headers = message["headers"]
         if message["content-type"] != "application/json" or headers.get("expires"):
             return None
@@ -664,7 +786,7 @@ class PrebuiltMessages:
             length=self._app.amqp.argsrepr_maxsize,
             template=(TextTemplate.of(message, push.key) if push.key else AmqpTemplate.of(message)),
         )
-        own = shape.own(Tick(spec, NOMINAL, run_id=RUN), self._signer)
+        own = shape.own(of, self._signer)
         return shape if shape.template.is_as_made(own, message) else None
 
     def _recorded(self, assignment: Assignment, channel: Any) -> Message | None:

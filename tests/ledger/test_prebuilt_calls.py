@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import json
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
+from functools import wraps
+from itertools import count
 from typing import Any
 
 import pytest
 from celery import Celery, current_task, group, signals
 from celery._state import _task_stack  # type: ignore[attr-defined]
+from kombu.utils.json import loads
 
 from supervisor.job.run import RunState
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.replies import Placement
+from supervisor.sending.publisher import publisher_of
 from tests.waiting import wait_until
 
 
@@ -79,6 +85,66 @@ def test_the_kept_message_of_a_call_goes_when_the_call_ends(
     else:
         wait_until(lambda: ledger.rescue(10) and ledger.run(waiting).state is RunState.SKIPPED)
     assert not ledger.client.exists(ledger.keys.message(waiting))
+
+
+CALLS: list[tuple[tuple[Any, ...], dict[str, Any]]] = [
+    ((1,), {}),
+    (("it's 'ä\"<' %(run)s",), {"queue": "own"}),
+    (([None, {"deep": [1.5, 10**30]}],), {"priority": 7}),
+    ((datetime(2026, 3, 1, tzinfo=UTC),), {"ignore_result": False}),
+    (("x" * 2000,), {"headers": {"trace": "a"}}),
+    ((2,), {"headers": {"guard": {"key": "another", "overlap": "allow"}}}),
+    ((3,), {"compression": "gzip", "expires": 60}),
+]
+
+
+@pytest.mark.parametrize(("args", "options"), CALLS, ids=str)
+def test_the_message_of_a_call_is_the_one_that_celery_would_send(
+    app: Celery, ledger: Ledger, args: tuple[Any, ...], options: dict[str, Any]
+) -> None:
+    task = guarded(app, key="{number}", max_retries=2)
+    task.delay(0)  # its channel is known from now on
+    task.apply_async((datetime(1, 1, 1, tzinfo=UTC),), **{**options, "headers": {}})
+    with ThreadPoolExecutor(1) as other_thread:  # a caller may wait for results in each thread
+        call = other_thread.submit(task.apply_async, args, **options).result()
+        reply_to = other_thread.submit(lambda: app.thread_oid).result()
+    publisher = publisher_of(app)
+    publisher.publish([call.id])
+    as_called, from_celery = sent_of(ledger, call.id)
+    assert as_called["properties"].pop("reply_to") == reply_to
+    del from_celery["properties"]["reply_to"]
+    for message in (as_called, from_celery):
+        own = message["headers"]["supervisor"]
+        read = loads(json.dumps(ledger.run(call.id).args)), {}
+        assert publisher.signer.has_signed(task.name, *read, own)
+        del own["nominal_at"], own["signature"], message["properties"]["delivery_tag"]
+        message["headers"].pop("expires", None)
+    assert as_called == from_celery
+
+
+def test_what_a_library_adds_to_each_message_is_in_that_of_each_call(
+    app: Celery, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    send, numbers = Celery.send_task, count()
+
+    @wraps(send)
+    def traced(self: Celery, *args: Any, **options: Any) -> Any:
+        headers = {**options.pop("headers", {}), "number": next(numbers)}
+        return send(self, *args, headers=headers, **options)
+
+    monkeypatch.setattr(Celery, "send_task", traced)
+    task = guarded(app, overlap="allow")
+    for _ in range(3):
+        task.delay(1)
+    messages = map(json.loads, ledger.client.lrange("celery", 0, -1))
+    assert [message["headers"]["number"] for message in messages] == [2, 1, 0]
+
+
+def sent_of(ledger: Ledger, run_id: str) -> list[Any]:
+    """The messages of a run in all queues, first sent first."""
+    queues = [f"{name}{sep(step)}" for name in ("own", "celery") for step in (0, 3, 6, 9)]
+    texts = [text for queue in queues for text in ledger.client.lrange(queue, 0, -1)]
+    return [m for m in map(json.loads, texts) if m["headers"]["id"] == run_id][::-1]
 
 
 def test_who_listens_to_messages_is_told_of_those_that_are_sent_alone(
