@@ -31,7 +31,7 @@ class Row:
 
 ROWS = (
     Row(
-        "emission: due entries a second, of stock RedBeat's",
+        "emission: due entries a second, times stock RedBeat's",
         "emission_vs_redbeat",
         20,
         "",
@@ -39,42 +39,44 @@ ROWS = (
     ),
     Row("emission: the last of 10,000 is queued after", "emission_last_queued_s", 1.5, " s"),
     Row("lateness, p99", "lateness_p99_ms", 10, " ms"),
-    Row("lateness: p99 of stock RedBeat, of ours", "lateness_vs_redbeat", 5, "", True),
-    Row("guarded no-op throughput, of plain Celery's", "guarded_vs_plain", 1, "", True),
-    Row("guarded no-op throughput, of celery-singleton's", "guarded_vs_singleton", 1, "", True),
-    Row("guarded no-op throughput, of celery-once's", "guarded_vs_once", 1, "", True),
+    Row("lateness, p99: stock RedBeat's, times ours", "lateness_vs_redbeat", 5, "", True),
+    Row("guarded no-op throughput, times plain Celery's", "guarded_vs_plain", 1, "", True),
+    Row("guarded no-op throughput, times celery-singleton's", "guarded_vs_singleton", 1, "", True),
+    Row("guarded no-op throughput, times celery-once's", "guarded_vs_once", 1, "", True),
     Row(
-        "calling a guarded task, of celery-singleton's speed", "calling_vs_singleton", 0.8, "", True
+        "calls of a guarded task a second, times celery-singleton's",
+        "calling_vs_singleton",
+        0.8,
+        "",
+        True,
     ),
-    Row(
-        "guarded no-op: CPU of the worker's children, of plain Celery's", "child_cpu_vs_plain", 1.5
-    ),
-    Row("round trips added a run", "round_trips_per_run", 2.05),
+    Row("guarded no-op: CPU of the children, times plain Celery's", "child_cpu_vs_plain", 1.5),
+    Row("round trips that the guard adds to a run", "round_trips_per_run", 2.05),
     Row("hand-over, p50", "handover_p50_ms", 3, " ms"),
     Row("hand-over, p99", "handover_p99_ms", 50, " ms"),
     Row("recovery of a run whose child was killed", "recovery_child_s", 1, " s"),
     Row("recovery of a run whose worker was killed", "recovery_worker_s", 3, " s"),
     Row("recovery by the lease alone (lease_ttl 10s)", "recovery_worker_unseen_s", 12, " s"),
-    Row("batch of 10,000 items, of plain Celery's throughput", "batch_vs_plain", 0.8, "", True),
-    Row("batch of 10,000 items, of a chord's", "batch_vs_chord", 1, "", True),
-    Row("scrape of 10,000 jobs, of which none has run since the last", "scrape_10k_s", 1, " s"),
+    Row("batch of 10,000: items a second, times plain Celery's", "batch_vs_plain", 0.8, "", True),
+    Row("batch of 10,000: items a second, times a chord's", "batch_vs_chord", 1, "", True),
+    Row("scrape of 10,000 jobs, if none has run since the last", "scrape_10k_s", 1, " s"),
     Row("longest call of a scrape in Redis", "scrape_10k_block_ms", 5, " ms"),
-    Row("beat with 10,000 jobs idle: CPU, of stock RedBeat's", "beat_10k_cpu_vs_redbeat", 1.2),
-    Row("beat with 10,000 jobs idle: memory, of stock RedBeat's", "beat_10k_mib_vs_redbeat", 1.2),
+    Row("beat with 10,000 idle jobs: CPU, times stock RedBeat's", "beat_10k_cpu_vs_redbeat", 1.2),
+    Row(
+        "beat with 10,000 idle jobs: memory, times stock RedBeat's", "beat_10k_mib_vs_redbeat", 1.2
+    ),
     Row("growth of emission, exponent", "growth_emission_slope", 1),
-    Row("growth of a scrape, exponent: none has run since the last", "growth_scrape_slope", 1),
-    Row("growth of a scrape, exponent: all have", "growth_scrape_all_ran_slope", 1),
-    Row("growth of a scrape, exponent: the first", "growth_scrape_first_slope", 1),
-    Row("growth of a first load, exponent", "growth_load_slope", 1),
+    Row("growth of a scrape if no job has run, exponent", "growth_scrape_slope", 1),
+    Row("growth of a scrape if all have run, exponent", "growth_scrape_all_ran_slope", 1),
+    Row("growth of the first scrape, exponent", "growth_scrape_first_slope", 1),
+    Row("growth of the first load, exponent", "growth_load_slope", 1),
     Row("growth of a reload of one file, exponent", "growth_reload_slope", 1),
     Row("first load of 100,000 jobs", "growth_load_100000_s", 30, " s"),
-    Row("reload of one file of 100,000 jobs' files", "growth_reload_100000_s", 2, " s"),
+    Row("reload of one file, with 100,000 jobs in all files", "growth_reload_100000_s", 2, " s"),
     Row("beat with 100,000 jobs, memory", "beat_100000_mib", 200, " MiB"),
-    Row(
-        "emission of 100,000 jobs, growth over the last tenfold", "growth_emission_last_slope", 1.1
-    ),
-    Row("first scrape of 100,000 jobs, growth likewise", "growth_scrape_first_last_slope", 1.1),
-    Row("scrape of 100,000 jobs, none of which has run, likewise", "growth_scrape_last_slope", 1.1),
+    Row("growth of emission from 10,000 to 100,000 jobs", "growth_emission_last_slope", 1.1),
+    Row("growth of the first scrape, likewise", "growth_scrape_first_last_slope", 1.1),
+    Row("growth of a scrape if no job has run, likewise", "growth_scrape_last_slope", 1.1),
 )
 
 
