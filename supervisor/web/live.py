@@ -135,18 +135,20 @@ PATIENCE_SECONDS = 15.0
 
 MOST_TOPICS = 120
 
+EVENT_STREAM = "text/event-stream"
+
 
 def event_routes(watch: Watch, seen: ScopedLedger) -> list[Route]:
     async def events(request: Request) -> Response:
         topics = topics_of(request.query_params)
         if not request.state.visitor.scope.is_everything:
             topics = await run_in_threadpool(seen_of, seen, topics)
+        if request.method == "HEAD":  # has no body: it would take a place, and leave it unused
+            return Response(media_type=EVENT_STREAM)
         stream = stream_of(watch, topics)
         await anext(stream)  # subscribes, so that a refusal still has a status of its own
         return StreamingResponse(
-            stream,
-            media_type="text/event-stream",
-            headers={"X-Accel-Buffering": "no"},
+            stream, media_type=EVENT_STREAM, headers={"X-Accel-Buffering": "no"}
         )
 
     return [Route("/events", events)]

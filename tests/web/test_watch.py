@@ -20,6 +20,9 @@ from tests.waiting import patience
 
 NOW, BEAT, NIGHTLY = Topic(Kind.NOW), Topic(Kind.BEAT), Topic(Kind.JOB, "nightly")
 
+#: The type of a stream of events.
+EVENTS = "text/event-stream; charset=utf-8"
+
 Story = Callable[[Watch], Awaitable[None]]
 
 
@@ -140,9 +143,20 @@ def test_a_round_takes_as_many_trips_for_many_topics_as_for_few(ledger: Ledger) 
 def test_events_are_streamed_as_what_changed(reader: httpx.Client, ledger: Ledger) -> None:
     job(ledger)
     with reader.stream("GET", "/events", params={"beat": "", "job": "nightly"}) as stream:
-        assert stream.headers["content-type"].startswith("text/event-stream")
+        assert stream.headers["content-type"] == EVENTS
         lines = (line for line in stream.iter_lines() if line.startswith("data: "))
         assert json.loads(next(lines).removeprefix("data: ")) == ["beat", "job"]
+
+
+def test_head_takes_no_place_of_a_page(
+    reader: httpx.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watching, "MOST_SUBSCRIBERS", 1)
+    for _ in range(3):
+        answer = reader.head("/events?beat=")
+        assert (answer.status_code, answer.headers["content-type"]) == (200, EVENTS)
+    with reader.stream("GET", "/events?beat=") as stream:
+        assert stream.status_code == 200
 
 
 @pytest.mark.parametrize("query", ["clock=", "&".join(["beat="] * 200)])
