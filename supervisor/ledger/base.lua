@@ -7,14 +7,14 @@ local instants                  -- how many next_instant() has given
 local settled                   -- what was settled on the way: {kind, run id, job, ...}
 local started                   -- runs that start, whose messages are not sent yet: see send_started()
 local runs_to_end               -- how many more waiting runs that must not begin this call may end
-local items_to_end, items_left  -- how many more items of batches it may end, and how many it left to others
+local items_to_end, are_items_left  -- how many more items of batches it may end, and whether it left any to others
 
 local function start_call()
   local time = redis.call('TIME')
   now = time[1] * 1000 + math.floor(time[2] / 1000)
   now_us = time[1] * 1000000 + time[2]
   instants, settled, started = 0, {}, {}
-  runs_to_end, items_to_end, items_left = RUNS_PER_DISMISSAL, ITEMS_PER_END, 0
+  runs_to_end, items_to_end, are_items_left = RUNS_PER_DISMISSAL, ITEMS_PER_END, false
 end
 
 -- A ledger that another version of this code writes is left as it is: its schema as an error. A new one
@@ -91,7 +91,7 @@ local function forget_message(run)
   if run.state == 'waiting' and run.kind == 'manual' then redis.call('DEL', K.message(run.id)) end
 end
 
--- Of a run that is running, only the lease has an entry.
+-- A run that is running only has an entry among the leases.
 local function leave_indexes(run)
   forget_message(run)
   if run.state == 'running' then redis.call('ZREM', K.leases, run.id) else forget_indexes(run.id) end

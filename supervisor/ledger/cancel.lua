@@ -11,4 +11,4 @@ if outcome == 'failed' and run.state ~= 'queued' then return { 'not_open' } end 
 if run.state == 'waiting' then leave_waiting(run.rules.lock, id) end
 local next_up = end_early(run, outcome, reason, now)
 local has_ended = hget(K.run(id), 'finished') or not hget(K.run(id), 'job')
-return { has_ended and 'cancelled' or items_left > 0 and 'ending' or 'stopping', unpack(next_up) }
+return { has_ended and 'cancelled' or are_items_left and 'ending' or 'stopping', unpack(next_up) }

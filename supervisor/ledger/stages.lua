@@ -281,7 +281,7 @@ function settle_family(run, publish_at)
   return 'reasserted', {}
 end
 
--- Of an item that is to end: whether it is running, or left for another call, and not ended now.
+-- Whether an item that is to end does not end now, because it is running, or is left for another call.
 local function ends_later(below, outcome, why, also_running, left)
   local v = redis.call('HMGET', K.run(below), 'state', 'item', 'ending')
   if not v[1] or not v[2] then return false end
@@ -323,7 +323,7 @@ function end_below(id, outcome, why, also_running, publish_at)
     end
   end
   if #left > 0 then
-    items_left = items_left + #left / 2
+    are_items_left = true
     redis.call('HSET', K.run(id), 'left_for', outcome, 'why_left', why)
     redis.call('ZADD', K.leases, unpack(left))
   end

@@ -23,6 +23,7 @@ from supervisor.ledger.requests import Leadership, PassedOver, RunRequest
 from supervisor.ticks.plan import clashes
 from tests.ledger.commands import Supervisor
 from tests.ledger.jobs import MIDNIGHT, begin, pause, run_id, states, ticks
+from tests.logged import capture_logs
 
 SUCCEEDED, FAILED = RunState.SUCCEEDED, RunState.FAILED
 
@@ -266,10 +267,12 @@ def test_a_tick_is_skipped_once_the_run_it_follows_fails(ledger: Ledger, entries
     jobs = scheduled(ledger, entries)
     ledger.admit(ticks(jobs["report"], 1))
     ran(ledger, jobs["extract"], 1, FAILED)
-    turn(ledger)
+    with capture_logs() as logs:
+        turn(ledger)
     [run] = runs(ledger, "report")
     assert (run.state, run.reason) == (RunState.SKIPPED, "upstream")
     assert run.blocked_by == run_id(jobs["extract"], 1)
+    assert [(entry["event"], entry["run"]) for entry in logs] == [("run skipped", run.id)]
 
 
 def test_a_tick_waits_no_longer_than_max_wait(ledger: Ledger, entries: Entries) -> None:

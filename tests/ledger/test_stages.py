@@ -415,6 +415,17 @@ def test_cancelling_a_batch_ends_its_items_and_fails_the_run(ledger: Ledger) -> 
     assert ledger.run(run_of(place)).reason == "step words cancelled: by hand"
 
 
+def test_cancelling_a_run_asks_its_running_steps_to_end(ledger: Ledger) -> None:
+    spec = pipeline(ledger)
+    ledger.admit(ticks(spec, 1))
+    step = f"{run_id(spec, 1)}/extract"
+    begin(ledger, step)
+    assert ledger.cancel(run_id(spec, 1), "by hand") is Cancellation.STOPPING
+    assert renew(ledger, step) is LeaseState.STOP
+    ledger.finish(step, "token", RunState.CANCELLED)
+    assert states(ledger, spec) == ["cancelled"]
+
+
 def test_a_step_may_return_as_many_names_as_it_likes(ledger: Ledger) -> None:
     spec = pipeline(ledger, STEPS[2:])
     ledger.admit(ticks(spec, 1))
