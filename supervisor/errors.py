@@ -60,7 +60,7 @@ MOST_COMPARED = 5_000
 def did_you_mean(word: str, known: Iterable[str]) -> str:
     """A hint such as `` (did you mean 'overlap'?)``, or nothing when no known word is close.
 
-    Of very many known words only those with the same first letter are considered.
+    If very many words are known, only those with the same first letter are considered.
     """
     words = list(known)
     if len(words) > MOST_COMPARED:

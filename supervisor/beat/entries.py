@@ -41,7 +41,7 @@ log = get_logger("supervisor.beat")
 
 SPEC_FIELD = "spec"
 
-#: Of an entry that the app's own code has saved: see adopted.py.
+#: The field of an entry that the app's own code has saved: see adopted.py.
 ADOPTED_FIELD = "adopted"
 
 #: In the text of a definition.
@@ -304,7 +304,7 @@ class Entries:
     def load(
         self, ledger: Ledger, portions: Sequence[Sequence[str]]
     ) -> Generator[list[DueEntry], None, None]:
-        """Of keys, a portion at a time. Leaves out jobs that only another version can read."""
+        """Yields the entries by portions, without jobs that only another version can read."""
         jobs = ([self._job_of(key) or "" for key in keys] for keys in portions)
         for keys, found in zip(portions, ledger.due_jobs(jobs), strict=True):
             yield [

@@ -130,7 +130,7 @@ class Following:
 
 # Starts of the service.
 
-#: Of the ledger's hash `beat`: the start that is under way, in ms.
+#: The field of the ledger's hash `beat` with the time of the start that is under way, in ms.
 FIELD = "starting"
 
 

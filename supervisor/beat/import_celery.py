@@ -108,7 +108,7 @@ def _check(rule: rrule, now: datetime) -> None:
         raise NotTranslatable("there is no key for 'byeaster' of an rrule")
     if not datetime_exists(rule.dtstart):
         raise NotTranslatable(f"it begins at {rule.dtstart}, a time that the clock jumps over")
-    # Of the week of `dtstart`, dateutil counts what is left of it, RFC 5545 the whole.
+    # Of the week of `dtstart`, dateutil counts only the rest, RFC 5545 the whole week.
     is_partial = rule.freq == WEEKLY and rule.dtstart.weekday() != _week_start(rule)
     first_week_matters = rule.count is not None or now < rule.dtstart + timedelta(weeks=1)
     if is_partial and rule.bysetpos is not None and first_week_matters:

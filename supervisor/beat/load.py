@@ -488,7 +488,7 @@ def job_changes(
 
 @dataclass(slots=True)
 class Outcome:
-    """Of one look at one source. changes: None where nothing had to be read."""
+    """What came of one look at one source. changes: None if nothing had to be read."""
 
     source: str
     changes: Changes | None = None

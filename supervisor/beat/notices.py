@@ -289,10 +289,10 @@ def since(began: float) -> timedelta:
 
 # All of it, for one beat.
 
-#: Of the problems of rejected files, as many are in a notice.
+#: A notice has up to this many of the problems of rejected files.
 MOST_PROBLEMS = 5
 
-#: Of the service: that its files are rejected, or no longer are.
+#: Events of the service itself: its files are rejected, or no longer are.
 OF_FILES = f"{Event.SCHEDULE_REJECTED} {Event.RECOVERED}"
 
 
@@ -316,7 +316,7 @@ class Notices:
         self._problems: Sequence[str] | None = None
 
     def destinations(self) -> Iterator[Destination]:
-        """Of all jobs and of the service; read when they are asked for. Raises RedisError."""
+        """Those of all jobs and of the service, read as they are asked for. Raises RedisError."""
         yield from self._service.values()
         for spec in (*self._ledger.guarded().values(), *self._ledger.scheduled_with("notify")):
             yield from spec.notify

@@ -311,7 +311,7 @@ def fields_of_line(line: str) -> Fields | None:
 
 
 def fields_of_rule(rule: Rule) -> Fields | None:
-    """Of a rule that says no more than a crontab, as the importer writes them."""
+    """The fields of a rule that says no more than a crontab, as the importer writes such rules."""
     is_plain = not (rule.interval > 1 or rule.count or rule.until or rule.week_start)
     known = {"BYMONTH", "BYMONTHDAY", "BYHOUR", "BYMINUTE"}
     is_plain = is_plain and rule.numbers.keys() <= known and min(rule["BYMONTHDAY"] or (1,)) > 0

@@ -132,7 +132,7 @@ class Watching:
 #: Problems kept for the status page and `supervisor doctor`; the log has all of them.
 PROBLEMS_KEPT = 20
 
-#: Of the jobs that are added, changed or removed at a time, the log names up to this many.
+#: The log names up to this many of the jobs that are added, changed or removed at a time.
 JOBS_NAMED = 20
 
 #: How often a beat that begins to lead asks whether files are still being written.
@@ -211,9 +211,9 @@ class Reloading:
         self._files = files
         self._ledger = ledger
         self._entries = entries
-        #: Of the files as they were last loaded.
+        #: The digest of the files as they were last loaded.
         self.digest: str | None = None
-        #: Of the same files, as the child that reads them next is to have it.
+        #: The listing of the same files, for the child that reads them next.
         self._listing: bytes | None = None
         #: Whether the files have been read, or found wrong, since this beat began to lead.
         self.is_settled = False
@@ -438,7 +438,7 @@ class Reloading:
         log_forecast(self._ledger, edited, now)
 
     def _since(self) -> Listing | None:
-        """Of the files that are loaded, if the ledger holds these."""
+        """The listing of the files that are loaded, if the ledger holds these."""
         if self._listing is None or self.digest != self._ledger.loaded_digest():
             return None
         listing: Listing = pickle.loads(self._listing)

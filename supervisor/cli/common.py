@@ -193,7 +193,7 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON."
 #: For verbs that change something.
 reason_option = click.option("--reason", default="", help="Reason, for the record of actions.")
 
-#: Of the schedule files; `Context.schedules` says where they are when it is left out.
+#: Where the schedule files are. If it is left out, `Context.schedules` says where.
 path_argument = click.argument(
     "path", required=False, type=click.Path(path_type=Path), envvar="SUPERVISOR_SCHEDULES"
 )

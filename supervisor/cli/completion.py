@@ -96,7 +96,7 @@ def queue_names(ledger: Ledger, begun: str) -> Iterable[str]:
     return sorted(queue.name for queue in found)
 
 
-#: Of the characters that end a word for Bash, those that begin the next one as well.
+#: Characters that end a word for Bash, and also begin the next one.
 KEPT = "@$"
 
 

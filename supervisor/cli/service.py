@@ -357,7 +357,7 @@ def serve(
     server.run(sockets=[listener])
 
 
-#: Of a ledger's name, which is a part of addresses.
+#: What a ledger may be called: its name is a part of addresses.
 LEDGER_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
 
 

@@ -378,7 +378,7 @@ def check_span(specs: Mapping[str, JobSpec], start: datetime, end: datetime) -> 
 
 
 def medians(context: Context, specs: Mapping[str, JobSpec]) -> dict[str, timedelta]:
-    """Of the durations that the ledger has observed; empty when it is unavailable."""
+    """The medians of the durations in the ledger, by job; empty if the ledger is unavailable."""
     try:
         records = context.ledger.records_of(list(specs.values()))
     except (RedisError, OSError) as error:

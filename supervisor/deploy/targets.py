@@ -102,7 +102,7 @@ RULES = "prometheus/rules.yml"
 ALERTMANAGER = "prometheus/alertmanager.yml"
 DASHBOARD = "grafana/periodic-jobs.json"
 
-#: Of a Prometheus on the machine of `supervisor serve`; Compose's own has other addresses.
+#: For a Prometheus on the machine of `supervisor serve`. The one in Compose has other addresses.
 PROMETHEUS = "prometheus/prometheus.yml"
 
 EVERYWHERE = (RULES, ALERTMANAGER, DASHBOARD)

@@ -32,7 +32,7 @@ from supervisor.logs import LOG_FORMAT, get_logger, wants_json
 from supervisor.process import die_with_parent
 from supervisor.settings import DEFAULT_PREFIX, LEDGERS, TOKEN, URL_FILE, Settings
 
-#: Of a warm shutdown, and until the end of a cold one: well under the promised ten seconds.
+#: How long a warm shutdown may take, and when a cold one ends: well under the promised ten seconds.
 WARM_SECONDS = 4.0
 COLD_SECONDS = 7.0
 

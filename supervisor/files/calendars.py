@@ -235,7 +235,7 @@ def _span(start: Any, end: Any) -> str:
 #: Up to this many problems of a calendar are reported.
 MOST_FAULTS = 1_000
 
-#: Of all calendars of a load together. Three hundred yearly events take one second.
+#: For all calendars of a load together. Three hundred yearly events take one second.
 MOST_FILES = 100
 LIMITS = Limits(cpu_seconds=10, memory=512 << 20)
 

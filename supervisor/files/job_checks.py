@@ -139,7 +139,7 @@ EXPECTED_OF_KEYS = {
     "mask": ("is neither true nor a list of names", "such as [password]"),
 }
 
-#: Of keys that are lists or mappings.
+#: Examples for keys that are lists or mappings.
 EXAMPLES = {
     "after": "such as [extract, load]",
     "steps": "such as [{task: proj.extract, priority: 3}]",

@@ -67,7 +67,7 @@ FRESH_SECONDS = 1.0
 
 
 class RunCounters:
-    """Of one beat. leads: whether it does now."""
+    """The counters of one beat. leads: whether it leads now."""
 
     def __init__(self, ledger: Ledger, leads: Callable[[], bool]) -> None:
         self._ledger = ledger

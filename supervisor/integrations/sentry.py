@@ -80,7 +80,7 @@ class Monitor:
 
 
 class CheckIns:
-    """Of one beat. `monitored` is called in its turns, and `look` once in each that has pings.
+    """The check-ins of one beat, which calls `look` in each turn that has pings.
 
     owner: the app's name in the ledger.
     """
@@ -233,7 +233,7 @@ def minutes(duration: timedelta) -> int:
 def check_in(monitor: Monitor, ping: Ping, place: str) -> None:
     from sentry_sdk.crons import capture_checkin
 
-    # Of several attempts Sentry knows the duration by itself, from the first start on.
+    # With several attempts, Sentry itself measures the duration, from the first start on.
     is_first = ping.kind is not PingKind.START and ping.attempt == 1
     capture_checkin(
         monitor_slug=monitor.slug,

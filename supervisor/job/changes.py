@@ -33,7 +33,7 @@ class Changes:
 class Edit:
     """One key of a job; the values are as JSON has them, None for a key that is not set.
 
-    Of a secret they are what may be shown of it.
+    Secrets are masked.
     """
 
     key: str
@@ -138,7 +138,7 @@ def keys_of(spec: JobSpec, step: StepSpec | None) -> dict[str, Any] | None:
 # An edit on one short line.
 
 
-#: Of the days that an edit of `exclude` adds, and of those that it takes out.
+#: How many of the days that an edit of `exclude` adds are named, and of those that it removes.
 MOST_DAYS_NAMED = 4
 
 

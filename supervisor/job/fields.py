@@ -79,7 +79,7 @@ MOST_INSTANTS = 1000
 
 Name = Annotated[str, Field(pattern=NAME_PATTERN)]
 
-#: Of messages, as kombu's transport for Redis has them.
+#: The priorities of messages that kombu's transport for Redis has.
 PRIORITIES = range(10)
 MessagePriority = Annotated[int, Field(ge=PRIORITIES[0], le=PRIORITIES[-1], strict=True)]
 

@@ -115,7 +115,7 @@ class Notice:
         return self.event is Event.RECOVERED
 
 
-#: Of one job, and of several.
+#: Each event in a sentence about one job, and about several.
 WORDS = {
     Event.FAILED: ("failed", "failed"),
     Event.RECOVERED: ("recovered", "recovered"),

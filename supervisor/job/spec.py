@@ -164,7 +164,7 @@ class JobSpec(When):
     serial: Annotated[bool, Field(strict=True)] | QueueName = False
     """true: a queue of its own, worked one run at a time; a name: one shared with other jobs."""
     priority: MessagePriority | None = None
-    """Of the job's messages, as Celery has it: Redis gives out 0 first, RabbitMQ 9."""
+    """The priority of the job's messages in Celery: Redis gives out 0 first, RabbitMQ 9."""
     overlap: OverlapPolicy = OverlapPolicy.SKIP
     """What happens to a run that would overlap with the previous one."""
     key: Annotated[str, Field(min_length=1, max_length=500)] | None = None

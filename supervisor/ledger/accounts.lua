@@ -108,7 +108,7 @@ local function success_start(run)
   return digits(math.max(run.started, tonumber(hget(K.job(run.job), 'last_success_start') or 0)))
 end
 
--- Of a run that ends as most do, the fields beside those that load_run() reads: the first are of no use then.
+-- Fields of a run that load_run() does not read. The first of them are of no use once a run has ended as most do.
 local MORE = { 'sends', 'process', 'reason', 'awaited', 'sent', 'queue', 'args', 'kwargs', 'options', 'references',
   'blocked_by', 'blocker' }
 local USELESS = 5

@@ -42,7 +42,7 @@ LONGEST_NAME, LONGEST_REASON, LONGEST_CHANGE = 200, 500, 200
 #: Characters of the name of a person who put a job, as part of the job's place.
 LONGEST_PLACE = 100
 
-#: Of an action on many jobs, up to this many of their names and of their changes are kept.
+#: How many names of jobs and how many changes are kept of one action.
 MOST_NAMES, MOST_CHANGES = 1_000, 20
 
 #: Read in one call.

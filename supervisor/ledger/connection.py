@@ -285,7 +285,7 @@ def check_served(client: Client) -> None:
 
 
 def check_functions(client: Client) -> None:
-    """Of a server that says it is a Redis 7. Raises NotServed."""
+    """Whether a server that says it is a Redis 7 has functions. Raises NotServed."""
     try:
         client.fcall("supervisor_is_served", 0)  # there is none of this name
     except ResponseError as error:
@@ -379,7 +379,7 @@ def given_up_after(seconds: int, settings: Settings) -> dict[str, Any]:
 
 
 def server_options(settings: Settings, but: Container[str] = ()) -> dict[str, Any]:
-    """Of connections to one server; TLS if the address or the app's settings ask for it.
+    """Options of connections to one server, with TLS if its address or the app asks for it.
 
     but: options of the app's settings that are not taken. Raises InvalidRedisUrl.
     """
@@ -507,7 +507,7 @@ def is_cluster_client(client: Client) -> bool:
 
 
 def slot_options(settings: Settings, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Of connections to the master of the ledger's slot. Raises InvalidRedisUrl."""
+    """Options of connections to the master of the ledger's slot. Raises InvalidRedisUrl."""
     named = [replace(settings, redis_url=url) for url in node_addresses(settings.redis_url)]
     nodes = [{**options, **server_options(each, but=options)} for each in named]
     asked = {

@@ -38,7 +38,7 @@ for i = 1, #listed, 2 do
   for j = 1, #fields, 2 do entry[fields[j]] = fields[j + 1] end
   local job = hget(K.jobs, job_of[name] or name)
   if #fields > 0 and is_ours(entry, job) then
-    -- Of a job that is no more, nothing is kept; nor of one that has its entry already.
+    -- Nothing is kept of a job that is gone, or that has its entry already.
     if (job or not entry.spec) and redis.call('EXISTS', prefix .. name) == 0 then
       redis.call('HSET', prefix .. name, unpack(fields))
       redis.call('ZADD', schedule_now, score, prefix .. name)

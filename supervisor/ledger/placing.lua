@@ -25,7 +25,7 @@ local function decide(rules, running, waiting, requeues, skips)
   return decision, reason
 end
 
--- Of the runs that hold the lock, the one that has held it longest.
+-- The run that has held the lock longest, among those that hold it.
 local function oldest(found)
   local first, earliest
   for _, slot in ipairs(slots_of(found)) do

@@ -121,8 +121,8 @@ local function is_drained(id)
   return queue and redis.call('HEXISTS', K.drained, queue) == 1
 end
 
--- Of all the ticks and runs of a job so far, those that have no outcome and are not open, but for those
--- that were acknowledged (acknowledge.lua). Fewer than none where more outcomes than ticks were counted.
+-- How many of a job's ticks and runs so far have no outcome and are not open, without those that were
+-- acknowledged (acknowledge.lua). Negative if more outcomes than ticks were counted.
 local function unsettled(job)
   local came, went = 0, redis.call('SCARD', K.open(job))
   local fields = redis.call('HGETALL', K.job(job))
@@ -172,8 +172,8 @@ local function remember(job, id, length)
   redis.call('ZADD', K.history(job), 'NX', now, id)
   local excess = redis.call('ZCARD', K.history(job)) - length
   if excess <= 0 then return end
-  -- Of many that are open a few are looked at, each time others, so that no client waits: they make room
-  -- when they end, and must not keep those behind them. Where the first few have all ended, more are.
+  -- If many are open, a few are looked at, others each time, so that no client waits: open runs make room when
+  -- they end, and must not protect those behind them. If the first few have all ended, more are looked at.
   local from = excess > 3 and now_us % (excess - 2) or 0
   local few = math.min(excess, 3)
   local more = math.min(excess - from - few, 17)

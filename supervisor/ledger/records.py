@@ -159,10 +159,10 @@ class Origin:
     place: str
 
 
-#: Of a job whose origin the ledger does not have: only files were loaded without one.
+#: For a job without an origin in the ledger: only jobs of files were loaded without one.
 UNKNOWN_FILE = Origin(FILES, 0, "")
 
-#: Of a task that its own code puts under the guard.
+#: For a task that its own code puts under the guard.
 IN_CODE = Origin("code", 0, "its own code")
 
 

@@ -123,7 +123,7 @@ class Reports:
     def lines(self, run_id: str, after: str | None = None) -> list[LogLine]:
         """The run's log, all attempts, oldest first; `after`: the id of the last line known.
 
-        Of a step of a run, its own lines; of a batch, those of its items.
+        For a step, only its own lines; for a batch, those of its items.
         """
         whole, step = log_place(run_id)
         start = f"({after}" if after else "-"

@@ -257,7 +257,7 @@ class Excluding:
 def _excluded(
     texts: tuple[str, ...], zone: ZoneInfo
 ) -> tuple[frozenset[int], Sequence[datetime], Sequence[datetime]]:
-    """Of the texts of `exclude`: weekdays, and starts and ends of spans. Jobs share calendars."""
+    """What `exclude` excludes: weekdays, and the starts and ends of spans. Jobs share calendars."""
     exclusions = parse(texts)
     days = [(midnight(first, zone), _end_of(last, zone)) for first, last in exclusions.days]
     times = [(in_utc(start, zone), in_utc(end, zone)) for start, end in exclusions.times]

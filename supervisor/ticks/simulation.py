@@ -353,7 +353,7 @@ class JobTally:
 
 @dataclass(slots=True)
 class QueueTally:
-    """Of one queue; `length` counts the runs in it that have not begun."""
+    """What is counted for one queue. `length`: runs in it that have not begun."""
 
     lateness: Lateness = field(default_factory=Lateness)
     busy_seconds: float = 0.0

@@ -145,7 +145,7 @@ class Access:
         return Grant(role=Role.EDITOR) if name == OWN_NAME else self.policy.named(name)
 
 
-#: Of SUPERVISOR_TOKEN; no token of the file has it.
+#: The name of SUPERVISOR_TOKEN, which no token in the file can have.
 OWN_NAME = "token"
 
 
@@ -285,7 +285,7 @@ FOR_PROGRAMS = ("/api/", "/metrics", "/events")
 
 READING = ("GET", "HEAD")
 
-#: Of the path and the query, in bytes.
+#: The longest path with its query, in bytes.
 LONGEST_ADDRESS = 8 * 1024
 
 NO_ACTIONS = Problem(

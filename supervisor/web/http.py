@@ -79,7 +79,7 @@ from supervisor.settings import Settings
 # 4. Requests that hang occupy threads. So /metrics and /readyz have threads of their own.
 
 
-#: Of a whole request. Prometheus gives up a scrape after 10 s, most proxies and people later.
+#: For a whole request. Prometheus gives up a scrape after 10 s; most proxies wait longer.
 BUDGET_SECONDS = 4.0
 
 #: The broker's part of it; lengths that it has not answered within it are left out.

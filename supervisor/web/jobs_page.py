@@ -183,8 +183,8 @@ class Listing:
     pages: int
 
 
-#: Of more jobs, the page shows counts and an order that are a little old: to read how all of them
-#: stand takes seconds. What it shows of single jobs is always read for it.
+#: With more jobs, the counts and the order that the page shows may be a little old: to read the
+#: state of all jobs takes seconds. What it shows of single jobs is always read for it.
 MANY = 5_000
 
 #: How long a look is shown, in times of what it took: up to a fifth of a processor goes into it.

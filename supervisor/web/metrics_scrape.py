@@ -101,7 +101,7 @@ class Status(NamedTuple):
         return max(self.last_success_start or self.last_success, self.loaded, self.pause_to)
 
 
-#: Of a job's hash, in this order.
+#: The fields of a job's hash, in this order.
 FIELDS = (
     *("created", "loaded", "paused", "pause_to", "last_start", "last_success"),
     *("last_success_start", "last_failure", "next", "consecutive_skips"),
@@ -189,7 +189,7 @@ def due_tick(memory: Memory, after: int) -> datetime | None:
 
 
 def named_deadline(memory: Memory, answered_until: int) -> datetime | None:
-    """Of the first tick after this instant in ms, for a job with `due_by`."""
+    """The deadline of the first tick after this instant in ms, for a job with `due_by`."""
     if memory.spec.due_by is not None and answered_until != memory.answered_until:
         memory.answered_until = answered_until
         memory.success_due_at = next_due_at(memory.spec, instant(answered_until))

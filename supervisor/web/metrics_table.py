@@ -36,7 +36,7 @@ class JobCounter:
 
     @property
     def fields(self) -> tuple[str, ...]:
-        """Of a job's hash, one for each series."""
+        """The fields of a job's hash, one for each series."""
         return tuple(f"n:{self.field}:{value}" for value in self.values) or (f"n:{self.field}",)
 
     @property

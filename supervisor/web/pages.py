@@ -274,7 +274,7 @@ PAGES = (
 
 
 def run_topics(found: Context) -> list[Topic]:
-    """Of a job's page: the run whose log is shown, and those that are open."""
+    """The runs that a job's page watches: the one whose log is shown, and those that are open."""
     open_runs = [run.id for run in found["runs"] if run.state.is_open][:20]
     logged = [found["logged"].id] if found["logged"] else []
     return [Topic(Kind.RUN, run_id) for run_id in dict.fromkeys(logged + open_runs)]

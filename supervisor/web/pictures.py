@@ -39,7 +39,7 @@ STEPS = (
 )
 MOST_LABELS = 8
 
-#: Of the span, after now: room for the mark of what is held back now.
+#: The part of the span after now: room for the mark of what is held back now.
 MARGIN = 0.015
 
 TOP_HEIGHT = 26
@@ -223,7 +223,7 @@ def labels_of(window: Window) -> Iterable[Label]:
 MOST_STEPS = 3
 MOST_IN_A_STEP = 12
 
-#: Of the picture, in its own units: a column for a step, a line for a job.
+#: Sizes in the picture's own units. There is a column for each step, and a line for each job.
 COLUMN, LINE, BOX_WIDTH, BOX_HEIGHT = 190, 30, 150, 22
 
 #: Longer names are cut; the whole name is in the link's title.

@@ -108,7 +108,7 @@ async def in_parts(parts: Iterable[str]) -> AsyncIterator[str]:
         yield part
 
 
-#: Of every answer: nothing inline, nothing of another host, in no other page's frame.
+#: Sent with every answer: nothing inline, nothing from another host, no frame in another page.
 HEADERS = {
     "Content-Security-Policy": (
         "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
@@ -282,8 +282,8 @@ Families = dict[tuple[str, str], list[str]]
 def families_of(
     metrics: Metrics, ledger: str, accept: str, view: View | None
 ) -> tuple[Families, str]:
-    """Of one ledger, with its name as a label, and their content type; without a view, that it is
-    unavailable."""
+    """The metrics of one ledger, with its name as a label, and their content type. Without a view
+    they say that the ledger is unavailable."""
     parts, content_type = metrics.exposed(accept, view) if view else metrics.without_ledger(accept)
     label = f'ledger="{escaped(ledger)}"'
     found: Families = {}

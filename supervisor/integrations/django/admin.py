@@ -381,7 +381,7 @@ RUNS_SHOWN = 5
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """Of one row. place: None for a row that is not loaded. is_own: its job is from this table.
+    """What is known of a row's job. place: None if it is not loaded. is_own: it is from this table.
     runs: the last ones, newest first."""
 
     place: str | None
@@ -392,7 +392,7 @@ class Standing:
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """Of the rows of a page. why_not: why nothing is known, such as that Redis is unavailable."""
+    """What is known of a page's rows. why_not: why nothing is, such as an unavailable Redis."""
 
     now: datetime | None
     standings: dict[str, Standing]

@@ -99,7 +99,7 @@ spec:
             {{- end }}
             - name: SUPERVISOR_REDIS_URL
               valueFrom: {secretKeyRef: {name: {{ $values.secrets.redis }}, key: url}}
-            # Of an app that names a broker itself; without this key, that one or Redis.
+            # The broker, if the app names none. Without this key it is the app's own, or Redis.
             - name: CELERY_BROKER_URL
               valueFrom: {secretKeyRef: {name: {{ $values.secrets.redis }}, key: broker, optional: true}}
             {{- if eq .role "serve" }}
