@@ -81,6 +81,7 @@ def app(faked: tuple[EmbeddedServer, Clock], clock: Clock, tmp_path: Path) -> It
         "jobs:\n"
         "  often: {task: t, every: 1s, lease_ttl: 1s, overlap: allow, history: 1000}\n"
         "  called: {task: t, cron: 0 0 1 1 *, lease_ttl: 1s, overlap: queue_all}\n"
+        "  alone: {task: t, cron: 0 0 1 1 *, lease_ttl: 2s, serial: true}\n"
     )
     app = supervise(Celery("steps", broker=faked[0].url), schedules=tmp_path)
     yield app
@@ -185,6 +186,19 @@ def test_retries_rescue_and_what_is_to_be_sent_are_no_later_for_it(
     clock.set(-DAY)  # and its worker dies
     wait_until(lambda: beat.tick() >= 0 and ledger.run(retried).state is RunState.QUEUED, 30)
     assert ledger.run(retried).crashes == 1
+
+
+def test_a_run_that_runs_holds_its_locks_no_longer_for_it(
+    ledger: Ledger, beat: SupervisedScheduler, clock: Clock
+) -> None:
+    called(ledger, beat)
+    spec = ledger.spec("alone")
+    run = ledger.trigger(spec).id
+    wait_until(lambda: begins(ledger, run, "token"))
+    clock.set(-HOUR)
+    beat.tick()
+    for lock in (spec.lock, spec.serial_lock):
+        assert ledger.client.pttl(ledger.keys.lock(lock)) <= 2_000 + patience(10) * 1_000
 
 
 def test_a_standby_leads_in_time_where_the_leader_dies_with_a_set_back(
