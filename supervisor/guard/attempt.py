@@ -100,7 +100,7 @@ class Phase(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class NextAttempt:
-    """When and with what a failed attempt is tried again.
+    """When a failed attempt is tried again, and with what.
 
     error: what it failed by, if it was given. deferred: what a `retry(throw=False)` returned, which
     is raised once the body has returned.
@@ -129,7 +129,7 @@ class Guard:
     _params: tuple[str, Mapping[str, Any]] = ("", MappingProxyType({}))
 
     def params_of(self, run_id: str, stage: str) -> Mapping[str, Any]:
-        """Params are the same for all steps and items of a stage: each process reads them once."""
+        """The params of a stage, which all of its steps and items share: they are read once."""
         known, kept = f"{run_id} {stage}", self._params
         if kept[0] != known:
             load = partial(self.ledger.steps.params, run_id)
@@ -178,7 +178,7 @@ class Attempt:
         return self.delivery.lock
 
     def begin(self) -> Refused | None:
-        """Asks for the lease. Returns why the run must not start here and now, if so."""
+        """Asks for the lease. Returns the refusal if the run must not start here and now."""
         answer = self._kept_out() or self._ask()
         if isinstance(answer, Refused):
             self.phase = Phase.OVER
@@ -191,7 +191,7 @@ class Attempt:
         return None
 
     def confirm(self) -> Refused | None:
-        """The last step before the body: a grant that has grown old is asked for again."""
+        """The last step before the body: asks again if the grant is too old by now."""
         if is_trusted(self._granted.asked_at, self._granted.lease_ttl):
             return None
         answer = self._ask()
@@ -237,7 +237,7 @@ class Attempt:
             self.report.log(self.shown(text), is_captured=is_captured)
 
     def printed(self, text: str) -> None:
-        """A part of what its code prints: it is logged line by line."""
+        """Takes a part of what its code prints, and logs it line by line."""
         *lines, rest = (self._begun_line + text).split("\n")
         self._begun_line = rest[:LINE_LENGTH]
         for line in lines:
@@ -279,7 +279,7 @@ class Attempt:
         return self.asked_to_end if self.phase is Phase.RUNNING else None
 
     def record_end(self, outcome: RunState) -> None:
-        """For the main process, which reports this end if this process dies before it can."""
+        """Leaves the end for the main process, which reports it if this process dies first."""
         if outcome is not RunState.SUCCEEDED or not self.returned:  # that is known here alone
             child_table.record_end(self._granted.token, outcome, self._work_ended_at)
 
@@ -339,12 +339,12 @@ class Attempt:
         return given["args"], given["kwargs"]
 
     def hide(self, *arguments: Any) -> None:
-        """Keeps the arguments that the job's `mask` hides out of its log as well."""
+        """Also keeps the arguments that the job's `mask` hides out of its log."""
         if mask := self.delivery.mask:
             self.hidden |= dict.fromkeys(hidden_in(mask, arguments), MASK)
 
     def shown(self, text: str) -> str:
-        """A text that its code made, as it may be shown."""
+        """A text from the job's code, without what is hidden."""
         return without_hidden(text, self.hidden) if self.hidden else text
 
     def _traceback_of(self, failure: BaseException | None) -> str:
@@ -366,9 +366,9 @@ class Attempt:
         return clock() if self.ended_at is None else self.ended_at
 
     def _kept_out(self) -> Refused | None:
-        """Code that lost its lease and still runs here is known to this process, not to the ledger.
+        """Refuses a run whose code still runs here without its lease, which the ledger cannot know.
 
-        The run stays queued: it is sent again, until that has ended.
+        The run stays queued, and is sent again until that code has ended.
         """
         for other in child_table.in_the_way_of(self.run_id, self.lock):
             log.warning("run kept out", job=self.job, run=self.run_id, by=other.run_id)
@@ -378,7 +378,7 @@ class Attempt:
         return None
 
     def _count_duplicate(self) -> None:
-        """Counts it as the ledger would, without asking: it might grant what must not run here."""
+        """Counts it as the ledger would. It is not asked, since it might grant the lease."""
         with suppress(RedisError):
             self._guard.ledger.count_duplicate(self.job)
 
@@ -405,7 +405,7 @@ class Attempt:
         return answer
 
     def _trusted(self) -> Grant | Refused:
-        """A reply that comes late may be about a lease that has run out meanwhile."""
+        """Asks until a reply can be trusted: a late one may be about a lease that has run out."""
         guard, own = self._guard, self.delivery
         for _ in range(MOST_ASKED):
             answer = guard.ledger.begin(

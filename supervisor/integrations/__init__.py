@@ -1,4 +1,4 @@
-"""What only an extra or another service needs: each file can be deleted without the rest."""
+"""What only an extra or another service needs: each file can be deleted by itself."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Send(Protocol):
 
 
 def sender() -> Send:
-    """Sends notices; with its file deleted, they are refused."""
+    """The function that sends notices. If its file was deleted, notices are refused."""
     return part("notify", "send") or _not_sent
 
 
@@ -30,7 +30,7 @@ def missing_extra(destinations: Iterable[Destination]) -> str | None:
 
 
 class NoCheckIns:
-    """In the place of `sentry.CheckIns`."""
+    """Takes the place of `sentry.CheckIns` if that file was deleted."""
 
     def monitored(self, spec: JobSpec) -> JobSpec:
         return spec
@@ -43,7 +43,7 @@ class NoCheckIns:
 
 
 def part(module: str, name: str) -> Any:
-    """What the file has under this name; None where it was deleted."""
+    """What the file defines under this name; None if the file was deleted."""
     path = f"{__name__}.{module}"
     try:
         return getattr(import_module(path), name)

@@ -54,7 +54,7 @@ MISSING = (
     " installed here: pip install 'celery-beat-supervisor[notify]'"
 )
 
-#: By address: threads that exceeded their deadline.
+#: Threads that exceeded their deadline, by address.
 _left: dict[str, threading.Thread] = {}
 _lock = threading.Lock()
 
@@ -66,9 +66,9 @@ def send(
     deadline_seconds: float,
     environ: Mapping[str, str] = os.environ,
 ) -> tuple[Answer, str]:
-    """What became of it within the deadline, and why in words that repeat no address and no secret.
+    """The result within the deadline, and the reason in words without addresses and secrets.
 
-    A secret that this process does not have makes its service unavailable: it may come.
+    A secret that is missing in this process makes its service unavailable: it may be set later.
     """
     try:
         url = str(resolved(destination.url, environ))
@@ -91,7 +91,7 @@ def send(
 def missing_extra(
     destinations: Iterable[Destination], environ: Mapping[str, str] = os.environ
 ) -> str | None:
-    """Where one of them needs Apprise, which is not installed: a sentence that says so."""
+    """A sentence that says so if one of them needs Apprise, and it is not installed; else None."""
     if find_spec("apprise") is not None:
         return None
     for each in destinations:
@@ -104,7 +104,7 @@ def missing_extra(
 
 
 def _is_webhook(url: str) -> bool:
-    """Whether it is a plain webhook, and not the address of a service that Apprise knows."""
+    """Whether the address is a plain webhook, and not that of a service that Apprise knows."""
     return url.startswith(WEBHOOKS) and not OF_SERVICES.search(urlsplit(url).hostname or "")
 
 
@@ -148,7 +148,7 @@ def _post(url: str, secret: str, notice: Notice, deadline_seconds: float) -> tup
 
 
 def webhook_body(notice: Notice) -> bytes:
-    """The same whenever this notice is sent."""
+    """The body of a webhook; the same each time this notice is sent."""
     data = asdict(notice) | {"title": title(notice), "text": body(notice)}
     del data["event"]
     for key in ("first_at", "last_at"):
@@ -158,7 +158,7 @@ def webhook_body(notice: Notice) -> bytes:
 
 
 def signed(content: bytes, key: str, seconds: int, secret: str) -> dict[str, str]:
-    """Headers. key: of the notice. seconds: Unix time. secret: without one nothing is signed.
+    """The headers. key: the notice's. seconds: Unix time. secret: if empty, nothing is signed.
 
     Raises binascii.Error for a secret that is not as its beginning says.
     """
@@ -175,7 +175,7 @@ def signed(content: bytes, key: str, seconds: int, secret: str) -> dict[str, str
 
 
 class Kept(logging.Filter):
-    """Keeps from all handlers what Apprise logs in a thread that sends for us."""
+    """Keeps what Apprise logs in our sending threads from all handlers."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -183,7 +183,7 @@ class Kept(logging.Filter):
 
     @contextmanager
     def lines(self) -> Iterator[list[str]]:
-        """Those that this thread logs inside the block."""
+        """Collects the lines that this thread logs inside the block."""
         logging.getLogger("apprise").addFilter(self)
         self._of_thread.lines = lines = list[str]()
         try:
@@ -211,7 +211,7 @@ KINDS = {
 
 
 def _service(url: str, deadline_seconds: float) -> Any:
-    """Apprise's for the address, or None.
+    """Apprise's service for the address, or None.
 
     The first call takes a second or two, to import Apprise: that is no fault of the service.
     """

@@ -128,7 +128,7 @@ def supervised(app: Celery | None) -> Celery:
 
 
 def as_sent(name: str, args: Any, kwargs: Any) -> tuple[Any, Any]:
-    """The arguments as the run will get them: what is done to them later does not change it."""
+    """The arguments as the run will get them: a copy, so that later changes have no effect."""
     if not isinstance(args, list | tuple | None) or not isinstance(kwargs, Mapping | None):
         raise TypeError(f"{name!r}: `args` is a list or a tuple, `kwargs` a mapping")
     try:

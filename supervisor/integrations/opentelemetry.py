@@ -1,6 +1,6 @@
 """Counters of runs for OpenTelemetry, where the app has set up a meter provider in beat.
 
-The ledger counts, wherever a run ends: also one whose worker was killed, which no process could
+The ledger counts each run that ends, also one whose worker was killed, which no process could
 count. When the SDK collects, the leading beat reads the counters and reports what has been added
 since it began to lead; a beat that no longer leads keeps its last values. The sum over all beats is
 what was counted, except for what happened between two leaders.
@@ -102,7 +102,7 @@ class RunCounters:
             )
 
     def added(self) -> dict[tuple[str, str], int]:
-        """By job and field: what was counted while this beat led."""
+        """What was counted while this beat led, by job and field."""
         if self._leads():
             self._read()
         with self._lock:
@@ -118,7 +118,7 @@ class RunCounters:
                 yield Observation(count, {"supervisor.job": job, **label})
 
     def _read(self) -> None:
-        """Adds what was counted since the last reading; the first of a leader adds nothing."""
+        """Adds what was counted since the last reading. A leader's first reading adds nothing."""
         with self._lock:
             is_first = self._read_at is None
             if not is_first and time.monotonic() - (self._read_at or 0.0) < FRESH_SECONDS:

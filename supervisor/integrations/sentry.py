@@ -59,7 +59,7 @@ UNITS = {
 #: 28 days, the most that Sentry takes for a margin or a runtime.
 MOST_MINUTES = 40_320
 
-#: The SDK drops what its queue has no room for, 100 by default: it is flushed after this many.
+#: The SDK drops check-ins if its queue is full (100 by default): it is flushed after this many.
 PER_FLUSH = 50
 FLUSH_SECONDS = 5.0
 
@@ -73,7 +73,7 @@ NAMESPACE = UUID("0c1ac2a5-9b2f-5e0e-8d8e-5d3d52f5a8c4")
 
 @dataclass(frozen=True, slots=True)
 class Monitor:
-    """config: None where Sentry cannot express the schedule; then the monitor has to be there."""
+    """config: None if Sentry cannot express the schedule. Then the monitor must exist already."""
 
     slug: str
     config: dict[str, Any] | None
@@ -94,7 +94,7 @@ class CheckIns:
         self._thread: threading.Thread | None = None
 
     def monitored(self, spec: JobSpec) -> JobSpec:
-        """As its runs are admitted: with `sentry_monitor`, where there is a monitor to check in at.
+        """The job as its runs are admitted: with `sentry_monitor` if it has a monitor.
 
         The same each time for the same job.
         """
@@ -161,7 +161,7 @@ class CheckIns:
 
 
 def client() -> Any | None:
-    """That of the SDK, if the app has initialised it, and with an address."""
+    """The SDK's client, if the app has initialised it with an address."""
     sdk = sys.modules.get("sentry_sdk")
     found = sdk.get_client() if sdk else None
     return found if found is not None and found.is_active() and found.options["dsn"] else None
@@ -174,7 +174,7 @@ def beat_integration() -> Any | None:
 
 
 def monitor_of(spec: JobSpec, now: datetime) -> Monitor | None:
-    """Its monitor, if it is to have one."""
+    """The job's monitor, if it is to have one."""
     if spec.sentry_monitor is False:
         return None
     config = monitor_config(spec, now)
@@ -196,7 +196,7 @@ def is_excluded(job: str, patterns: Sequence[str] | None) -> bool:
 
 
 def monitor_config(spec: JobSpec, now: datetime) -> dict[str, Any] | None:
-    """What Sentry is to expect of the job; None where it cannot express when the job runs."""
+    """What Sentry should expect of the job; None if it cannot express when the job runs."""
     schedule = monitor_schedule(spec)
     if schedule is None:
         return None
@@ -245,7 +245,7 @@ def check_in(monitor: Monitor, ping: Ping, place: str) -> None:
 
 
 def check_in_id(run_id: str, place: str) -> str:
-    """The same for all check-ins of a run; Sentry knows each in all of its projects."""
+    """One id for all check-ins of a run. All projects of a Sentry share the ids."""
     options = client().options  # type: ignore[union-attr]
     project = f"{options['dsn']} {options['environment']}"
     return uuid5(NAMESPACE, f"{project} {place} {run_id}").hex

@@ -86,7 +86,7 @@ def innermost(session: Session) -> SessionTransaction:
 
 
 def around(transaction: SessionTransaction) -> SessionTransaction | None:
-    """The next transaction outside that commits for itself, which those of a flush do not."""
+    """The next outer transaction that commits by itself, as those of a flush do not."""
     outer = transaction.parent
     while outer is not None and outer.parent is not None and not outer.nested:
         outer = outer.parent

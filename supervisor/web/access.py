@@ -102,7 +102,7 @@ class Access:
         return made
 
     def below(self, name: str) -> Access:
-        """The same for the paths below that one."""
+        """The same access, for the paths below that one."""
         return replace(self, prefix=f"{self.prefix}/{name}")
 
     @property
@@ -197,14 +197,14 @@ SESSION_TTL = timedelta(hours=12)
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """Both secrets of a new session."""
+    """The two secrets of a new session."""
 
     cookie: str
     key: str
 
     @property
     def root(self) -> str:
-        """What the addresses of its pages begin with."""
+        """What the addresses of this session's pages begin with."""
         return ROOTS + self.key
 
 
@@ -343,7 +343,7 @@ class AccessCheck:
         await (answer or self._app)(inner, receive, send)
 
     async def _checked(self, outer: Scope) -> tuple[Response | None, Scope]:
-        """The refusal, if it is one, and the scope as the routes see it."""
+        """The refusal, if the request is refused, and the scope as the routes see it."""
         access, budget = self._access, Budget()
         root, scope = without_roots(outer, access.prefix)
         request = Request(scope)
@@ -383,7 +383,7 @@ def without_roots(scope: Scope, prefix: str) -> tuple[str, Scope]:
 
 
 def visitor_of(request: Request, access: Access, root: str, name: str | None) -> Visitor:
-    """The visitor by the token, else by the session, else by the name from the proxy.
+    """The visitor, known by a token, else by a session, else by a name from the proxy.
 
     root, name: of the session, if there is one.
     """
@@ -458,7 +458,7 @@ def refusal_to_act(request: Request, visitor: Visitor, access: Access) -> Proble
 
 
 def is_of_another_page(request: Request) -> bool:
-    """Whether another site's page sent it, as browsers say in headers. Links may lead here."""
+    """Whether a page of another site sent the request, by its headers. Links may lead here."""
     headers = request.headers
     if headers.get("sec-fetch-site", "none") in ("none", "same-origin"):
         return False
@@ -472,7 +472,7 @@ def path_of(request: Request) -> str:
 
 
 def comes_from_us(request: Request) -> bool:
-    """Whether our own page sent it, by the headers that browsers add to what a form sends."""
+    """Whether our own page sent the request, by the headers that browsers add for forms."""
     site = request.headers.get("sec-fetch-site")
     if site is not None:
         return site == "same-origin"
@@ -529,7 +529,7 @@ class RoleCheck:
         await (first or self._app)(scope, receive, send)
 
     async def _check(self, request: Request) -> Response | None:
-        """A redirection to the login, if needed. Raises Refused, UnknownJob and UnknownRun."""
+        """A redirect to the login, if needed. Raises Refused, UnknownJob and UnknownRun."""
         first = None
         # A method that the route does not take is answered by the route.
         need = self._needs.get(request.method)
@@ -540,7 +540,7 @@ class RoleCheck:
         return first
 
     async def _check_scope(self, request: Request, about: About) -> None:
-        """Raises UnknownJob, UnknownRun, and Refused for what is about all jobs."""
+        """Raises UnknownJob, UnknownRun, and Refused for routes that are about all jobs."""
         target = next(iter(request.path_params.values()), "")
         if about is About.ALL:
             scope = request.state.visitor.scope
@@ -554,7 +554,7 @@ class RoleCheck:
 
 
 def check_role(request: Request, role: Role) -> Response | None:
-    """A redirection to the login, if needed. Raises Refused."""
+    """A redirect to the login, if needed. Raises Refused."""
     visitor: Visitor = request.state.visitor
     is_form = path_of(request).startswith("/actions/")
     if is_form and not visitor.is_person and request.method in READING:

@@ -53,7 +53,7 @@ Text = Annotated[str, Field(min_length=1, max_length=200)]
 
 
 class Role(StrEnum):
-    """Each may do what those before it may."""
+    """Each role may also do what the roles before it may."""
 
     VIEWER = "viewer"
     OPERATOR = "operator"
@@ -78,7 +78,7 @@ class About(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """role: None for a route that takes none."""
+    """role: None for a route that needs none."""
 
     role: Role | None
     about: About = About.ALL
@@ -181,17 +181,17 @@ class Proxy(Part):
     sign_out: Text | None = None
 
     def sent(self, headers: Headers) -> bool:
-        """Whether a request came through it: only the proxy has the secret."""
+        """Whether the proxy sent the request: only the proxy has the secret."""
         secret = headers.getlist(self.secret_header)
         return len(secret) == 1 and is_same(f"sha256:{digest(secret[0])}", self.hash)
 
     def user(self, headers: Headers) -> str:
-        """Empty where the proxy names no user, or several."""
+        """The user; empty if the proxy names none, or several."""
         named = headers.getlist(self.user_header)
         return named[0].strip() if len(named) == 1 else ""
 
     def grant(self, headers: Headers) -> Grant | None:
-        """The first that fits."""
+        """The grant of the first person that fits."""
         user = self.user(headers)
         lists = headers.getlist(self.groups_header)
         groups = [group.strip() for group in ",".join(lists).split(",")]
@@ -204,7 +204,7 @@ class Policy(Part):
     proxy: Proxy | None = None
 
     def token(self, token_digest: str) -> Token | None:
-        """Compares with all of them, so that the time it takes reveals nothing."""
+        """The token that was sent. Compares it with all, so that the time taken reveals nothing."""
         found = [t for t in self.tokens if is_same(f"sha256:{token_digest}", t.hash)]
         return found[0] if found else None
 
@@ -262,7 +262,7 @@ def problem(path: Path, document: Document, detail: ErrorDetails) -> Problem:
 
 
 def keys_of(place: Sequence[str | int]) -> Iterable[str]:
-    """The keys of the mapping that this is a key of."""
+    """The keys of the mapping in which this key stands."""
     models: dict[str | int, type[Part]] = {"tokens": Token, "people": Person, "proxy": Proxy}
     parts = [models[part] for part in place[:-1] if part in models]
     return [*(parts[-1] if parts else Policy).model_fields]
@@ -328,7 +328,7 @@ class AccessFile:
 
 
 def version_of(path: Path) -> tuple[int, ...] | None:
-    """Another one also once a file that could not be read is given the right owner or mode."""
+    """Changes with the file, also when an unreadable one is given the right owner or mode."""
     try:
         stat = path.stat()
     except OSError:
@@ -353,7 +353,7 @@ def new_token() -> str:
 
 
 def line_for(token: str, name: str, role: Role, jobs: Sequence[str], labels: Sequence[str]) -> str:
-    """The line of the token for the list `tokens` of the file."""
+    """The token's line in the list `tokens` of the file."""
     parts = [f"name: {name}", f"role: {role}"]
     for key, words in (("jobs", jobs), ("labels", labels)):
         if words:

@@ -55,7 +55,7 @@ Fields = Mapping[str, str]
 STATES = (RunEnded, InvalidJob, JobConflict, JobElsewhere, NotConfigured)
 
 
-#: Does what a form asks for, to a job or run, in the name of its sender; returns the address of the
+#: Does what a form asks for, to a job or run, in the name of the sender. Returns the address of the
 #: result.
 Act = Callable[[Ledger, str, Fields, Actor], str]
 
@@ -150,7 +150,7 @@ def cancel(ledger: Ledger, run_id: str, fields: Fields, by: Actor) -> str:
 
 
 def remove(edits: JobEdits, _: Ledger, job: str, fields: Fields, by: Actor) -> str:
-    """The version is that which the form was made of."""
+    """Removes the version that the form was made from, and no later one."""
     edits.remove(job, version_in(fields), by, fields.get("reason", ""))
     return ""
 

@@ -65,7 +65,7 @@ class Tagged(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class Preconditions:
-    """The versions that a request is about: those of If-Match, or none with If-None-Match: *."""
+    """The versions that a request requires: those of If-Match, or none with If-None-Match: *."""
 
     if_match: str | None
     if_none_match: str | None
@@ -356,7 +356,7 @@ class Api:
 
 
 def after(names: list[str], query: Mapping[str, str]) -> list[str]:
-    """Those behind the named one; it need not be there any more where they are sorted by name."""
+    """The items after the named one, which may be gone by now if they are sorted by name."""
     last = query.get("after")
     if last is None:
         return names
@@ -442,7 +442,7 @@ KEYS_OF_A_JOB = "JobKeys"
 
 
 def schemas_of_keys() -> dict[str, Schema]:
-    """The keys of a job as in a schedule file, and what their schema refers to."""
+    """The schemas of a job's keys as in a schedule file, and what they refer to."""
     text = json.dumps(json_schema()["$defs"]).replace("#/$defs/", "#/components/schemas/")
     found: dict[str, Schema] = json.loads(text)
     del found["Defaults"]
@@ -450,7 +450,7 @@ def schemas_of_keys() -> dict[str, Schema]:
 
 
 def answers_of(operation: Operation, schema: Schema) -> dict[str, Schema]:
-    """The answers of success."""
+    """The answers to a request that succeeds."""
     if operation.status == 204:
         return {"204": {"description": "Done."}}
     answer = described("Done.", schema)

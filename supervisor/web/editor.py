@@ -62,7 +62,7 @@ class Editor:
         return self._form(request, {"version": "0"})
 
     def edit(self, request: Request, _: Fields) -> Response:
-        """The form of a job; of one that is not edited here, the reason."""
+        """The form of a job, or the reason why the job is not edited here."""
         name = request.path_params["target"]
         job = self._jobs.job(name)
         if not job.is_editable:
@@ -104,7 +104,7 @@ class Editor:
     def _conflict(
         self, name: str, fields: Fields, error: JobConflict, verdict: Verdict
     ) -> Conflict:
-        """What the form would change of what the other has saved."""
+        """What the form would change in the version that was saved meanwhile."""
         if not error.version:
             return Conflict(f"{name} was removed while you edited it.", 0)
         theirs = self._jobs.job(name)
@@ -172,7 +172,7 @@ JSONS = {"args": list, "kwargs": dict}
 
 
 class InvalidForm(Exception):
-    """What stands in the fields cannot be read; `problems` has all of it."""
+    """The fields cannot be read; `problems` has all reasons."""
 
     def __init__(self, problems: list[str]) -> None:
         super().__init__("; ".join(problems))
@@ -180,7 +180,7 @@ class InvalidForm(Exception):
 
 
 def fields_of(document: Document) -> dict[str, str]:
-    """The fields of a form that says the same as the document."""
+    """The document as the fields of a form."""
     rest = dict(document)
     fields = {"kind": "", "times": ""}
     for key in TIMES:
@@ -204,7 +204,7 @@ def is_line(value: Any) -> bool:
 
 
 def document_in(fields: Fields) -> Document:
-    """What the fields say; an empty one says nothing. Raises InvalidForm."""
+    """The fields as a document, without the empty ones. Raises InvalidForm."""
     document: Document = {}
     problems: list[str] = []
     more = further_keys(fields.get("more", ""), problems)

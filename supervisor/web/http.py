@@ -82,7 +82,7 @@ from supervisor.settings import Settings
 #: For a whole request. Prometheus gives up a scrape after 10 s; most proxies wait longer.
 BUDGET_SECONDS = 4.0
 
-#: The broker's part of it; lengths that it has not answered within it are left out.
+#: The broker's part of it. Lengths that the broker has not answered by then are left out.
 BROKER_SECONDS = 1.0
 
 THREADS = 16
@@ -137,7 +137,7 @@ def ledger_for_answers(settings: Settings) -> Ledger:
 
 
 class Threads:
-    """Threads for requests of one kind. seconds: of a request's budget, the most that one takes."""
+    """Threads for requests of one kind. seconds: the most of its budget that a request may take."""
 
     def __init__(self, number: int = THREADS, seconds: float = BUDGET_SECONDS) -> None:
         self._seconds = seconds
@@ -203,7 +203,7 @@ def shown(value: Any) -> Any:
 
 
 def coded(text: str) -> Markup:
-    """What stands between backticks is code."""
+    """Marks text between backticks as code."""
     return Markup(re.sub("`([^`]+)`", r"<code>\1</code>", str(escape(harmless(text)))))
 
 
@@ -245,7 +245,7 @@ def actor_of(request: Request) -> Actor:
 
 
 def visitor_at(request: Request, name: str = "", origin: str = "page") -> Actor:
-    """Without a name: an unknown visitor."""
+    """The visitor and the address; without a name, an unknown visitor."""
     peer = request.client
     return Actor(name, origin, peer.host if peer else "")
 
@@ -313,7 +313,7 @@ class Problem:
 
 
 class Refused(Exception):
-    """The request is not carried out; `facts` go into the answer of the API."""
+    """The request is not carried out. The answer of the API contains `facts`."""
 
     def __init__(self, status: int, text: str, **facts: Any) -> None:
         super().__init__(text)
@@ -346,13 +346,13 @@ def refused(request: Request, error: Exception) -> Response:
 
 
 def ledger_unavailable(request: Request, error: Exception) -> Response:
-    """The error has the ledger's address in it: that is for the log."""
+    """Does not show the error, which contains the ledger's address and is logged."""
     log.warning("ledger unavailable", error=explained(error))
     return problem_response(request, Problem(503, "the ledger is unavailable"))
 
 
 def not_served(request: Request, error: Exception) -> Response:
-    """No such route, or not by this method."""
+    """There is no such route, or not with this method."""
     assert isinstance(error, HTTPException)
     answer = problem_response(request, Problem(error.status_code, error.detail))
     answer.headers.update(error.headers or {})
@@ -404,7 +404,7 @@ Body = TypeVar("Body", bound=BaseModel)
 
 
 async def bounded_body(request: Request) -> bytes:
-    """Raises OutOfTime where it is sent too slowly, and Refused where it is too large."""
+    """The body. Raises OutOfTime if it is sent too slowly, and Refused if it is too large."""
     body = bytearray()
     try:
         async with asyncio.timeout(request.state.budget.seconds_left):
@@ -418,12 +418,12 @@ async def bounded_body(request: Request) -> bytes:
 
 
 async def json_body(request: Request, model: type[Body]) -> Body:
-    """An empty body is an empty object."""
+    """The body as a JSON object; an empty body is an empty object."""
     return validated(model, await json_text(request) or b"{}")
 
 
 async def document_body(request: Request) -> Document:
-    """The keys of a job, which are checked where the job is."""
+    """The keys of a job, which are checked later, with the job."""
     try:
         document = loads(await json_text(request))
     except ValueError as error:
@@ -462,7 +462,7 @@ async def form_body(request: Request) -> dict[str, str]:
 
 
 def validated(model: type[Body], text: str | bytes) -> Body:
-    """Raises Refused with all that is wrong in one line."""
+    """The valid value. Raises Refused, with everything that is wrong in one line."""
     try:
         return model.model_validate_json(text)
     except ValidationError as error:
@@ -484,7 +484,7 @@ DEEPEST = 20
 
 
 def loads(text: str | bytes) -> Any:
-    """JSON without what other readers of JSON would take for something else. Raises ValueError."""
+    """Reads JSON, without what other parsers read differently. Raises ValueError."""
     try:
         value = json.loads(text, object_pairs_hook=without_repeats, parse_constant=refused_constant)
     except json.JSONDecodeError as error:

@@ -61,7 +61,7 @@ class Filter(StrEnum):
 
 
 class Sort(StrEnum):
-    """By name; by what runs, waits, is paused; the soonest; the last started; the most failures."""
+    """The orders: name; state; next time, soonest first; last start; most failures."""
 
     NAME = "name"
     STATE = "state"
@@ -126,7 +126,7 @@ class JobsQuery:
 
     @property
     def words(self) -> dict[str, str]:
-        """What it asks for beyond the first page of all jobs by name, as in the address."""
+        """The query as part of an address, without what is so by default."""
         asked = {name: getattr(self, name) for name in NARROWING}
         asked["state"] = self.filter.value if self.filter is not Filter.ALL else ""
         asked["sort"] = self.order if self.order != Sort.NAME.value else ""
@@ -159,7 +159,7 @@ class JobsQuery:
         return replace(self, label=label).url()
 
     def sorted_url(self, column: str) -> str:
-        """Sorted by it; where it is already, reversed."""
+        """The address sorted by it, or reversed if it is sorted by it already."""
         is_again = self.sort.value == column and not self.is_reversed
         return replace(self, sort=Sort(column), is_reversed=is_again).url()
 
@@ -187,7 +187,7 @@ class Listing:
 #: state of all jobs takes seconds. What it shows of single jobs is always read for it.
 MANY = 5_000
 
-#: How long a look is shown, in times of what it took: up to a fifth of a processor goes into it.
+#: How much longer a look is shown than it took: looking takes up to a fifth of a processor.
 SHOWN_FOR = 5
 
 
@@ -215,12 +215,12 @@ class Overview:
         self._again_at = 0.0
 
     def look_first(self) -> None:
-        """So that no page has to wait for it."""
+        """Takes the first look, so that no page has to wait for it."""
         with suppress(RedisError, OSError):  # the first page says so
             self.last()
 
     def last(self) -> JobsLook | None:
-        """None for a ledger of few jobs, which are better looked at now."""
+        """The last look; None if there are so few jobs that a page can look at them itself."""
         if self._ledger.job_count() <= MANY:
             return None
         with self._lock:
@@ -275,7 +275,7 @@ def listing_of(
 
 
 def names_of(ledger: Ledger, query: JobsQuery, now: datetime) -> Sequence[str]:
-    """All that the query finds, on whatever page."""
+    """All jobs that the query finds, on all pages."""
     names = names_with(ledger, query)
     if query.filter is Filter.ALL and query.sort is Sort.NAME:
         return names[::-1] if query.is_reversed else names
@@ -307,7 +307,7 @@ def names_with(
 
 
 class Standings:
-    """What jobs are filtered and sorted by. `names`: sorted."""
+    """The facts by which jobs are filtered and sorted. `names`: sorted."""
 
     def __init__(
         self,
@@ -338,7 +338,7 @@ class Standings:
         return [name for name in self._names if fits[filter](name)]
 
     def sorted(self, names: Sequence[str], query: JobsQuery) -> Sequence[str]:
-        """Sorted; equal ones by name, those without a value last."""
+        """The names in this order: equal ones by name, those without a value last."""
         if query.sort is Sort.NAME:
             return names[::-1] if query.is_reversed else names
         standing = self._standings
@@ -369,7 +369,7 @@ class Standings:
 def standings_of(
     ledger: Ledger, names: Sequence[str], now: datetime, look: JobsLook | None = None
 ) -> Standings:
-    """As they were at the look, or as they are now."""
+    """The standings at the time of the look, or now."""
     if look:
         return Standings(look.standings, look.open, names, now)
     return Standings(standings(ledger, names), open_jobs(ledger), names, now)
@@ -426,7 +426,7 @@ def troubles_of(
 
 
 def workers_of(roll: Roll) -> Iterable[Worker]:
-    """The workers that are there, and those that disappeared without signing off."""
+    """The workers that are present, and those that vanished without signing off."""
     names = set()
     for present in roll.present:
         if isinstance(facts := present.facts, WorkerFacts):
@@ -571,7 +571,7 @@ class JobRow:
 
 
 def rows_of(ledger: Ledger, names: Sequence[str], now: datetime) -> list[JobRow]:
-    """In the order of the names."""
+    """The rows, in the order of the names."""
     specs = ledger.some_specs(names)
     records = ledger.records_of([specs[name] for name in names if name in specs])
     found = traces(ledger, [record.spec.name for record in records], LENGTH)

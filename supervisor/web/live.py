@@ -2,7 +2,7 @@
 
 1. A page subscribes to topics. As long as there are subscribers, each round asks the ledger for
    the fingerprints of all their topics, however many pages are open.
-2. A topic whose fingerprint is another than in the round before has changed.
+2. A topic has changed if its fingerprint differs from that of the round before.
 3. A new subscriber is notified of all its topics after its first round, so that no change between
    the making of the page and that round is lost.
 4. While the ledger is unavailable, subscribers get `unavailable`; then all their topics.
@@ -155,7 +155,7 @@ def event_routes(watch: Watch, seen: ScopedLedger) -> list[Route]:
 
 
 def topics_of(query: QueryParams) -> list[Topic]:
-    """From ``?beat=&now=&job=nightly&run=...``."""
+    """The topics of ``?beat=&now=&job=nightly&run=...``. Raises Refused."""
     given = query.multi_items()
     if len(given) > MOST_TOPICS:
         raise Refused(400, f"up to {MOST_TOPICS} topics")
@@ -166,7 +166,7 @@ def topics_of(query: QueryParams) -> list[Topic]:
 
 
 def seen_of(seen: ScopedLedger, topics: Iterable[Topic]) -> list[Topic]:
-    """Without those of jobs and runs that the visitor does not see."""
+    """The topics, without jobs and runs that the visitor may not see."""
     given = list(topics)
     jobs = seen.seen(topic.name for topic in given if topic.kind is Kind.JOB)
     runs = {run.id for run in seen.runs([t.name for t in given if t.kind is Kind.RUN])}

@@ -166,7 +166,7 @@ def job_texts(
 
 
 def labels_line(spec: JobSpec, names: Sequence[str]) -> str:
-    """As kube-state-metrics has them: ``label_tenant="acme"``. Empty for a job that has none."""
+    """The job's labels, as kube-state-metrics has them: ``label_tenant="acme"``; or nothing."""
     found = {f"label_{name}": spec.labels[name] for name in names if name in spec.labels}
     if not found:
         return ""
@@ -174,7 +174,7 @@ def labels_line(spec: JobSpec, names: Sequence[str]) -> str:
 
 
 def label_names(text: str) -> tuple[str, ...]:
-    """Those that SUPERVISOR_METRIC_LABELS names: ``tenant,team``. Raises NotConfigured."""
+    """The labels that SUPERVISOR_METRIC_LABELS names: ``tenant,team``. Raises NotConfigured."""
     names = tuple(dict.fromkeys(filter(None, map(str.strip, text.split(",")))))
     wrong = [name for name in names if not re.fullmatch(LABEL_PATTERN, name)]
     if wrong:
@@ -363,7 +363,7 @@ MOST_TEXTS_AHEAD = 20_000
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """What of the metrics is asked for. by: the label by which series are summed, none of a job."""
+    """The part of the metrics that is asked for. by: sums by this label, without series of jobs."""
 
     shard: Shard = EVERYTHING
     by: str | None = None

@@ -92,7 +92,7 @@ class Status(NamedTuple):
 
     @property
     def success_due_after(self) -> int:
-        """The first tick after this should end in a success."""
+        """The instant after which the first tick should end in a success."""
         return max(self.last_success, self.loaded, 0 if self.paused else self.pause_to)
 
     @property
@@ -180,7 +180,7 @@ class Expectations:
 
 
 def due_tick(memory: Memory, after: int) -> datetime | None:
-    """The first after this instant in ms."""
+    """The job's first tick after this instant in ms."""
     if not after or not memory.spec.has_schedule:
         return None
     if memory.after != after:
@@ -248,7 +248,7 @@ class Shard:
 
     @property
     def is_first(self) -> bool:
-        """Which has what is of no job."""
+        """Whether this scrape also has the series that belong to no job."""
         return self.number == 0
 
 
@@ -277,7 +277,7 @@ class Scrape:
 
 
 class Specs:
-    """All jobs, of which those are read again that were edited since."""
+    """All jobs. Only those that were edited since are read again."""
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
@@ -288,7 +288,7 @@ class Specs:
         self._all: dict[str, JobSpec] = {}
 
     def now(self) -> Mapping[str, JobSpec]:
-        """By name, sorted."""
+        """The jobs by name, sorted."""
         version, texts = self._ledger.newest_version(), self._ledger.guarded_texts()
         is_same = version == self._version > 0
         if not is_same:

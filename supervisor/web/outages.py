@@ -85,7 +85,7 @@ Outages = Mapping[Event, Outage]
 def after_look(
     known: Outages, seen: Seen, grace: timedelta, ledger: str
 ) -> tuple[Outages, list[Notice]]:
-    """The outages that there are after a look, and what is to be sent of them now.
+    """The outages after a look, and what is to be sent of them now.
 
     ledger: its name in the keys: a destination may get notices of several.
     """
@@ -108,7 +108,7 @@ def after_look(
 
 
 def is_there(event: Event, seen: Seen) -> bool | None:
-    """Whether it is there; None when that cannot be known."""
+    """Whether there is an outage; None if that cannot be known."""
     if event is Event.REDIS_UNAVAILABLE:
         return bool(seen.error)
     return None if seen.error else not seen.leads

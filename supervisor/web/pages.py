@@ -115,7 +115,7 @@ def job(asked: Asked) -> Context:
 
 
 def removal_of(asked: Asked) -> str:
-    """How the job was removed, if that is known."""
+    """Who removed the job, and when, if that is known."""
     words = removal_words(asked.ledger, asked.target)
     return f"; {words}" if words else ""
 
@@ -190,7 +190,7 @@ def run_log(asked: Asked) -> Context:
 
 
 def numbered(lines: Sequence[LogLine]) -> list[tuple[str, LogLine]]:
-    """Each with what was dropped before it."""
+    """The lines, each with the number of those that were dropped before it."""
     log = LogText()
     return [(log.dropped_before(line), line) for line in lines]
 
@@ -329,7 +329,7 @@ def endpoint_of(
 
 
 def rendered(page: Page, name: str, asked: Asked, about: Mapping[str, Any]) -> str:
-    """A part alone."""
+    """Renders one part of a page."""
     check()
     template = TEMPLATES.get_template(f"parts/{name}.html")
     return template.render(**about, **page.parts[name](asked))

@@ -205,7 +205,7 @@ def waited_until(run: Run, now: datetime) -> datetime:
 
 
 def labels_of(window: Window) -> Iterable[Label]:
-    """At round times."""
+    """Labels at round times."""
     length = window.end - window.start
     step = next((step for step in STEPS if length / step <= MOST_LABELS), STEPS[-1])
     form = "%b %d" if step >= DAY else "%H:%M" if step >= MINUTE else "%H:%M:%S"
@@ -294,13 +294,13 @@ def steps_from(
 def followed_by(
     ledger: Ledger, specs: dict[str, JobSpec], names: Sequence[str]
 ) -> dict[str, tuple[str, ...]]:
-    """Job -> those that it follows. Fills `specs`."""
+    """By job, the jobs that it follows. Adds to `specs`."""
     specs.update(ledger.some_specs(set(names) - specs.keys()))
     return {name: specs[name].after for name in names if name in specs}
 
 
 def followers_of(ledger: Ledger, names: Sequence[str]) -> dict[str, list[str]]:
-    """Job -> those that follow it, as far as the visitor sees them."""
+    """By job, the jobs that follow it, as far as the visitor may see them."""
     found = ledger.followers.of(names)
     seen = ledger.some_specs({each for followers in found.values() for each in followers})
     return {name: [each for each in followers if each in seen] for name, followers in found.items()}
@@ -321,7 +321,7 @@ def drawn(
 
 
 def top_of(column: Sequence[str], tallest: int) -> int:
-    """So that the columns stand on one middle line."""
+    """The top of a column, such that all columns have the same middle line."""
     return (tallest - len(column)) * LINE // 2 + (LINE - BOX_HEIGHT) // 2
 
 

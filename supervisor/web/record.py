@@ -114,7 +114,7 @@ class RecordLog:
         self._last: str | None = None
 
     def follow(self, is_stopping: Callable[[], bool]) -> None:
-        """Until the server stops, in a thread of its own."""
+        """Logs new entries until the server stops. Runs in a thread of its own."""
         is_unavailable = False
         while not is_stopping():
             try:
@@ -163,7 +163,7 @@ class Visits:
         self._logins: dict[str, list[float]] = {}
 
     def may_log_in(self, name: str) -> bool:
-        """Whether another login is allowed now; if so, it is counted."""
+        """Whether another login may be entered now; if so, it is counted."""
         now = time.monotonic()
         recent = [at for at in self._logins.get(name, ()) if now - at < LOGIN_SECONDS]
         may = len(recent) < MOST_LOGINS
@@ -171,7 +171,7 @@ class Visits:
         return may
 
     def enter(self, by: Actor, verb: str) -> None:
-        """A login that cannot be entered succeeds: the page says that the ledger is unavailable."""
+        """Enters it. A login succeeds without: the page says that the ledger is unavailable."""
         self._enter(Action(by, verb, "page"), Outcome.DONE)
 
     def enter_refused(self, by: Actor, verb: str, target: str, error: str = "") -> None:
@@ -189,7 +189,7 @@ class Visits:
 
 
 def verb_of(method: str, path: str) -> str:
-    """What a route does, by its path; empty for one that changes nothing."""
+    """What a route does, by its path; empty if it changes nothing."""
     if method in ("PUT", "DELETE"):
         return "put" if method == "PUT" else "remove"
     word = [part for part in path.split("/") if not part.startswith("{")][-1]

@@ -77,7 +77,7 @@ def health_routes(ledger: Ledger, scraped: Metrics) -> list[Route]:
         return StreamingResponse(in_parts(text), headers={"Content-Type": content_type})
 
     async def readyz(request: Request) -> Response:
-        """Open to everyone, so it does not say where the ledger is."""
+        """Anyone may ask, so the answer does not say where the ledger is."""
         try:
             if await answers(request):
                 return PlainTextResponse("ready\n")
@@ -103,7 +103,7 @@ async def healthz(_: Request) -> Response:
 
 
 async def in_parts(parts: Iterable[str]) -> AsyncIterator[str]:
-    """Made as they are sent, in the event loop: a part takes milliseconds."""
+    """The parts are made as they are sent, in the event loop: a part takes milliseconds."""
     for part in parts:
         yield part
 
@@ -308,7 +308,7 @@ def labelled(line: str, label: str) -> str:
 
 
 def merged(ledgers: Iterable[Families], *, is_openmetrics: bool) -> Iterator[str]:
-    """The families of all, each once."""
+    """The families of all ledgers, each family once."""
     found: Families = {}
     for families in ledgers:
         for head, lines in families.items():

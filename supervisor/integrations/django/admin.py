@@ -40,7 +40,7 @@ JSON_FIELDS = ("args", "kwargs", "labels", "more")
 
 
 class KeyField(forms.JSONField):
-    """JSON that every database can keep; what was typed is shown again as it was typed."""
+    """JSON that every database can keep. What a user typed is shown unchanged."""
 
     def to_python(self, value: Any) -> Any:
         try:
@@ -73,7 +73,7 @@ LIST = "supervisor-tasks"
 
 
 def offered_tasks() -> list[str]:
-    """None of Celery's own."""
+    """The tasks that are offered: none of Celery's own."""
     try:
         tasks = known_tasks() or ()
     except SupervisorError:
@@ -122,7 +122,7 @@ class JobForm(forms.ModelForm):
             self.fields["timezone"].initial = settings.TIME_ZONE
 
     def clean(self) -> dict[str, Any]:
-        """An empty field is an empty list or mapping, and not the JSON null."""
+        """An empty field is an empty list or mapping, not the JSON null."""
         cleaned: dict[str, Any] = super().clean()
         for field in JSON_FIELDS:
             if field in cleaned and cleaned[field] is None:
@@ -132,7 +132,7 @@ class JobForm(forms.ModelForm):
         return cleaned
 
     def add_error(self, field: str | None, error: Any) -> None:
-        """Problems of fields that are shown read-only stand above the form."""
+        """Shows the problems of read-only fields above the form."""
         if field is None and hasattr(error, "error_dict"):
             placed: dict[str, list[Any]] = {}
             for name, errors in error.error_dict.items():
@@ -330,7 +330,7 @@ def standing_of(row: Job) -> Standing | None:
 
 
 def spec_of(row: Job) -> JobSpec | None:
-    """None for a row that is not filled in yet, or whose job has problems."""
+    """The row's job; None if the row is not filled in yet, or its job has problems."""
     if not row.name:
         return None
     spec, faults = jobs.judged(row.name, row.keys())
@@ -338,7 +338,7 @@ def spec_of(row: Job) -> JobSpec | None:
 
 
 def ticks_of(row: Job, count: int) -> list[str]:
-    """By the clock of the job's zone."""
+    """The job's next ticks, by the clock of its zone."""
     spec = spec_of(row)
     if spec is None:
         return []

@@ -46,7 +46,7 @@ class Editor:
 
     @property
     def actor(self) -> Actor:
-        """For the record of actions; a row that code saves is saved by the process."""
+        """The user, for the record of actions; the process if code saved the row."""
         if self.name:
             return Actor(self.name, "django", self.address)
         return Actor.of_process("django")
@@ -58,7 +58,7 @@ _editor: ContextVar[Editor] = ContextVar("supervisor_editor", default=NO_USER)
 
 @contextmanager
 def edited_by(editor: Editor) -> Iterator[None]:
-    """For the rows that are saved and deleted inside."""
+    """Names the user who edits the rows that are saved and deleted inside the block."""
     token = _editor.set(editor)
     try:
         yield

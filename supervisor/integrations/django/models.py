@@ -82,7 +82,7 @@ class Job(models.Model):
         return str(self.name)
 
     def keys(self) -> dict[str, Any]:
-        """As a schedule file would have it, without the name."""
+        """The job's keys as in a schedule file, without its name."""
         own = {key: getattr(self, key) for key in COLUMNS}
         lines = [line.strip() for line in self.cron.splitlines() if line.strip()]
         own["cron"] = lines if len(lines) > 1 else "".join(lines)
@@ -118,7 +118,7 @@ def messages_by_field(
 
 
 def field_of(fault: JobFault, keys: Mapping[str, Any], columns: Collection[str]) -> str:
-    """That of the first of its keys which is given, else of the first."""
+    """The field of the first of its keys that is given, or else of the first key."""
     if not fault.keys:
         return "name"
     key = next((key for key in fault.keys if key in keys), fault.keys[0])
@@ -130,14 +130,14 @@ def words(fault: JobFault) -> str:
 
 
 def known_tasks() -> Tasks | None:
-    """Those of the project's app; None where jobs may name tasks of other programs."""
+    """The tasks of the project's app; None if jobs may name tasks of other programs."""
     if getattr(settings, "SUPERVISOR_FOREIGN_TASKS", False):
         return None
     return project_tasks()
 
 
 def clash(name: str) -> str | None:
-    """Why a row may not have the name: a job from elsewhere has it.
+    """Why a row may not have the name: a job of another source has it.
 
     None also while Redis is unavailable: it is checked again when the row is loaded.
     """

@@ -39,7 +39,7 @@ def celery_app() -> Celery:
 
 
 def ledger() -> Ledger:
-    """For a request that a person waits for: a Redis that hangs is given up after two seconds.
+    """The ledger, for a person's request: a Redis that hangs is given up after two seconds.
 
     Raises AppNotFound, NotConfigured and InvalidRedisUrl.
     """
@@ -55,7 +55,7 @@ def _ledger(_pid: int) -> Ledger:
 
 @cache
 def project_tasks() -> Tasks:
-    """Those of the app, once its tasks are imported. Raises AppNotFound and NotConfigured."""
+    """The tasks of the app, after they were imported. Raises AppNotFound and NotConfigured."""
     prefix = get_script_prefix()
     try:
         return tasks_of(completed(celery_app()))
