@@ -483,8 +483,8 @@ def test_the_commands_of_a_block_do_their_work(
     (schedules / "ours.yaml").write_text(SCHEDULES)
     (home / "proj.py").write_text(APP)
     (home / "system.crontab").write_text(CRONTAB.format(user="root "))
-    (home / "redis").mkdir()
-    (home / "redis" / "users.acl.example").write_text("user beat on >${BEAT_PASSWORD}\n")
+    (home / "docs" / "how-to").mkdir(parents=True)
+    (home / "docs" / "how-to" / "users.acl.example").write_text("user beat on >${BEAT_PASSWORD}\n")
     (home / ".curlrc").write_text("fail-with-body\n")
     for name, keys in yaml.safe_load(SCHEDULES)["jobs"].items():
         job(ledger, name, **{"every": None, **keys})

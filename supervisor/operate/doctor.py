@@ -65,7 +65,7 @@ def permissions(facts: DoctorFacts) -> Findings:
         yield Finding(
             f"Redis forbids this user a command: {error}",
             "what needs it is not checked",
-            "give the user what `deploy/redis/users.acl.example` gives to operator",
+            "give the user the rights of operator in the ACL example (docs/how-to/redis.md)",
         )
 
 

@@ -1,4 +1,4 @@
-"""The whole product under the users of `deploy/redis/`: all that is needed, and nothing else."""
+"""The whole product under the users of the ACL example: all that is needed, and nothing else."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from tests.waiting import patience, wait_until
 from tests.web.visits import visiting
 
 ROOT = Path(__file__).parents[2]
-ACL = (ROOT / "deploy" / "redis" / "users.acl.example").read_text()
+ACL = (ROOT / "docs" / "how-to" / "users.acl.example").read_text()
 WRITERS = ("beat", "worker", "serve", "operator")
 USERS = (*WRITERS, "reader")
 PASSWORDS = {f"{name.upper()}_PASSWORD": secrets.token_hex(16) for name in (*USERS, "test")}
