@@ -63,7 +63,7 @@ local function note_start(run)
   local due = run.kind == 'after' and run.queued or run.nominal
   local is_first = run.attempt == 1 and not run.has_started
   local counters = is_first and append({ 'n:started', 1 }, observation('start_delay', now - due)) or {}
-  tally(run.job, counters, 'last_start', now, 'consecutive_skips', 0)
+  tally(run.job, counters, nil, 'last_start', now, 'consecutive_skips', 0)
   if run.had_skips then redis.call('HDEL', K.lock_state(run.rules.lock), 'skips:' .. run.job) end
   if is_first then ping(run, 'start', 'started') end
 end
@@ -102,11 +102,6 @@ local FAILURES = { failed = true, timed_out = true, lost = true, expired = true 
 local EVENTS = {
   succeeded = 'recovered', failed = 'failed', timed_out = 'failed', lost = 'lost', expired = 'missed',
 }
-
--- When the latest of the job's successes began, which need not be the last to end.
-local function success_start(run)
-  return digits(math.max(run.started, tonumber(hget(K.job(run.job), 'last_success_start') or 0)))
-end
 
 -- Fields of a run that load_run() does not read. The first of them are of no use once a run has ended as most do.
 local MORE = { 'sends', 'process', 'reason', 'awaited', 'sent', 'queue', 'args', 'kwargs', 'options', 'references',
@@ -166,10 +161,13 @@ end
 -- The end state of a run, and what its job counts. Not of one below another. `counters`: more of them,
 -- as for tally(); `...`: as for close().
 local function note_end(run, outcome, reason, counters, ...)
-  local last = { 'last_finish', now, 'last_outcome', outcome, 'last_run', run.id }
-  if outcome == 'succeeded' then append(last, { 'last_success', now, 'last_success_start', success_start(run) }) end
+  local last, latest = { 'last_finish', now, 'last_outcome', outcome, 'last_run', run.id }, nil
+  if outcome == 'succeeded' then
+    append(last, { 'last_success', now })
+    latest = { 'last_success_start', run.started }  -- the latest to begin need not be the last to end
+  end
   if FAILURES[outcome] then append(last, { 'last_failure', now }) end
-  tally(run.job, append({ 'n:finished:' .. outcome, 1 }, counters), unpack(last))
+  tally(run.job, append({ 'n:finished:' .. outcome, 1 }, counters), latest, unpack(last))
   if run.ended_with then
     close_ordinary(run, reason, run.ended_with)
   else

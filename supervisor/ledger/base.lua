@@ -55,13 +55,16 @@ local function count(job, what, by)
 end
 
 -- Adds to counters of a job - { name, how much, name, how much ... } - and writes other fields of it, in
--- one command: each that writes is written to the server's log and to its replicas as well.
-local function tally(job, counters, ...)
+-- one command: each that writes is written to the server's log and to its replicas as well. `latest`: { name, instant }
+-- of a field that keeps the later instant, or nil.
+local function tally(job, counters, latest, ...)
   local key, names = K.job(job), {}
   for i = 1, #counters, 2 do names[#names + 1] = counters[i] end
+  if latest then names[#names + 1] = latest[1] end
   local before = #names > 0 and redis.call('HMGET', key, unpack(names)) or {}
   local fields = { ... }
-  for i, name in ipairs(names) do append(fields, { name, digits((before[i] or 0) + counters[2 * i]) }) end
+  if latest then append(fields, { latest[1], digits(math.max(tonumber(before[#names] or 0), latest[2])) }) end
+  for i = 1, #counters / 2 do append(fields, { names[i], digits((before[i] or 0) + counters[2 * i]) }) end
   redis.call('HSET', key, unpack(fields))
 end
 

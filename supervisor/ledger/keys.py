@@ -61,9 +61,9 @@ class Keys:
     #         for the lock; goes when empty
     waiting = Named("lock:{%s}:waiting")
     # ZSET    "<run id>|<end>" -> fencing token; attempts under the lock, both instants in
-    #         microseconds, the end empty while it runs; overlaps are found in it: those that ended
-    #         after the first that runs began, and while one that was given up may report, all, up
-    #         to the last GRANTS_KEPT; expires likewise
+    #         microseconds, the end empty while it runs; overlaps are found in it: those that were
+    #         running when one was given up or began later, as long as that one may report, up to
+    #         the last GRANTS_KEPT; expires likewise
     grants = Named("lock:{%s}:grants")
     # HASH    one run, fields as in ledger/records.py; expires HISTORY_TTL after the run ended
     #         attempts: those that ended, the last ATTEMPTS_KEPT of them, one JSON object a line;

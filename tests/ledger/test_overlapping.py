@@ -171,19 +171,25 @@ def done(ledger: Ledger, spec: JobSpec, *seconds: int) -> None:
         ledger.finish(run_id(spec, second), f"token-{second}", RunState.SUCCEEDED)
 
 
-def test_what_no_running_attempt_was_beside_is_forgotten(ledger: Ledger) -> None:
+def test_no_attempts_are_kept_before_one_is_given_up(ledger: Ledger) -> None:
     spec = job(ledger, overlap="queue_all", max_running=2)
-    attempts = ledger.keys.grants(spec.lock)
-    done(ledger, spec, *range(5))
-    assert not ledger.client.exists(attempts)
-    at_work(ledger, spec, 5, "token-5")
-    done(ledger, spec, 6, 7)
-    at_work(ledger, spec, 8, "token-8")
-    assert ledger.client.zcard(attempts) == 4, "5 was beside all of them"
-    ledger.finish(run_id(spec, 5), "token-5", RunState.SUCCEEDED)
-    assert ledger.client.zcard(attempts) == 2, "8 was beside 5 alone"
-    ledger.finish(run_id(spec, 8), "token-8", RunState.SUCCEEDED)
-    assert not ledger.client.exists(attempts)
+    at_work(ledger, spec, 0)
+    done(ledger, spec, *range(1, 6))
+    assert not ledger.client.exists(ledger.keys.grants(spec.lock))
+
+
+def test_what_ran_when_an_attempt_was_given_up_is_known_to_be_beside_it(ledger: Ledger) -> None:
+    spec = job(ledger, overlap="queue_all", max_running=2, on_crash="fail")
+    ledger.client.zadd(ledger.keys.grants(spec.lock), {"left by an older version|": 1})
+    at_work(ledger, spec, 0)
+    at_work(ledger, spec, 1, "token-1")
+    lease_runs_out(ledger, spec, run_id(spec, 0))
+    ledger.rescue()
+    assert renew(ledger, run_id(spec, 0)) is LeaseState.LOST
+    assert "overlaps" not in ledger.job(spec.name).counters, "two may run"
+    at_work(ledger, spec, 2, "token-2")
+    assert renew(ledger, run_id(spec, 0)) is LeaseState.LOST
+    assert ledger.run(run_id(spec, 0)).overlapped_with == run_id(spec, 1)
 
 
 def test_beside_an_attempt_that_was_given_up_all_are_known(ledger: Ledger) -> None:
