@@ -25,17 +25,17 @@ from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Protocol, assert_never
+from typing import assert_never
 
 from redis.exceptions import RedisError
 
+from supervisor.integrations import Send
 from supervisor.job.changes import masked_url
 from supervisor.job.incidents import GROUP_WAIT, SERVICE, by_id, fold, notice_of
 from supervisor.job.notices import (
     Answer,
     Destination,
     Event,
-    Notice,
     service_destinations,
     wanted_events,
 )
@@ -153,14 +153,6 @@ DEADLINE_SECONDS = 10.0
 MOST_THREADS = 8
 MOST_SLOW_THREADS = MOST_THREADS // 2
 SLOW_SECONDS = 3.0
-
-
-class Send(Protocol):
-    """As integrations/notify.py has it: what became of it, and why in words without secrets."""
-
-    def __call__(
-        self, destination: Destination, notice: Notice, *, deadline_seconds: float
-    ) -> tuple[Answer, str]: ...
 
 
 class Messenger:

@@ -11,7 +11,7 @@ from supervisor.job.spec import JobSpec
 
 
 class Send(Protocol):
-    """As `notify.send`."""
+    """Sends a notice, as notify.py does: the result, and the reason in words without secrets."""
 
     def __call__(
         self, destination: Destination, notice: Notice, *, deadline_seconds: float
