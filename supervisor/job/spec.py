@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
+from copy import copy
 from datetime import timedelta
 from functools import cached_property
 from json.encoder import encode_basestring_ascii as quoted
@@ -469,9 +470,13 @@ class JobSpec(When):
         return {}
 
     def with_own(self, own: Mapping[str, Any]) -> Self:
-        """A job of the same kind. own: values of OWN, which are not validated."""
-        copied = self.model_copy(update=own)
-        vars(copied)["shared"] = self.shared
+        """A job of the same kind. own: values of OWN, which are not validated.
+
+        `shared` and `when` depend on no key of OWN, and so are worked out once for all of the kind.
+        """
+        copied = copy(self)  # half of the time of model_copy(), at each tick of each job
+        vars(copied).update(own, shared=self.shared, when=self.when)
+        copied.model_fields_set.update(own)
         return copied
 
     @property
