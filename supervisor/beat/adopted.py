@@ -69,6 +69,8 @@ class Adopted:
             self._entries.learn_names()
             log.warning("entries given back to RedBeat", entries=len(own))
         self._own = own if self.is_wanted else frozenset()
+        if not self.is_wanted:  # else they become jobs
+            self._entries.warn_of_doubles()
 
     def follow(self) -> None:
         """Makes jobs, edits and removes them, as RedBeat's schedule says now."""

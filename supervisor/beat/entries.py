@@ -47,6 +47,9 @@ ADOPTED_FIELD = "adopted"
 #: In the text of a definition.
 ENABLED = '"enabled": true'
 
+#: Hint for an entry that goes on beside the job that was to take its place.
+TAKE_OUT = "take the entry out: both run"
+
 #: In place of a schedule that RedBeat cannot express.
 HOURLY = schedule(timedelta(hours=1))
 
@@ -225,6 +228,21 @@ class Entries:
             own = {job: [name for name in names if name in stock] for job, names in others.items()}
             found |= {job: names[0] for job, names in own.items() if len(names) == 1}
         return found
+
+    def warn_of_doubles(self) -> None:
+        """Logs which of RedBeat's own entries run beside the job that their name becomes."""
+        if self._client.zcard(self._schedule) <= self._client.hlen(self._keys.jobs):
+            return  # each entry is a job's
+        names = (
+            key.removeprefix(self._prefix) for key in self._client.zrange(self._schedule, 0, -1)
+        )
+        changed = {name: job for name in names if (job := job_name(name)) != name}
+        stock = self.stock(changed)
+        jobs = [changed[name] for name in stock]
+        loaded = self._client.hmget(self._keys.jobs, jobs) if jobs else []
+        for name, job, text in zip(stock, jobs, loaded, strict=True):
+            if text is not None:
+                log.warning("entry left beside a job", entry=name, job=job, hint=TAKE_OUT)
 
     def unguarded(self) -> dict[str, datetime | None]:
         """Entries that belong to no job, and when RedBeat's own code emits each next."""

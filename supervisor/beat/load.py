@@ -193,6 +193,8 @@ def write(
         for name, entry in replaced.items():
             log.info("entry replaced by job", job=name, entry=entry, place=places.get(name))
         entries.learn_names()
+        if changes.added:
+            entries.warn_of_doubles()
     return reply
 
 

@@ -19,6 +19,7 @@ from redbeat.schedules import rrule
 
 from supervisor import jobs
 from supervisor.app import supervise
+from supervisor.beat.adopted import Adopted
 from supervisor.beat.entries import Entries
 from supervisor.beat.load import load
 from supervisor.beat.release import give_back, release_of
@@ -348,6 +349,23 @@ def test_of_two_entries_that_come_to_one_name_none_is_replaced(app: Celery, ledg
     assert entries.replaced_by(["poll-inbox"]) == {}
     save(app, "poll-inbox")
     assert entries.replaced_by(["poll-inbox", "other"]) == {"poll-inbox": "poll-inbox"}
+
+
+def test_entries_that_run_beside_a_job_are_named(app: Celery, ledger: Ledger) -> None:
+    for name in ("poll inbox", "poll/inbox", "other", "an other"):
+        save(app, name)
+    entries, start = Entries(app, ledger.client, ledger.keys), ledger.now()
+    spec = JobSpec(name="poll-inbox", task="t", every=HOUR)
+    with capture_logs() as loaded:
+        load(ledger, entries, {spec.name: spec}, "digest", start)
+    with capture_logs() as led:
+        Adopted(app, ledger, entries, is_wanted=False).begin()
+    for logs in (loaded, led):
+        warned = [entry for entry in logs if entry["event"] == "entry left beside a job"]
+        assert [(one["entry"], one["job"], one["log_level"]) for one in warned] == [
+            ("poll inbox", "poll-inbox", "warning"),
+            ("poll/inbox", "poll-inbox", "warning"),
+        ]
 
 
 def test_without_adopt_entries_they_are_given_back(
