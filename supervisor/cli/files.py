@@ -194,11 +194,12 @@ keys   {page}
 @json_option
 @pass_context
 def init(context: Context, path: Path | None, as_json: bool) -> None:
-    """Write a first schedule file, example.yaml.
+    """Write a first schedule file and, in an empty folder, an app.
 
-    PATH is its directory, by default schedules. With -A, the job in it names a task of the app and
-    is paused. Without an app, and if there is no Python code here yet, it also writes an app,
-    proj.py, with a job that runs. Exits 4 if a file exists already: none is overwritten.
+    PATH is the directory of the file, example.yaml, by default schedules. With -A, the job in it
+    names a task of the app and is paused. Without an app, and if there is no Python code here yet,
+    it also writes an app, proj.py, with a job that runs. Exits 4 if a file exists already: none is
+    overwritten.
     """
     directory = context.schedules(path)
     app, file = Path("proj.py"), directory / "example.yaml"

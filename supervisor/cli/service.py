@@ -511,7 +511,10 @@ def up(
 
     # Once here, and not by five children that exit. (context.app is loaded for its errors.)
     if context.app_name is None or context.app is None:
-        raise NotConfigured("name the Celery app: supervisor -A proj up")
+        raise NotConfigured(
+            "name the Celery app: supervisor -A proj up"
+            " (in an empty folder, supervisor init writes one)"
+        )
     if url := redis_url or context.given_url:
         connect(Settings(redis_url=url)).close()
     if serve:

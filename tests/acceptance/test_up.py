@@ -198,13 +198,14 @@ def test_a_run_of_a_first_worker_that_is_killed_comes_again_at_once(running: Run
 
 
 def test_it_says_what_runs_restarts_who_dies_and_follows_the_files(running: Running) -> None:
-    said = running.log.splitlines()[:8]
+    said = running.log.splitlines()[:9]
     words = [line.split()[0] for line in said]
-    assert words == ["page", "redis", "beat", "workers", "stop", "then", "kill", "open"]
+    labels = ["page", "redis", "beat", "workers", "stop", "then"]
+    assert words == [*labels, "kill", "supervisor", "open"]
     assert ":@" not in said[1]
     wait_until(lambda: "<title>" in text_at(said[0].split()[1]))
     series = 'supervisor_runs_started_total{job="quick"}'
-    wait_until(lambda: series in text_at(said[7].split()[1].rstrip(",")))
+    wait_until(lambda: series in text_at(said[8].split()[1].rstrip(",")))
 
     # A job must not find what opens the page and the API.
     holders = [pid for pid in descendants(running.process.pid) if TOKEN in environment(pid)]
