@@ -523,6 +523,7 @@ def test_the_admin_works_while_redis_is_unavailable(
 # manage.py.
 
 
+@pytest.mark.usefixtures("django")
 def test_every_verb_of_its_own_answers_in_json() -> None:
     from supervisor.integrations.django.management.commands.supervisor import IMPORT, OWN
 
