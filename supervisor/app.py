@@ -210,7 +210,7 @@ def _settle(app: Celery, conf: Any) -> None:
 
 
 def _dotted(scheduler: Any) -> str:
-    """One spelling of a scheduler that is given as its class, or by its name."""
+    """The dotted name of a scheduler that is given as a class or by its name."""
     if isinstance(scheduler, str | None):
         return (scheduler or "").replace(":", ".")
     return f"{scheduler.__module__}.{scheduler.__qualname__}"
@@ -265,7 +265,7 @@ def _prepare_worker(sender: Any, **_: Any) -> None:
 
 
 def _say_what_differs(instance: Any, **_: Any) -> None:
-    """Once the worker's logging is set up."""
+    """Logs what differs, once the worker's logging is set up."""
     if getattr(instance.app, "supervisor", None) is None:
         return
     if apart := broker_apart(instance.app, required_settings(instance.app)):
@@ -324,7 +324,7 @@ def _prepare_beat(sender: Any, **_: Any) -> None:
 def _set_up_logging(
     loglevel: Any = None, logfile: Any = None, format: Any = None, colorize: Any = None, **_: Any
 ) -> None:
-    """In Celery's place, unless a receiver of the app does it; then sends the same signals."""
+    """Sets logging up in place of Celery, unless the app does it itself; sends the same signals."""
     if len(signals.setup_logging.receivers) > 1:
         return
     level = getLevelName(loglevel) if isinstance(loglevel, int) else loglevel

@@ -36,7 +36,7 @@ SUPPORTED = {
 
 
 def unsupported() -> str | None:
-    """In one sentence: a library that is installed in a version that is not supported."""
+    """A sentence about a library that is installed in a version that is not supported."""
     for name, supported in SUPPORTED.items():
         try:
             found = version(name)

@@ -226,7 +226,7 @@ def render_moment(moment: datetime) -> str:
 
 
 def render_milliseconds(moment: datetime) -> str:
-    """In UTC, for programs: ``2026-12-24T18:00:00.000Z``."""
+    """The moment in UTC, for programs: ``2026-12-24T18:00:00.000Z``."""
     return moment.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 

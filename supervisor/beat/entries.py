@@ -167,7 +167,7 @@ class Entries:
         return set(self._client.smembers(self._static))
 
     def jobs_among(self, names: Iterable[str]) -> set[str]:
-        """Those of the names of entries that belong to jobs."""
+        """Which of these names of entries belong to jobs."""
         self.learn_names()
         jobs = {name: job for name in names if (job := self.job(name))}
         texts = self._client.hmget(self._keys.jobs, list(jobs.values())) if jobs else []
@@ -200,7 +200,7 @@ class Entries:
         return found
 
     def stock(self, names: Iterable[str]) -> list[str]:
-        """Those of the names whose entries belong to no job: RedBeat's own code emits them."""
+        """Which of these entries belong to no job: RedBeat's own code emits them."""
         found = []
         for chunk in chunks(sorted(names)):
             with self._client.pipeline(transaction=False) as pipe:
@@ -211,7 +211,7 @@ class Entries:
         return found
 
     def replaced_by(self, jobs: Collection[str]) -> dict[str, str]:
-        """By job: the entry of RedBeat's own whose place it takes when it is loaded from files.
+        """RedBeat's own entries that jobs replace when they are loaded from files, by job.
 
         The one with its name; else the one whose name becomes the job's (`poll inbox` is
         `poll-inbox`), if there are not several.

@@ -141,7 +141,7 @@ class Starts:
         self.at: datetime | None = None
 
     def begin(self, now: datetime, *, is_first: bool) -> None:
-        """For a beat that begins to lead. is_first: it has neither led nor stood by before."""
+        """Called when a beat begins to lead. is_first: it has neither led nor stood by before."""
         client, key = self._ledger.client, self._ledger.keys.beat
         last_turn, starting = map(optional_instant, client.hmget(key, ["last_tick", FIELD]))
         is_start = is_first and (last_turn is None or now - last_turn > SILENCE)

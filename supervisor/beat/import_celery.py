@@ -53,7 +53,7 @@ def zone_of(app: Celery) -> str:
 
 
 def zone_remark(app: Celery) -> str:
-    """For the head of the file: whose clock the times are of."""
+    """A remark for the head of the file: by which clock its times are."""
     try:
         zone = zone_of(app)
     except NotTranslatable as error:
@@ -98,7 +98,7 @@ def recurrence(rule: rrule, now: datetime) -> dict[str, Any]:
 
 
 def start_of(rule: rrule) -> str:
-    """In local time of its zone."""
+    """The rule's start, in the local time of its zone."""
     return render_moment(rule.dtstart.replace(tzinfo=None, microsecond=0))
 
 

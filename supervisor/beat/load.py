@@ -314,7 +314,7 @@ def put_jobs(
 
 
 def place_of(name: str, place: str, entry: AdoptedEntry | None) -> str:
-    """Where a job stands, for people; of one made of an entry with another name, that as well."""
+    """Where a job stands, for people, with the name of its entry if that is another."""
     return f"{place}: {shown(entry.name)}" if entry and entry.name != name else place
 
 
@@ -565,7 +565,7 @@ def reconcile(
 
 
 def differing(before: Loaded, found: Found, source: str, prefix: str) -> dict[str, JobSpec | None]:
-    """By name what is to be loaded, and None for what is to be removed."""
+    """What is to be loaded, by name; None for a job that is to be removed."""
     kept = {name: spec.kept_apart(prefix) for name, spec in found.specs.items()}
     own = before.of(source)
     wanted: dict[str, JobSpec | None] = {

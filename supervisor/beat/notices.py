@@ -196,7 +196,7 @@ class Messenger:
             return None
 
     def _run(self, first: str, now: datetime) -> None:
-        """One after the other, until there is none that this thread may take."""
+        """Serves one destination after the other, until there is none that this thread may take."""
         destination: str | None = first
         began = time.monotonic()
         while destination is not None:
@@ -269,7 +269,7 @@ class Messenger:
         return self._service.get(unsent.destination)
 
     def _shown(self, unsent: Unsent) -> str | None:
-        """For the log: the reference, or the service, and no secret."""
+        """The address as the log shows it: the reference, or the service, and no secret."""
         to = self._to(unsent)
         return masked_url(to.url) if to else None
 

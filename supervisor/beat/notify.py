@@ -285,5 +285,5 @@ def address_of(url: str) -> str:
 
 
 def facts(ping: Ping) -> dict[str, str]:
-    """For a log line, without the address, which is a secret."""
+    """The fields of a log line, without the address, which is a secret."""
     return {"job": ping.job, "run": ping.run, "kind": ping.kind.value}

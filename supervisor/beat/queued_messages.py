@@ -290,7 +290,7 @@ class VanishedMessages:
         return sorted(runs, key=lambda run: run.id not in likely)
 
     def _rate_limited(self, jobs: Iterable[str | None]) -> frozenset[str]:
-        """Those of the jobs that have a task with a rate limit."""
+        """Which of the jobs have a task with a rate limit."""
         limited = {task.name for task in self._app.tasks.values() if task.rate_limit}
         if not limited:
             return frozenset()
@@ -299,7 +299,7 @@ class VanishedMessages:
 
 
 def in_queues(runs: Iterable[SentRun]) -> dict[str, list[SentRun]]:
-    """In the order of `runs`."""
+    """The runs by queue, in their order."""
     found: dict[str, list[SentRun]] = defaultdict(list)
     for run in runs:
         if run.queue:
@@ -313,5 +313,5 @@ def is_overdue(run: SentRun, now: datetime) -> bool:
 
 
 def is_long_overdue(run: SentRun, now: datetime) -> bool:
-    """For longer than it had waited when it was sent last."""
+    """Whether it has waited for longer than when it was sent last."""
     return now - run.sent_at > max(PATIENCE_WITH_QUEUE, run.sent_at - run.queued_at)

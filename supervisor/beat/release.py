@@ -158,7 +158,7 @@ def take_messages(app: Celery, ledger: Ledger) -> int | None:
 
 
 def queues_of_runs(app: Celery, ledger: Ledger) -> list[str]:
-    """Where messages may lie, also of runs that ended long ago."""
+    """The queues in which messages may lie, also those of runs that ended long ago."""
     queues = AppQueues(app)
     of_jobs = (queue for spec in ledger.scheduled().values() for queue in queues.of(spec))
     return sorted({*of_jobs, *ledger.leftovers()})
@@ -231,7 +231,7 @@ def options(spec: JobSpec) -> Iterator[tuple[str, Any]]:
 
 
 def last_run(spec: JobSpec, watermark: datetime) -> datetime:
-    """From which RedBeat counts: an interval goes on in step."""
+    """The last run for RedBeat, which counts from there, so that an interval goes on in step."""
     if spec.every is None:
         return watermark
     following = schedule_of(spec).next_after(watermark)
@@ -239,7 +239,7 @@ def last_run(spec: JobSpec, watermark: datetime) -> datetime:
 
 
 def stock_schedule(spec: JobSpec, app: Celery, now: datetime) -> BaseSchedule:
-    """With the same times. Raises NotTranslatable."""
+    """A schedule of Celery with the same times. Raises NotTranslatable."""
     limits = [key for key in LIMITS if getattr(spec, key)]
     if spec.start_at and not spec.rrule and in_utc(spec.start_at, spec.zone) > now:
         limits.append("start_at")
@@ -284,9 +284,9 @@ def joined(values: set[int], size: range) -> str:
 
 
 def fields_of_cron(spec: JobSpec) -> Fields | None:
-    """None where one of its lines is no crontab of Celery's, or where several make no single one.
+    """The fields of Celery's crontab; None if a line, or all of them together, make none.
 
-    They do where they differ in one field.
+    Several lines make one if they differ in one field only.
     """
     lines = [fields for line in spec.cron_lines if (fields := fields_of_line(line))]
     columns = list(zip(*lines, strict=True))
@@ -297,7 +297,7 @@ def fields_of_cron(spec: JobSpec) -> Fields | None:
 
 
 def fields_of_line(line: str) -> Fields | None:
-    """None for what has no place in Celery's crontab, whose days match both fields."""
+    """The fields of a line; None if Celery's crontab, whose days match both, cannot say it."""
     found = parse_cron(line)
     days = {day for day in found.days if day > 0}
     weekdays = {day % 7 for day in found.weekdays if isinstance(day, int)}

@@ -77,11 +77,11 @@ class Watching:
         self.is_changing = False
 
     def look_again(self) -> None:
-        """As if something had changed."""
+        """Behaves as if something had changed."""
         self._since = self._since or time.monotonic()
 
     def has_changed(self) -> bool:
-        """Once after each change, when the files have come to rest."""
+        """True once after each change, when the files have come to rest."""
         self.is_changing = self._changes_now()
         if self.is_changing:
             self.look_again()
@@ -321,7 +321,7 @@ class Reloading:
         self._finish_load(reading, read, now, WRITE_SECONDS)
 
     def _finish_load(self, reading: Reading, read: Read, now: datetime, seconds: float = 0) -> None:
-        """Once it is written or refused. If it is not within `seconds`, a later turn asks again."""
+        """Ends the reading once it is written or refused, if it is within `seconds`."""
         if not reading.child.has_value(seconds):
             if reading.seconds_of_writing > LONGEST_WRITE_SECONDS:
                 self._give_up(now, f"more than {LONGEST_WRITE_SECONDS} seconds to be written")
@@ -546,7 +546,7 @@ class FollowedSources:
             self._child = None
 
     def follow(self) -> None:
-        """Once a turn; returns at once."""
+        """Called once a turn; returns at once."""
         now = time.monotonic()
         if self._child is None:
             if now >= self._next_look:

@@ -327,7 +327,7 @@ class SupervisedScheduler(RedBeatScheduler):  # type: ignore[misc]
         return max(0.0, look.seconds_until(soonest))
 
     def _upgrade(self) -> bool:
-        """In the first turn. A beat ends if a newer version has taken over its ledger.
+        """Called in the first turn. A beat ends if a newer version has taken over its ledger.
 
         Returns False while an older beat leads by another lock than this one's.
         """

@@ -114,7 +114,7 @@ class Context:
 
     @property
     def effective_settings(self) -> Settings:
-        """With the given URL, else that of a `supervisor up` in this directory, else the app's."""
+        """The settings, with this URL, else that of an `up` in this directory, else the app's."""
         if self.app is None:
             return self.settings
         from supervisor.sending.app_settings import settings_of
@@ -159,7 +159,7 @@ def changed(changes: Changes | Difference) -> list[dict[str, Any]]:
 
 
 def print_table(columns: Columns, rows: Iterable[Sequence[str]]) -> None:
-    """As wide as the terminal; in a pipe or a file, one line a row. No cell is ever cut."""
+    """Prints as wide as the terminal; in a pipe or a file, one line a row. No cell is ever cut."""
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
     for line in table_lines(columns, rows, width):
         click.echo(line)
@@ -258,7 +258,7 @@ class Named:
     ahead: bool
 
     def at(self, zone: ZoneInfo, now: datetime) -> datetime:
-        """In UTC. Raises BadParameter."""
+        """The moment in UTC. Raises BadParameter."""
         try:
             return asked(self.text, zone, now, ahead=self.ahead)
         except ValueError as error:

@@ -122,7 +122,7 @@ REFRESH_SECONDS = 1.0
 
 
 def watch_jobs(jobs: Callable[[], list[JobRecord]]) -> None:
-    """Until Ctrl-C. While the ledger is unavailable, it says so and waits."""
+    """Shows the jobs until Ctrl-C. While the ledger is unavailable, it says so and waits."""
     if not sys.stdout.isatty():
         raise click.UsageError("--watch needs a terminal: repeat `supervisor jobs` instead")
     console = Console(highlight=False, markup=False)

@@ -221,7 +221,7 @@ def fault_of(what: str, name: str | None, there: Iterable[Present]) -> str | Non
 
 
 def with_host(name: str, host: str) -> str:
-    """As celery -n: %h is the host's name, %n its first part, %d the rest."""
+    """The name with parts of the host's, as in celery -n: %h all, %n the first, %d the rest."""
     first, _, rest = host.partition(".")
     named = name if "@" in name else f"{name}@%h"
     for mark, value in (("%h", host), ("%n", first), ("%d", rest)):

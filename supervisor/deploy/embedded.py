@@ -189,7 +189,7 @@ def server_binary() -> str:
 
 
 def write_private(path: Path, text: str) -> None:
-    """In one step: no reader finds half of it."""
+    """Writes the file in one step: no reader finds half of it."""
     whole = path.with_name(f".{path.name}.new")
     descriptor = os.open(whole, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     with os.fdopen(descriptor, "w") as file:

@@ -58,7 +58,7 @@ class Delivery:
 
     @property
     def references(self) -> Sequence[Reference]:
-        """As in an Assignment."""
+        """Where the arguments contain references, as in an Assignment."""
         references: Sequence[Reference] = self.header.get("references", ())
         return references
 

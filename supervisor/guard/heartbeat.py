@@ -73,7 +73,7 @@ class Heartbeat(threading.Thread):
         self._next_round_at = time.monotonic()
 
     def watch(self, lease: Lease) -> None:
-        """From now on the lease is renewed, as long as its child lives and its task is active."""
+        """Renews the lease from now on, as long as its child lives and its task is active."""
         self._leases[lease.key] = lease
         # The thread is not woken if it knows the child and will renew in time: waking it costs the
         # main process as much as the rest of a short run.
@@ -362,7 +362,7 @@ class Children:
         return died
 
     def open(self, pids: Iterable[int]) -> list[int]:
-        """From now on waits for these children as well. Returns those that are gone already."""
+        """Waits for these children too from now on. Returns those that are gone already."""
         gone: list[int] = []
         if not hasattr(os, "pidfd_open"):
             return gone

@@ -149,7 +149,7 @@ def traceback_text(error: BaseException, hide: Callable[[str], str]) -> str:
 
 
 def leave_out_callers(found: TracebackException | None) -> None:
-    """Also in the exceptions behind this one. Keeps all frames if none would be left."""
+    """Leaves them out of this exception and its causes. Keeps all frames if none would be left."""
     if found is None:
         return
     own = dropwhile(lambda frame: CALLERS.search(frame.filename), found.stack)

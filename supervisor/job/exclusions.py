@@ -119,7 +119,7 @@ def parse_all(texts: Iterable[Any]) -> Exclusions:
 
 
 def merged(spans: Iterable[tuple[Point, Point]]) -> list[tuple[Point, Point]]:
-    """In order; spans that overlap or touch become one. The end of a span is not part of it."""
+    """The spans in order. Those that overlap or touch become one; a span's end is no part of it."""
     found: list[tuple[Point, Point]] = []
     for start, end in sorted(spans):
         if found and start <= found[-1][1]:

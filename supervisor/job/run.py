@@ -76,7 +76,7 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class ReportedProgress:
-    """As the job reported it; `at` is by the clock of `Reported`."""
+    """Progress as the job reported it; `at` is by the clock of `Reported`."""
 
     done: int | float
     total: int | float | None
@@ -248,7 +248,7 @@ class RunRules(BaseModel):
 
     @property
     def json_fields(self) -> dict[str, Any]:
-        """In the order of their names, as they are signed (sending/signing.py)."""
+        """The rules in the order of their names, as they are signed (sending/signing.py)."""
         return dict(sorted(self.model_dump(mode="json", by_alias=True, exclude_unset=True).items()))
 
 

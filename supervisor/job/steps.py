@@ -56,7 +56,7 @@ class Step:
 
 
 def plan(spec: JobSpec) -> dict[str, Any] | None:
-    """In plain JSON, the steps in the order of the file; None for a job of one task."""
+    """The steps as plain JSON, in the order of the file; None for a job of one task."""
     if not spec.steps:
         return None
     return {
@@ -107,7 +107,7 @@ def references(spec: JobSpec, step: StepSpec) -> dict[str, Any]:
 
 
 def batch(step: StepSpec) -> dict[str, Any]:
-    """For a batch: how many items may run at once, and how many may fail (-1: all)."""
+    """The bounds of a batch: how many items may run at once, and how many may fail (-1: all)."""
     if step.foreach is None:
         return {}
     share = isinstance(step.max_failed, str)

@@ -235,7 +235,7 @@ NOT_REACHED = (
 
 
 def explained(error: Exception) -> str:
-    """In one sentence: what went wrong, and what to do about it."""
+    """What went wrong, and what to do about it, in one sentence."""
     text = str(error)
     match error:
         case NotServed():
@@ -340,7 +340,7 @@ def connect_for_heartbeat(settings: Settings) -> Client:
 
 
 def connect_briefly(settings: Settings) -> Client:
-    """For an answer that is wanted at once or not at all. Raises InvalidRedisUrl."""
+    """A client for an answer that is wanted at once or not at all. Raises InvalidRedisUrl."""
     return _client(
         settings,
         decode_responses=True,
@@ -466,7 +466,7 @@ class Slot:
 
 
 class SlotConnection(redis.Connection):
-    """To the master of a slot, whichever that is when it connects."""
+    """A connection to the master of a slot, whichever that is when it connects."""
 
     def __init__(self, slot: Slot, **options: Any) -> None:
         super().__init__(**options)  # type: ignore[no-untyped-call]

@@ -129,7 +129,7 @@ def recalled(readings: Readings, again: Admission, seconds: float) -> Admission:
 
 
 def placement_of(run: Run) -> Placement:
-    """In the words of an admission, where a run is now."""
+    """Where a run is now, in the words of an admission."""
     if run.state is RunState.SKIPPED:
         return Placement.SKIP
     if run.state is not RunState.WAITING:
@@ -174,7 +174,7 @@ class Ledger(Readings):
 
     @classmethod
     def open_without_retries(cls, settings: Settings) -> Self:
-        """With short time-outs: for what has to fail rather than be late."""
+        """A ledger with short time-outs, for what must fail rather than be late."""
         return cls(connect_for_heartbeat(settings), Keys.of(settings))
 
     def close(self) -> None:
@@ -541,7 +541,7 @@ class Ledger(Readings):
         return sorted(self.client.smembers(self.keys.leftovers))
 
     def ended(self, run_ids: Sequence[str]) -> set[str]:
-        """Those of the runs that have ended, and whose records are still there."""
+        """Which of the runs have ended, and still have a record."""
         return {run_id for run_id, at in self.read_fields(run_ids, "finished") if at}
 
     def outbox(self, limit: int = 500) -> list[str]:

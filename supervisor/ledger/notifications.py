@@ -204,7 +204,7 @@ class Notices:
         self._functions = functions
 
     def note(self, findings: Iterable[Finding], leadership: Leadership) -> int:
-        """Each becomes an event, once; how many were new."""
+        """Makes each finding an event, once. Returns how many were new."""
         facts = [(f.job, f.wanted, f.event.value, f.mark, "", f.reason) for f in findings]
         if not facts:
             return 0

@@ -20,7 +20,7 @@ from supervisor.ledger.replies import instant, ms_of, optional_instant
 
 
 def admitted_at(ledger: Readings, runs: Sequence[Run]) -> dict[str, datetime]:
-    """By run id, without runs that are no longer in their job's history."""
+    """When runs were admitted, by id, without runs that have left their job's history."""
     scores = ledger.read_each(
         runs, lambda pipe, run: pipe.zscore(ledger.keys.history(run.job), run.id)
     )

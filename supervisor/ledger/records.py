@@ -475,7 +475,7 @@ def job_from(
 
 
 def answered_until(fields: Mapping[str, str]) -> str | None:
-    """In ms, the latest of: the start of the last success, the load, the end of the last pause.
+    """The latest, in ms, of the start of the last success, the load, and the end of the last pause.
 
     A ledger that an earlier version wrote may only know when the last success ended.
     """

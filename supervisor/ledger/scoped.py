@@ -62,7 +62,7 @@ class ScopedLedger(Ledger):
         return current_scope.get()
 
     def seen(self, names: Iterable[str]) -> set[str]:
-        """Those of the jobs that are in the scope; of a removed job its last labels count."""
+        """Which of the jobs are in the scope. For a removed job, its last labels count."""
         scope = self.scope
         named = {name for name in names if scope.may_be(name)}
         if not scope.labels or not named:

@@ -79,7 +79,7 @@ def sources_of(app: Celery, now: datetime, jobs: Collection[str] = ()) -> list[S
 
 
 def prefixes(app: Celery) -> set[str]:
-    """Those of RedBeat's keys: the app's own, and the one that supervise() may have set instead."""
+    """Prefixes of RedBeat's keys: the app's own, and the one that supervise() may have set."""
     now = setting(app.conf, "redbeat_key_prefix")
     own = app.supervisor["before"]["redbeat_key_prefix"] if hasattr(app, "supervisor") else now
     return {now or REDBEAT_PREFIX, own or REDBEAT_PREFIX}
@@ -337,7 +337,7 @@ def _when(row: Any, app: Celery, now: datetime) -> When:
 
 
 def _aware(moment: datetime | None) -> Any:
-    """In UTC, as Django reads what its database holds."""
+    """The moment in UTC, as Django reads what its database holds."""
     if moment is None:
         return None
     from django_celery_beat.utils import make_aware

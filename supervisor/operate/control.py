@@ -140,7 +140,7 @@ def pause(
 
 
 def to_come(name: str, named: datetime, spec: JobSpec, now: datetime) -> datetime:
-    """In UTC. Raises InvalidRequest for a moment in the past, or too far ahead."""
+    """The moment in UTC. Raises InvalidRequest if it is in the past, or too far ahead."""
     try:
         moment = in_utc(named, spec.zone)
     except ValueError as error:

@@ -69,7 +69,7 @@ def tick_facts(job: JobPlan) -> list[tuple[str, str]]:
 
 
 def ticks_text(ticks: Sequence[datetime], spec: JobSpec) -> str:
-    """In the job's zone; the day and the offset where they change."""
+    """The ticks in the job's zone, with the day and the offset where they change."""
     local = [tick.astimezone(spec.zone) for tick in ticks]
     parts, shown = [], ("", "")
     for tick, time in zip(local, clock_times(local), strict=True):

@@ -218,7 +218,7 @@ CONTROL_SEQUENCE = re.compile(r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]")
 
 
 def harmless(text: str) -> str:
-    """On one line, and without control characters of a terminal."""
+    """The text on one line, without control characters of a terminal."""
     if text.isprintable():
         return text
     text = CONTROL_SEQUENCE.sub("", text)

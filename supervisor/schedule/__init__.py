@@ -297,7 +297,7 @@ class Every:
 
 @dataclass(frozen=True, slots=True)
 class Instants:
-    """In order, none twice."""
+    """Instants in order, none of them twice."""
 
     instants: tuple[datetime, ...]
 

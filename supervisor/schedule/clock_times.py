@@ -147,7 +147,7 @@ class JoinedTimes:
 
 @lru_cache(maxsize=128)
 def joined(times: tuple[Sequence[int], ...]) -> Sequence[int]:
-    """In order, each once; most days have the times of others."""
+    """The times in order, each once. Most days have the same times as others."""
     return times[0] if len(times) == 1 else tuple(sorted(set().union(*times)))
 
 

@@ -167,7 +167,7 @@ class Batch:
         self._given = 0
 
     def newly_taken(self) -> dict[str, str]:
-        """Those of `taken` that were not given before."""
+        """The part of `taken` that was not returned before."""
         before, self._given = self._given, len(self.taken)
         return dict(islice(self.taken.items(), before, None))
 

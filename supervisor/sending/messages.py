@@ -299,7 +299,7 @@ def as_text(message: amqp.Message) -> str:
 
 
 def properties_of(message: amqp.Message) -> bytes:
-    """As py-amqp writes them."""
+    """The properties as py-amqp writes them."""
     made: bytes = message._serialize_properties()  # type: ignore[attr-defined]
     return made
 
@@ -596,7 +596,7 @@ def shown_args(args: tuple[Any, ...], length: int, levels: int) -> str:
 
 
 def shown_kwargs(kwargs: Mapping[str, Any], length: int, levels: int) -> str:
-    """Likewise."""
+    """The same for arguments by name."""
     parts = [brief(part) for item in kwargs.items() for part in item]
     pairs = zip(parts[::2], parts[1::2], strict=True)
     text = "{" + ", ".join(f"{name}: {value}" for name, value in pairs) + "}"
@@ -662,7 +662,7 @@ class PrebuiltMessages:
     def messages(
         self, ticks: Iterable[Tick], channel: Any
     ) -> dict[str, Message] | dict[str, PreparedMessage]:
-        """Those messages for a broker elsewhere that can be prebuilt, by run id.
+        """The messages for a broker elsewhere, by run id, as far as they can be prebuilt.
 
         channel: to the broker, which is available.
         """

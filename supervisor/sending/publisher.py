@@ -199,7 +199,7 @@ class Publisher:
             log.error("run not published", job=run.job, run=run.id, error=repr(error))
 
     def _do_without(self, run: Run) -> None:
-        """For a run whose job was removed, or that only another version can read and send later."""
+        """Deals with a run whose job is gone, or that only another version can read and send."""
         if StepId.of(run.id) is None and self.ledger.knows(run.job):
             self.ledger.put_off([run.id], LATER)
         else:

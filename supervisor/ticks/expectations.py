@@ -99,7 +99,7 @@ def late_after(spec: JobSpec, interval: timedelta | None, usual: timedelta) -> t
 
 
 def work_until_success(spec: JobSpec, usual: timedelta) -> timedelta:
-    """From the start to the end of the last attempt. Retries of steps are in the usual duration."""
+    """The time from the start to the end of the last attempt; retries of steps are in `usual`."""
     if spec.steps:
         return usual
     return min(LONGEST, usual * (spec.max_retries + 1) + retry_waits(spec))

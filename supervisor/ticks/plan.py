@@ -99,7 +99,7 @@ def durations_of(histogram: Histogram) -> Durations | None:
 
 
 def foresee(spec: JobSpec, histogram: Histogram, now: datetime) -> Foresight | None:
-    """None when runs are shorter than the distance between ticks, or were never observed."""
+    """What is foreseen; None if runs are shorter than the interval, or were never observed."""
     if histogram.longest is None:
         return None
     ticks = ticks_between(schedule_of(spec), now, now + YEAR, TICKS)
@@ -255,7 +255,7 @@ def left_behind(loaded: Loaded, wanted: ScheduleSet) -> list[Problem]:
 
 
 def mass_removal(loaded: Loaded, wanted: Collection[str], source: str = FILES) -> str | None:
-    """In words, that a source would remove more than half of its loaded jobs; else None."""
+    """A sentence if a source would remove more than half of its loaded jobs; else None."""
     own = loaded.of(source).origins
     removed = len(own.keys() - set(wanted))
     whose = "schedule files" if source == FILES else source

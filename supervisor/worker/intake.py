@@ -506,7 +506,7 @@ def finish_reading(self: Any, fd: int, remove: Any, children: Mapping[int, Any],
 
 
 def read_results_whole() -> None:
-    """In this worker's main process, if its pool has children."""
+    """Takes effect in this worker's main process, if its pool has children."""
     handler = cast(Any, asynpool.ResultHandler)
     handler._recv_message, handler._flush_outqueue = read_on, finish_reading
 

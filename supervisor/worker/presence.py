@@ -120,7 +120,7 @@ class MainLoop:
         self._silent_rounds = 0
 
     def start(self) -> None:
-        """In the main thread, before the loop begins."""
+        """Called in the main thread, before the loop begins."""
         if self._consumer.hub is not None:
             # The timer belongs to the hub, and outlives the connection.
             self._consumer.hub.call_repeatedly(PRESENCE_INTERVAL.total_seconds(), self._turn)

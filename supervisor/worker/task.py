@@ -471,7 +471,7 @@ def take_over_started(task: Any) -> None:
 
 
 def store_started(task: Any, request: Context, *, is_run: bool) -> None:
-    """For every run, and for other tasks as Celery does. An unavailable backend fails no run."""
+    """Stores it for every run, and for other tasks as Celery does. No run fails by its backend."""
     if not (is_run or task.name in _tracked) or not keeps_results(task, request):
         return
     meta = {"pid": os.getpid(), "hostname": request.hostname}
