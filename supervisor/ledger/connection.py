@@ -568,12 +568,12 @@ def check_certificates(options: Mapping[str, Any]) -> None:
     try:
         for path in filter(None, (authority, own, key)):
             Path(path).read_bytes()
-        context = SSLContext(PROTOCOL_TLS_CLIENT)
         if path := authority:
-            context.load_verify_locations(path)
+            SSLContext(PROTOCOL_TLS_CLIENT).load_verify_locations(path)
         if path := own:
             # Without a password, OpenSSL would ask the terminal for one.
-            context.load_cert_chain(path, key, options.get("ssl_password") or "")
+            password = options.get("ssl_password") or ""
+            SSLContext(PROTOCOL_TLS_CLIENT).load_cert_chain(path, key, password)
     except OSError as error:  # an SSLError is one
         what = f"the certificate or key {path} cannot be read"
         raise InvalidRedisUrl(f"{what}: {error.strerror} ({todo})") from None

@@ -21,7 +21,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import timedelta
-from functools import cache, cached_property
+from functools import cache, cached_property, lru_cache
 from importlib.resources import files
 from itertools import islice
 from typing import Any, NamedTuple
@@ -311,6 +311,12 @@ class Library:
         )
 
 
+@lru_cache(maxsize=10)
+def library_of(prefix: str, *, is_on_cluster: bool) -> Library:
+    """One for all clients of a process, and for the children that it forks: it is a long text."""
+    return Library(Keys(prefix, is_on_cluster=is_on_cluster))
+
+
 def digest(text: str) -> str:
     return hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest()
 
@@ -339,9 +345,9 @@ class Functions:
         self._keys = keys
         self._connections = KeptConnection(client)
 
-    @cached_property
+    @property
     def _library(self) -> Library:
-        return Library(self._keys)
+        return library_of(self._keys.prefix, is_on_cluster=self._keys.is_on_cluster)
 
     @cached_property
     def _readers(self) -> Mapping[str, str]:

@@ -102,7 +102,8 @@ class Signer:
         self._key = ""
         self._read_at = 0.0
 
-    def _own_key(self) -> bytes:
+    def read_key(self) -> bytes:
+        """The key as it is kept here, or else read from the ledger. Raises RedisError."""
         if not self._key or clock() - self._read_at >= KEPT_SECONDS:
             found = self._client.hget(self._server_key, FIELD)
             if not found:
@@ -113,7 +114,7 @@ class Signer:
 
     def signature(self, run_id: str, nominal_at: str, content: str) -> str:
         text = f"{run_id} {nominal_at} {content}"
-        return hmac.digest(self._own_key(), text.encode("utf-8", "surrogatepass"), "sha256").hex()
+        return hmac.digest(self.read_key(), text.encode("utf-8", "surrogatepass"), "sha256").hex()
 
     def signature_of(self, task: str, args: Any, kwargs: Any, header: Mapping[str, Any]) -> str:
         content = content_of(task, args, kwargs, header)

@@ -10,8 +10,9 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from functools import cache, lru_cache
-from threading import Lock
+from threading import Lock, Thread
 from typing import Any
 from uuid import uuid4
 
@@ -52,7 +53,7 @@ from supervisor.worker.intake import (
     take_any_message,
 )
 from supervisor.worker.presence import attend
-from supervisor.worker.task import NotBegun, trace_run, worker_name
+from supervisor.worker.task import NotBegun, guard_of, trace_run, worker_name
 
 _starting = Lock()
 
@@ -169,10 +170,14 @@ class RunStrategies(dict[str, Any]):
     def __init__(self, consumer: Any) -> None:
         super().__init__()
         self._app: Celery = consumer.app
-        pool = consumer.pool
-        self._pool = Instead(
-            pool, apply_async=lambda _, **options: pool.apply_async(trace_run, **options)
-        )
+        pool, hub = consumer.pool, consumer.hub
+
+        def apply_async(_: Any, **options: Any) -> Any:
+            result = pool.apply_async(trace_run, **options)
+            write_at_once(pool, hub)
+            return result
+
+        self._pool = Instead(pool, apply_async=apply_async)
         self._consumer = Instead(consumer, pool=self._pool)
 
     def __missing__(self, name: str) -> Any:
@@ -187,6 +192,19 @@ class RunStrategies(dict[str, Any]):
         finally:
             task.Request = own
         return self[name]
+
+
+def write_at_once(pool: Any, hub: Any) -> None:
+    """Has a child that is idle get its task now, and not with the next turn of the worker's loop.
+
+    That comes after the next message, if there is one by then: the child would wait for it.
+    """
+    children: Any = getattr(pool, "_pool", None)
+    if not hasattr(children, "_all_inqueues"):  # a pool without children
+        return
+    idle = children._all_inqueues - children._busy_workers - children._active_writes
+    if idle:
+        hub.consolidate_callback([idle.pop()])
 
 
 def warn_of_unguarded_call(message: Any) -> None:
@@ -293,6 +311,7 @@ def prepare(sender: Any) -> None:
             set_start_method("fork", force=True)
         if not forks(sender):
             raise SystemExit("a worker of jobs forks: leave worker_pool_start_method as it is")
+        prepare_children(sender.app)
 
 
 def prove_life(app: Celery) -> None:
@@ -314,6 +333,25 @@ def end_orphans() -> None:
             os._exit(1)
 
     signals.worker_process_init.connect(look, weak=False)
+
+
+def prepare_children(app: Celery) -> None:
+    """Has a child connect to the ledger as soon as it starts, and not with its first run.
+
+    It does so in a thread, because a child that is not up after four seconds is killed.
+    """
+    main = os.getpid()
+
+    def connect() -> None:
+        with suppress(RedisError):  # its first run finds the same
+            publisher_of(app).signer.read_key()
+
+    def start(**_: Any) -> None:
+        if os.getpid() != main:
+            guard_of(app, os.getpid())  # it installs handlers of signals, which the thread may not
+            Thread(target=connect, name="supervisor-connect", daemon=True).start()
+
+    signals.worker_process_init.connect(start, weak=False)
 
 
 @signals.worker_shutdown.connect(weak=False)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import httpx
@@ -11,9 +12,10 @@ import pytest
 from supervisor.ledger.ledger import Ledger
 from supervisor.settings import Settings
 from tests.acceptance.nodes import Node
-from tests.acceptance.project import Project
+from tests.acceptance.project import Project, needs_children
 from tests.conftest import database
 from tests.ports import free_port
+from tests.processes import children_of
 from tests.waiting import patience, wait_until
 
 SECRET = "open/sesame"
@@ -80,3 +82,19 @@ def test_an_app_with_a_database_for_redbeat_has_its_ledger_there(
         assert project.ledger.client.zscore("redbeat::schedule", "redbeat:tick")
     finally:
         project.stop()
+
+
+def sockets_of(pid: int) -> set[str]:
+    targets = set()
+    for fd in Path(f"/proc/{pid}/fd").iterdir():
+        with suppress(FileNotFoundError):
+            targets.add(str(fd.readlink()))
+    return {target for target in targets if target.startswith("socket:")}
+
+
+@needs_children("they connect by themselves")
+def test_children_are_connected_to_the_ledger_before_their_first_run(project: Project) -> None:
+    worker = project.worker()
+    children = children_of(worker.pid)
+    assert len(children) == 2
+    wait_until(lambda: all(sockets_of(child) - sockets_of(worker.pid) for child in children))
