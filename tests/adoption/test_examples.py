@@ -9,17 +9,20 @@ import signal
 import subprocess
 import sys
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import httpx
 import pytest
+from playwright.sync_api import expect
 
+from supervisor.job.run import Run
 from supervisor.ledger.ledger import Ledger
 from supervisor.settings import Settings
 from tests.acceptance.test_tutorial import BLOCK, Reader
 from tests.ports import free_port
 from tests.waiting import patience, wait_until
+from tests.web.browser import CHROMIUM, chromium
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples"
@@ -73,6 +76,15 @@ class Visitor(Reader):
             return False
         return answer.is_success and text in answer.text
 
+    def sees(self, runs: Iterable[Run]) -> None:
+        """In a browser: each run has succeeded, although a process was killed."""
+        with chromium() as browser:
+            page = browser.new_page()
+            for run in runs:
+                page.goto(f"http://127.0.0.1:{self.ports['9809']}/runs/{run.id}")
+                expect(page.get_by_role("heading", level=1)).to_have_text(run.id)
+                expect(page.locator("main").get_by_text("succeeded").first).to_be_visible()
+
     def stop(self) -> None:
         """Ctrl-C, which a terminal sends to all that `make` has started."""
         for process in self.processes:
@@ -117,5 +129,8 @@ def test_an_example_does_what_its_readme_says(visitor: Visitor) -> None:
         visitor.follow(kind, title, text)
     assert visitor.pid
     ledger = Ledger.open(Settings.from_environ({}, visitor.directory))
-    for run in [run for name in ledger.specs() for run in ledger.history(name)]:
+    runs = [run for name in ledger.specs() for run in ledger.history(name)]
+    for run in runs:
         wait_until(lambda run=run: visitor.has_page(f"jobs/{run.job}", run.id))  # type: ignore[misc]
+    if CHROMIUM.exists():
+        visitor.sees(runs)
