@@ -42,7 +42,7 @@ from celery.app.amqp import AMQP
 from celery.app.routes import MapRoute
 from celery.app.task import extract_exec_options  # type: ignore[attr-defined]
 from celery.utils.saferepr import saferepr
-from kombu.utils.json import JSONEncoder, dumps
+from kombu.utils.json import dumps
 
 from supervisor.guard.delivery import HEADER, RETRIES
 from supervisor.job.run import Reference, Run, RunState, StepId, tick_id
@@ -56,7 +56,7 @@ from supervisor.logs import get_logger
 from supervisor.sending.app_settings import broker_address, required_settings
 from supervisor.sending.batches import PreparedMessage, is_amqp, is_redis
 from supervisor.sending.queues import UNAVAILABLE
-from supervisor.sending.signing import Signer, content_of, digest_of, signed_of
+from supervisor.sending.signing import ENCODER, Signer, content_of, digest_of, signed_of
 from supervisor.settings import same_database
 
 #: Up to this many plans of runs are kept: they never change, and a process publishes for a few.
@@ -373,9 +373,6 @@ PLACEHOLDERS = {
 
 #: kombu writes text that contains this differently from how it was read.
 KOMBUS_MARK = '"__type__"'
-
-#: Writes JSON as kombu does.
-ENCODER = JSONEncoder()
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,7 @@ from hashlib import sha256
 from typing import Any
 
 from celery import Celery
-from kombu.utils.json import dumps, loads
+from kombu.utils.json import JSONEncoder, dumps, loads
 
 from supervisor.guard.delivery import HEADER
 from supervisor.ledger.connection import Client
@@ -35,6 +35,9 @@ SIGNATURE = "signature"
 OF_A_RUN = ("run", "nominal_at", SIGNATURE)
 
 FIELD = "signing_key"
+
+#: Writes JSON as kombu does, which makes one of these for each text.
+ENCODER = JSONEncoder()
 
 #: After this a process reads the key again, which the ledger may have lost.
 KEPT_SECONDS = 60
@@ -49,7 +52,7 @@ def content_of(task: str, args: Any, kwargs: Any, header: Mapping[str, Any]) -> 
 
 def content_as_read(task: str, args: Any, kwargs: Any, header: Mapping[str, Any]) -> str:
     """The same for a message that was read: writing and reading it again would change nothing."""
-    return digest_of(dumps([task, args, kwargs]) + text_of(header))
+    return digest_of(ENCODER.encode([task, args, kwargs]) + text_of(header))
 
 
 def digest_of(text: str) -> str:

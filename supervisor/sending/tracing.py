@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import cache
+from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Any
 
 from celery.exceptions import Ignore, Reject, Retry
@@ -121,7 +121,12 @@ def has_span(task: Any) -> bool:
 
     if not isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider):
         return True
-    return not propagate.get_global_textmap().fields.isdisjoint(task.request.headers or ())
+    return not fields_of(propagate.get_global_textmap()).isdisjoint(task.request.headers or ())
+
+
+@lru_cache(maxsize=1)
+def fields_of(propagator: Any) -> frozenset[str]:
+    return frozenset(propagator.fields)
 
 
 @cache
