@@ -345,7 +345,7 @@ class Functions:
         self._keys = keys
         self._connections = KeptConnection(client)
 
-    @property
+    @cached_property
     def _library(self) -> Library:
         return library_of(self._keys.prefix, is_on_cluster=self._keys.is_on_cluster)
 

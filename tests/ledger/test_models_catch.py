@@ -67,6 +67,7 @@ def break_functions(monkeypatch: pytest.MonkeyPatch, part: str, line: str, broke
         return text.replace(line, broken) if name == part else text
 
     monkeypatch.setattr(functions, "source", source)
+    monkeypatch.setattr(functions, "library_of", functions.library_of.__wrapped__)
 
 
 @pytest.mark.parametrize("what", BREAKS)
