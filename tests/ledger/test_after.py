@@ -426,6 +426,18 @@ def test_a_trigger_after_a_run_is_told_so(
     assert "until a time or for another run" in both.output
 
 
+def test_a_trigger_whose_run_ends_as_it_is_held_gets_one_place(
+    ledger: Ledger, entries: Entries, supervisor: Supervisor
+) -> None:
+    jobs = loaded(ledger, entries, a={}, b={"overlap": "queue_all"})
+    ledger.admit(ticks(jobs["a"], 1) + ticks(jobs["b"], 1))
+    supervisor("trigger", "b", "--after", run_id(jobs["a"], 1))
+    end(ledger, run_id(jobs["a"], 1))
+    with capture_logs() as logs:
+        turn(ledger)
+    assert [entry["event"] for entry in logs] == ["run waiting"]
+
+
 def test_a_trigger_does_not_wait_for_a_run_whose_record_is_gone(
     ledger: Ledger, entries: Entries, supervisor: Supervisor
 ) -> None:
