@@ -24,7 +24,7 @@ from supervisor.cli.common import (
     print_json,
     reason_option,
 )
-from supervisor.errors import REFUSED, Problem, ScheduleFilesInvalid
+from supervisor.errors import REFUSED, Problem, ScheduleFilesInvalid, SupervisorError
 from supervisor.files.schedule_files import ScheduleSet, json_schema, load
 from supervisor.job.changes import difference
 from supervisor.job.exclusions import holidays_ending
@@ -216,6 +216,9 @@ def init(context: Context, path: Path | None, as_json: bool) -> None:
     except FileExistsError as error:
         what = f"{error.filename} exists already: nothing was written"
         raise Failure(what, REFUSED) from error
+    except OSError as error:
+        what = f"{error.filename}: cannot be written: {error.strerror}"
+        raise SupervisorError(what) from error
     if as_json:
         jobs = {file: ["example"], app: []}
         written = [{"name": str(n), "state": "written", "jobs": jobs[n]} for n in texts]

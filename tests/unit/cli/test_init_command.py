@@ -72,3 +72,9 @@ def test_a_file_in_the_directorys_place_is_left_alone(here: Path) -> None:
     (here / "schedules").write_text("mine")
     result = supervisor("init")
     assert (result.exit_code, "schedules exists already" in result.output) == (4, True)
+
+
+def test_a_directory_that_cannot_be_made_is_named(here: Path) -> None:
+    (here / "file").write_text("mine")
+    result = supervisor("init", "file/schedules")
+    assert (result.exit_code, "cannot be written: Not a directory" in result.output) == (1, True)
