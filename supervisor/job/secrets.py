@@ -39,7 +39,11 @@ FORMS = "write ${NAME}, ${file:/run/secrets/name}, or $${ for the characters the
 
 def has_references(value: Any) -> bool:
     """Whether `resolved` would change anything in the value, or refuse it."""
-    return any(TOKEN.search(text) for _, text in texts_in(value))
+    if isinstance(value, str):
+        return "$" in value and TOKEN.search(value) is not None
+    if isinstance(value, Mapping):
+        return any(map(has_references, value.values()))
+    return isinstance(value, list | tuple) and any(map(has_references, value))
 
 
 def malformed(text: str) -> list[str]:

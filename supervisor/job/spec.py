@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from copy import copy
 from datetime import timedelta
 from functools import cached_property
-from json.encoder import encode_basestring_ascii as quoted
 from typing import Annotated, Any, Self
 
 from pydantic import (
@@ -487,12 +486,6 @@ class JobSpec(When):
             before, after = json.dumps(self.rules(LOCK).json_fields).split(json.dumps(LOCK))
             around = self.shared["rules"] = before, after
         return around
-
-    @property
-    def rules_text(self) -> str:
-        """The rules of a run with the job's own arguments, as JSON. Raises InvalidKey."""
-        before, after = self.rules_around_lock
-        return before + quoted(self.lock) + after
 
 
 class GuardedTaskSpec(JobSpec):

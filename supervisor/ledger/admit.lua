@@ -5,16 +5,21 @@
 -- A tick's path, step 3 of 6. Next: worker/task.py.
 --
 -- KEYS  the leading beat's lock
--- ARGV  token of the leading beat (or ''), how many fields each run has, then the fields of each run; those at the
---       end may be missing, and '' is none:
+-- ARGV  token of the leading beat (or ''), how many terms there are, the terms, how many fields each run has, then the
+--       fields of each run. Terms are what runs have in common:
+--
+--       before, after  JSON of JobSpec.rules around the lock
+--       queue          to which a run that starts is sent at once, where the broker's queues are keys beside these
+--       list           the key of that queue
+--
+--       Fields of a run; those at the end may be missing, and '' is none:
 --
 --       id            of the run
 --       job           its name
 --       nominal       time in ms; '' for now
---       rules         JSON of JobSpec.rules
+--       terms         number of its terms
+--       lock          the one that its rules name (JSON)
 --       kind          tick, manual, or after for a run that follows those of other jobs
---       queue         to which a run that starts is sent at once, where the broker's queues are keys beside these
---       list          the key of that queue
 --       message       the one to be sent
 --       args          of the message (JSON); '' for the job's own
 --       kwargs        likewise
@@ -52,16 +57,28 @@ local function hold_back(id, job, nominal, record, wait_until, after, after_poli
 end
 
 -- What admission needs of a job, in one command.
-local KNOWN = { 'watermark', 'n:ticks', 'key', 'generation', 'paused', 'paused_at', 'paused_until', 'pause_from',
-  'pause_to' }
-
 local function known_of(job)
-  local known = {}
-  for i, value in ipairs(redis.call('HMGET', K.job(job), unpack(KNOWN))) do known[KNOWN[i]] = value or nil end
-  return known
+  local v = redis.call('HMGET', K.job(job), 'watermark', 'n:ticks', 'key', 'generation', 'paused', 'paused_at',
+    'paused_until', 'pause_from', 'pause_to')
+  return { watermark = v[1] or nil, ['n:ticks'] = v[2] or nil, key = v[3] or nil, generation = v[4] or nil,
+    paused = v[5] or nil, paused_at = v[6] or nil, paused_until = v[7] or nil, pause_from = v[8] or nil,
+    pause_to = v[9] or nil }
 end
 
-local function admit(known, id, job, nominal, rules, kind, queue, list, message, args, kwargs, options, delay, steps,
+-- The rules of a run, and their text. What runs of the same terms have in common is decoded once.
+local function rules_of(terms, lock)
+  local text = terms.before .. lock .. terms.after
+  terms.shared = terms.shared or { __index = cjson.decode(text) }
+  local is_plain = not string.find(lock, '\\', 1, true)
+  local name = is_plain and string.sub(lock, 2, -2) or cjson.decode('[' .. lock .. ']')[1]
+  return setmetatable({ lock = name }, terms.shared), text
+end
+
+local function note(record, field, value)
+  if value and value ~= '' then append(record, { field, value }) end
+end
+
+local function admit(known, terms, id, job, nominal, _, lock, kind, message, args, kwargs, options, delay, steps,
   params, awaited, expires, spec, after, after_policy, failed)
   delay = tonumber(delay) or 0
   nominal = tonumber(nominal) or now + delay
@@ -71,7 +88,9 @@ local function admit(known, id, job, nominal, rules, kind, queue, list, message,
     redis.call('HSET', K.guarded, job, spec)
     redis.call('HSETNX', K.job(job), 'created', now)
   end
-  if redis.call('EXISTS', K.run(id)) == 1 then
+  local rules, rules_text = rules_of(terms, lock)
+  local is_free = redis.call('EXISTS', K.run(id), K.lock(rules.lock), K.waiting(rules.lock)) == 0
+  if not is_free and redis.call('EXISTS', K.run(id)) == 1 then
     -- The reply to the first call was lost, or two beats emitted the same tick. A trigger repeats itself harmlessly.
     count(job, 'duplicates')
     redis.call('HINCRBY', K.run(id), 'duplicates', 1)
@@ -98,34 +117,30 @@ local function admit(known, id, job, nominal, rules, kind, queue, list, message,
     count(job, 'triggered')
   end
   if kind == 'tick' and is_paused_at(known, nominal) or kind == 'after' and is_paused_at(known, now) then
-    pass_over(job, 'excluded', 'paused', id, nominal, nominal, 1, cjson.decode(rules).history)
+    pass_over(job, 'excluded', 'paused', id, nominal, nominal, 1, rules.history)
     return 'excluded', 'paused', ''
   end
 
-  local record = { 'rules', rules, 'job', job, 'nominal', nominal, 'queued', now, 'kind', kind }
-  local function note(field, value)
-    if value and value ~= '' then append(record, { field, value }) end
-  end
-  note('args', args)
-  note('kwargs', kwargs)
-  note('options', options)
-  note('steps', steps)
-  note('awaited', awaited)
+  local record = { 'rules', rules_text, 'job', job, 'nominal', nominal, 'queued', now, 'kind', kind }
   expires = tonumber(expires) and now + tonumber(expires)
-  note('expires', expires and digits(expires))
+  note(record, 'args', args)
+  note(record, 'kwargs', kwargs)
+  note(record, 'options', options)
+  note(record, 'steps', steps)
+  note(record, 'awaited', awaited)
+  note(record, 'expires', expires and digits(expires))
   local is_of_steps = (steps or '') ~= ''
   if is_of_steps then
     append(record, { 'stage', '' })
     for name, value in pairs(cjson.decode(params)) do redis.call('HSET', K.params(id), name, value) end
   end
-  rules = cjson.decode(rules)
   local wait_until
   if rules.max_wait >= 0 then
     wait_until = now + delay + rules.max_wait
   end
   if expires then wait_until = math.min(wait_until or expires, expires) end
   if wait_until then
-    note('wait_until', digits(wait_until))
+    note(record, 'wait_until', digits(wait_until))
   end
   redis.call('SADD', K.open(job), id)
   remember(job, id, rules.history)
@@ -137,8 +152,8 @@ local function admit(known, id, job, nominal, rules, kind, queue, list, message,
     return 'skip', 'upstream', failed
   end
   if (after or '') ~= '' or (rules.follows and kind == 'tick') then
-    note('after', after)
-    note('after_policy', after_policy)
+    note(record, 'after', after)
+    note(record, 'after_policy', after_policy)
     return hold_back(id, job, nominal, record, wait_until, after or '', after_policy)
   end
   if delay > 0 then
@@ -148,7 +163,8 @@ local function admit(known, id, job, nominal, rules, kind, queue, list, message,
   end
   return place({ id = id, job = job, rules = rules, requeues = 0, token = '', slot = 1, wait_until = wait_until,
     expires = expires, nominal = nominal, kind = kind, stage = is_of_steps and '' or nil, record = record,
-    queue = queue, list = list, message = message ~= '' and not is_of_steps and message or nil },
+    queue = terms.queue, list = terms.list, message = message ~= '' and not is_of_steps and message or nil,
+    is_free = is_free },
     now, known)
 end
 
@@ -166,12 +182,19 @@ local function take_back(id, job, kind, known)
   redis.call('HSET', K.job(job), 'n:ticks', known['n:ticks'] or 0)
 end
 
-local fields, places = tonumber(ARGV[2]), {}
-for i = 3, #ARGV, fields do
+local FIRST, TERMS = 3, 4
+local all_terms = {}
+for i = FIRST, FIRST + TERMS * ARGV[2] - 1, TERMS do
+  all_terms[#all_terms + 1] = { before = ARGV[i], after = ARGV[i + 1], queue = ARGV[i + 2], list = ARGV[i + 3] }
+end
+
+local first = FIRST + TERMS * #all_terms + 1
+local fields, places = tonumber(ARGV[first - 1]), {}
+for i = first, #ARGV, fields do
   settled = {}
-  local id, job, kind = ARGV[i], ARGV[i + 1], ARGV[i + 4]
+  local id, job, terms, kind = ARGV[i], ARGV[i + 1], all_terms[tonumber(ARGV[i + 3])], ARGV[i + 5]
   local known = known_of(job)
-  local is_done, decision, reason, blocker = pcall(admit, known, unpack(ARGV, i, i + fields - 1))
+  local is_done, decision, reason, blocker = pcall(admit, known, terms, unpack(ARGV, i, i + fields - 1))
   if not is_done then pcall(take_back, id, job, kind, known) end
   places[#places + 1] = is_done and { decision, reason, blocker, unpack(settled) } or failure(decision)
 end

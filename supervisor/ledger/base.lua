@@ -41,7 +41,8 @@ local function digits(number)
 end
 
 local function append(list, more)
-  for _, value in ipairs(more) do list[#list + 1] = value end
+  local before = #list
+  for i = 1, #more do list[before + i] = more[i] end
   return list
 end
 

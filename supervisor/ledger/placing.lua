@@ -78,13 +78,15 @@ local function is_held_by_grace(blocker, ttl)
   return (tonumber(hget(K.server, 'since')) or server_since()) + ttl > now
 end
 
--- Whether no run holds a slot of the lock or waits for it, nor another program.
-local function is_idle(lock)
-  return redis.call('EXISTS', K.lock(lock), K.waiting(lock)) == 0 and not next(holders(lock))
+-- Whether no run holds a slot of the lock or waits for it, nor another program. `is_free`: the first slot is free and
+-- no run waits, as has been looked up.
+local function is_idle(lock, is_free)
+  return (is_free or redis.call('EXISTS', K.lock(lock), K.waiting(lock)) == 0) and not next(holders(lock))
 end
 
 -- Gives a run its place: queued with a slot, waiting, due later, or skipped. The `record` of a new one is
--- written with it. `job`: fields of its job, where they have been read.
+-- written with it; `is_free`: neither the lock nor a run that waits for it was there. `job`: fields of its job, where
+-- they have been read.
 -- Returns decision, reason, id of the blocking run.
 local function place(run, publish_at, job)
   local lock, rules, generation = run.rules.lock, run.rules, generation_of(run.job, run.rules.key or '', job)
@@ -96,7 +98,7 @@ local function place(run, publish_at, job)
     enqueue(run, publish_at)
     return 'start', '', ''
   end
-  if is_idle(lock) and not predecessor(run) then
+  if is_idle(lock, run.is_free) and not predecessor(run) then
     enqueue(run, publish_at, {})
     return 'start', '', ''
   end

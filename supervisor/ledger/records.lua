@@ -169,8 +169,9 @@ end
 
 -- Enters a run into its job's history; the oldest ended runs make room.
 local function remember(job, id, length)
-  redis.call('ZADD', K.history(job), 'NX', now, id)
-  local excess = redis.call('ZCARD', K.history(job)) - length
+  local key = K.history(job)
+  redis.call('ZADD', key, 'NX', now, id)
+  local excess = redis.call('ZCARD', key) - length
   if excess <= 0 then return end
   -- If many are open, a few are looked at, others each time, so that no client waits: open runs make room when
   -- they end, and must not protect those behind them. If the first few have all ended, more are looked at.

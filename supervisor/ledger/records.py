@@ -206,11 +206,10 @@ class Mark:
 
 def mark_from(values: Sequence[str | None]) -> Mark:
     """The mark from the values of MARK_FIELDS."""
-    facts: Mapping[str, str | None] = dict(zip(MARK_FIELDS, values, strict=True))
-    stated = facts["file_paused"]
+    watermark, *pause, stated = values
     return Mark(
-        optional_instant(facts["watermark"]),
-        pause_from(facts),
+        optional_instant(watermark),
+        pause_from(dict(zip(MARK_FIELDS[1:-1], pause, strict=True))) if any(pause) else None,
         None if stated is None else stated == "1",
     )
 

@@ -181,7 +181,7 @@ def admission(run_id: str, job: str, reply: Sequence[str]) -> Admission:
         Placement(placement),
         reason or None,
         blocked_by or None,
-        settled=rescues(settled),
+        settled=rescues(settled) if settled else (),
     )
 
 

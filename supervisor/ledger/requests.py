@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 from enum import IntEnum
 from itertools import chain
 from json.encoder import encode_basestring_ascii as quoted
-from typing import Any
+from typing import Any, NamedTuple
 
 from supervisor.job.policies import AfterPolicy, OverlapPolicy
 from supervisor.job.run import Reference, RunRules, RunState, tick_id
@@ -33,11 +33,6 @@ class Message:
     queue: str
     key: str
     text: str
-
-    @property
-    def facts(self) -> tuple[str, str, str]:
-        """The message as admit.lua reads it."""
-        return self.queue, self.key, self.text
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,16 +81,15 @@ class RunRequest:
 
     def rules_for(self, spec: JobSpec) -> RunRules:
         """The job's rules with those of this request over them. Raises InvalidKey."""
-        changes = self.changes
-        ruled = spec.model_copy(update=changes) if changes else spec
-        return ruled.rules(self.lock_for(spec))
+        return self._ruled(spec).rules(self.lock_for(spec))
 
-    def rules_text_for(self, spec: JobSpec) -> str:
-        """The same as JSON."""
-        if self.changes:
-            return json.dumps(self.rules_for(spec).json_fields)
-        before, after = spec.rules_around_lock
-        return before + quoted(self.lock_for(spec)) + after
+    def rules_around_lock(self, spec: JobSpec) -> tuple[str, str]:
+        """The same as JSON: what comes before the lock, and after it."""
+        return self._ruled(spec).rules_around_lock
+
+    def _ruled(self, spec: JobSpec) -> JobSpec:
+        changes = self.changes
+        return spec.model_copy(update=changes) if changes else spec
 
     def lock_for(self, spec: JobSpec) -> str:
         if self.key is not None:
@@ -211,17 +205,34 @@ def move_facts(job: str, place: str) -> tuple[str | int, ...]:
     return (job, "", "", "=", place, "", "", "", "", "")
 
 
-def request_facts(spec: JobSpec, run_id: str, request: RunRequest) -> tuple[str | int, ...]:
+#: What runs may have in common, as admit.lua reads it: their rules before and after the lock
+#: (JSON), and of their messages the queue and the key of its list.
+Terms = tuple[str, str, str, str]
+
+
+def terms_of(rules: tuple[str, str], message: Message | None) -> Terms:
+    return (*rules, message.queue, message.key) if message else (*rules, "", "")
+
+
+class Facts(NamedTuple):
+    """A run as admit.lua reads it. lock: JSON. rest: further fields; those at the end may be
+    missing."""
+
+    run_id: str
+    job: str
+    nominal: str | int
+    terms: Terms
+    lock: str
+    kind: str
+    rest: tuple[str | int, ...]
+
+
+def request_facts(spec: JobSpec, run_id: str, request: RunRequest) -> Facts:
     """A request as admit.lua reads it. Raises InvalidKey."""
     nominal = ms_of(request.nominal_at) if request.nominal_at else ""
     expires = "" if request.expires is None else to_ms(request.expires)
-    return (
-        run_id,
-        spec.name,
-        nominal,
-        request.rules_text_for(spec),
-        "manual",
-        *(request.message.facts if request.message else ("", "", "")),
+    rest = (
+        request.message.text if request.message else "",
         text(request.args),
         text(request.kwargs),
         text(dict(request.options) or None),
@@ -232,6 +243,9 @@ def request_facts(spec: JobSpec, run_id: str, request: RunRequest) -> tuple[str 
         spec.text if request.is_of_code and isinstance(spec, GuardedTaskSpec) else "",
         *((request.after, request.after_policy.value) if request.after else ()),
     )
+    terms = terms_of(request.rules_around_lock(spec), request.message)
+    lock = quoted(request.lock_for(spec))
+    return Facts(run_id, spec.name, nominal, terms, lock, "manual", rest)
 
 
 def steps_of(spec: JobSpec, params: Mapping[str, Any] | None) -> tuple[str, str]:
@@ -304,35 +318,23 @@ class Leadership:
     token: str
 
 
-def tick_facts(tick: Tick) -> tuple[str | int, ...]:
+def tick_facts(tick: Tick) -> Facts:
     """A tick as admit.lua reads it; short, because that takes the server less time."""
-    message, steps = tick.message, steps_of(tick.spec, None)
-    return (
-        tick.run_id,
-        tick.spec.name,
-        ms_of(tick.nominal_at),
-        tick.spec.rules_text,
-        "tick",
-        *(message.facts if message else ("", "", "")),
-        *(("", "", "", 0, *steps) if any(steps) else ()),
-    )
+    spec, message = tick.spec, tick.message
+    rest: tuple[str | int, ...] = (message.text if message else "",)
+    if spec.steps:
+        rest += ("", "", "", 0, *steps_of(spec, None))
+    terms = terms_of(spec.rules_around_lock, message)
+    nominal = ms_of(tick.nominal_at)
+    return Facts(tick.run_id, spec.name, nominal, terms, quoted(spec.lock), "tick", rest)
 
 
-def follow_up_facts(run: FollowUp) -> tuple[str | int, ...]:
+def follow_up_facts(run: FollowUp) -> Facts:
     """A run that follows others as admit.lua reads it."""
-    nothing_given = ("", "", "", "", "", "", 0)
-    not_of_code = ("", "", "", "", "")
-    return (
-        run.run_id,
-        run.spec.name,
-        ms_of(run.nominal_at),
-        run.spec.rules_text,
-        "after",
-        *nothing_given,
-        *steps_of(run.spec, None),
-        *not_of_code,
-        run.failed or "",
-    )
+    spec, nothing_given, not_of_code = run.spec, ("", "", "", "", 0), ("", "", "", "", "")
+    rest = (*nothing_given, *steps_of(spec, None), *not_of_code, run.failed or "")
+    terms, nominal = terms_of(spec.rules_around_lock, None), ms_of(run.nominal_at)
+    return Facts(run.run_id, spec.name, nominal, terms, quoted(spec.lock), "after", rest)
 
 
 # All of them on their way to admit.lua, and what comes back from it.
@@ -340,8 +342,6 @@ def follow_up_facts(run: FollowUp) -> tuple[str | int, ...]:
 #: Runs that one call places. A call costs as much as a run or two; fifty keep the server from all
 #: others for two or three milliseconds. A job that catches up has more.
 RUNS_PER_CALL = 50
-
-Facts = tuple[str | int, ...]
 
 
 class Admitting:
@@ -381,9 +381,20 @@ class Admitting:
         return self._admissions
 
     def _send(self) -> None:
-        fields = max(map(len, self._next))
-        filled = (facts + ("",) * (fields - len(facts)) for facts in self._next)
-        args = (self._token, fields, *chain.from_iterable(filled))
+        terms: dict[Terms, int] = {}
+        rest = max(len(facts.rest) for facts in self._next)
+        runs = [
+            (
+                *facts[:3],
+                terms.setdefault(facts.terms, len(terms) + 1),
+                *facts[4:6],
+                *facts.rest,
+                *("",) * (rest - len(facts.rest)),
+            )
+            for facts in self._next
+        ]
+        facts_of_all = chain((self._token, len(terms)), *terms, (len(runs[0]),), *runs)
+        args: tuple[str | int, ...] = tuple(facts_of_all)
         self._calls.send(
             [Call((*args, "admit", self._entry) if self._is_act else args, self._keys)]
         )
@@ -397,9 +408,9 @@ class Admitting:
             for place in chain.from_iterable(self._calls.replies()):
                 if place[0] == Placement.FAILED and place[1].startswith(NotWritable.CODES):
                     raise NotWritable(place[1])
-                run_id, job, *_ = self._sent.popleft()
-                self._admissions.append(admission(str(run_id), str(job), place))
+                facts = self._sent.popleft()
+                self._admissions.append(admission(facts.run_id, facts.job, place))
 
 
 def is_next_tick(before: Facts, facts: Facts) -> bool:
-    return before[4] == facts[4] == "tick" and before[1] == facts[1]
+    return before.kind == facts.kind == "tick" and before.job == facts.job

@@ -86,9 +86,10 @@ end
 -- A queue that refuses its messages is left to beat's publisher, which says why.
 local function send_started()
   local held, lists = {}, {}
-  for _, run in ipairs(started) do
-    append(held, { digits(now + patience(run)), run.id })
-    lists[run.list] = append(lists[run.list] or {}, { run })
+  for i, run in ipairs(started) do
+    held[2 * i - 1], held[2 * i] = digits(now + patience(run)), run.id
+    local runs = lists[run.list] or {}
+    runs[#runs + 1], lists[run.list] = run, runs
   end
   started = {}
   if #held > 0 then redis.call('ZADD', K.leases, unpack(held)) end
@@ -96,7 +97,7 @@ local function send_started()
     local messages, sent = {}, {}
     for i, run in ipairs(runs) do
       messages[i] = run.message
-      append(sent, { now, run.id })
+      sent[2 * i - 1], sent[2 * i] = now, run.id
     end
     local reply = redis.pcall('LPUSH', list, unpack(messages))
     local is_refused = type(reply) == 'table' and reply.err
@@ -125,16 +126,16 @@ end
 -- steps, the steps of its first stage are published instead. The message of a new run is sent by the same call,
 -- where it is given: no crash comes in between.
 local function enqueue(run, publish_at, taken)
-  local token, is_new = 'queued:' .. run.id, run.record ~= nil
-  local fields = append(run.record or {}, { 'state', 'queued', 'token', token, 'queued', now })
+  local key, token, is_new = K.run(run.id), 'queued:' .. run.id, run.record ~= nil
+  local fields = append(run.record or { 'queued', now }, { 'state', 'queued', 'token', token })
   if not run.parent then
     take_slot(run, taken)
     append(fields, { 'slot', run.slot, 'since', digits(next_instant()) })
   end
   if run.message then append(fields, { 'sent', now, 'sends', 1, 'queue', run.queue }) end
-  redis.call('HSET', K.run(run.id), unpack(fields))
+  redis.call('HSET', key, unpack(fields))
   if not is_new then
-    redis.call('HDEL', K.run(run.id), 'parked', 'due')
+    redis.call('HDEL', key, 'parked', 'due')
     redis.call('ZREM', K.delayed, run.id)
   end
   if run.message then

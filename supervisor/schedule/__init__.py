@@ -281,9 +281,10 @@ class Every:
     phase: timedelta = timedelta()
 
     def next_after(self, at: datetime) -> datetime | None:
-        with suppress(OverflowError):
+        try:
             return EPOCH + self.phase + self.step * (self._steps_until(at) + 1)
-        return None
+        except OverflowError:
+            return None
 
     def count(self, after: datetime, until: datetime) -> int:
         return max(0, self._steps_until(until) - self._steps_until(after))
