@@ -369,7 +369,12 @@ RUN = tick_id("any", NOMINAL)
 PLACEHOLDERS = {
     name: f"<{name} of {RUN}>"
     for name in ("job", "rules", "signature", "argsrepr", "kwargsrepr", "body", "header", "headers")
-} | {"run": RUN, "nominal": NOMINAL_TEXT}
+}
+PLACEHOLDERS |= {"root": f"<root of {RUN}>", "parent": f"<parent of {RUN}>"}
+PLACEHOLDERS |= {"run": RUN, "nominal": NOMINAL_TEXT}  # last: the others contain them
+
+#: Options of a call within a task, and the placeholders of their values.
+OF_A_CALL = {"root_id": PLACEHOLDERS["root"], "parent_id": PLACEHOLDERS["parent"]}
 
 #: kombu writes text that contains this differently from how it was read.
 KOMBUS_MARK = '"__type__"'
@@ -378,7 +383,8 @@ KOMBUS_MARK = '"__type__"'
 @dataclass(frozen=True, slots=True)
 class Own:
     """What the message of one run has of its own. body: JSON. rules: as in JobSpec, and the lock
-    between the two. reply_to: that of the calling thread; of a tick, that of its shape."""
+    between the two. reply_to: that of the calling thread; of a tick, that of its shape. root,
+    parent: of a call within a task."""
 
     run: str
     nominal: str
@@ -389,6 +395,8 @@ class Own:
     body: str
     signature: str
     reply_to: str = ""
+    root: str = ""
+    parent: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -428,6 +436,8 @@ class TextTemplate:
             "body": b64encode(own.body.encode()).decode(),
             "signature": own.signature,
             "reply_to": own.reply_to or self.reply_to,
+            "root": quoted(own.root)[1:-1],
+            "parent": quoted(own.parent)[1:-1],
         }
 
     def is_as_made(self, own: Own, message: Mapping[str, Any]) -> bool:
@@ -524,7 +534,7 @@ def _rules_around_lock(before: str, after: str) -> bytes:
 
 
 class OfShape(NamedTuple):
-    """A run whose message is made by its shape. nominal: ISO text. rules, reply_to: as in `Own`."""
+    """A run whose message is made by its shape. nominal: ISO text. The others: as in `Own`."""
 
     id: str
     nominal: str
@@ -533,6 +543,8 @@ class OfShape(NamedTuple):
     kwargs: Mapping[str, Any]
     rules: tuple[str, str, str]
     reply_to: str = ""
+    root: str = ""
+    parent: str = ""
 
 
 def of_tick(tick: Tick) -> OfShape:
@@ -582,6 +594,8 @@ class Shape:
             body=f"[{args}, {kwargs}, {self.embed}]",
             signature=signer.signature(run.id, run.nominal, content),
             reply_to=run.reply_to,
+            root=run.root,
+            parent=run.parent,
         )
 
 
@@ -687,10 +701,12 @@ class PrebuiltMessages:
 
         request: with an id, arguments and kwargs. channel: as in `recorded`. Raises InvalidKey.
         """
-        own_task, options = self._app.tasks.get(task), request.options
+        own_task = self._app.tasks.get(task)
+        options = {k: v for k, v in request.options.items() if k not in OF_A_CALL}
         if own_task is None or spec.mask or request.changes or not options.keys() <= OF_CALLS:
             return None
-        key = (spec.name, repr(options), repr(extract_exec_options(own_task)))
+        lineage = {k: type(v) for k, v in request.options.items() if k in OF_A_CALL}
+        key = (spec.name, repr((options, lineage)), repr(extract_exec_options(own_task)))
         known = self._of_calls.get(key)
         if known is None or known[0] is not spec:
             if len(self._of_calls) >= MOST_SHAPES:
@@ -705,7 +721,10 @@ class PrebuiltMessages:
     def _of_call(self, spec: JobSpec, task: str, request: RunRequest, channel: Any) -> Shape | None:
         if not is_sent_by_celery_alone(self._app):
             return None
-        request = replace(request, run_id=RUN)
+        if any(type(request.options.get(name, "")) is not str for name in OF_A_CALL):
+            return None
+        names = {k: OF_A_CALL.get(k, v) for k, v in request.options.items()}
+        request = replace(request, run_id=RUN, options=names)
         push = recorded(
             self._app, channel, self._send, of_job(run_of(spec, request, NOMINAL), spec, task)
         )
@@ -728,6 +747,8 @@ class PrebuiltMessages:
             request.kwargs or {},
             (before, request.lock_for(spec), after),
             self._app.thread_oid,
+            str(request.options.get("root_id", "")),
+            str(request.options.get("parent_id", "")),
         )
 
     def _has_queues_beside(self) -> bool:

@@ -95,6 +95,9 @@ CALLS: list[tuple[tuple[Any, ...], dict[str, Any]]] = [
     (("x" * 2000,), {"headers": {"trace": "a"}}),
     ((2,), {"headers": {"guard": {"key": "another", "overlap": "allow"}}}),
     ((3,), {"compression": "gzip", "expires": 60}),
+    ((4,), {"root_id": "the root's", "parent_id": 'a "parent" of 100 %'}),
+    ((5,), {"root_id": "none but this"}),
+    ((6,), {"root_id": None, "parent_id": None}),
 ]
 
 
@@ -104,7 +107,8 @@ def test_the_message_of_a_call_is_the_one_that_celery_would_send(
 ) -> None:
     task = guarded(app, key="{number}", max_retries=2)
     task.delay(0)  # its channel is known from now on
-    task.apply_async((datetime(1, 1, 1, tzinfo=UTC),), **{**options, "headers": {}})
+    others = {name: value and "another" for name, value in options.items() if "_id" in name}
+    task.apply_async((datetime(1, 1, 1, tzinfo=UTC),), **{**options, **others, "headers": {}})
     with ThreadPoolExecutor(1) as other_thread:  # a caller may wait for results in each thread
         call = other_thread.submit(task.apply_async, args, **options).result()
         reply_to = other_thread.submit(lambda: app.thread_oid).result()
