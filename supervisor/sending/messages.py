@@ -705,6 +705,8 @@ class PrebuiltMessages:
         options = {k: v for k, v in request.options.items() if k not in OF_A_CALL}
         if own_task is None or spec.mask or request.changes or not options.keys() <= OF_CALLS:
             return None
+        if not is_sent_by_celery_alone(self._app):
+            return None
         lineage = {k: type(v) for k, v in request.options.items() if k in OF_A_CALL}
         key = (spec.name, repr((options, lineage)), repr(extract_exec_options(own_task)))
         known = self._of_calls.get(key)
@@ -719,8 +721,6 @@ class PrebuiltMessages:
         return message if isinstance(message, Message) else None
 
     def _of_call(self, spec: JobSpec, task: str, request: RunRequest, channel: Any) -> Shape | None:
-        if not is_sent_by_celery_alone(self._app):
-            return None
         if any(type(request.options.get(name, "")) is not str for name in OF_A_CALL):
             return None
         names = {k: OF_A_CALL.get(k, v) for k, v in request.options.items()}

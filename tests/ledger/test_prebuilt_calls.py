@@ -136,8 +136,11 @@ def test_what_a_library_adds_to_each_message_is_in_that_of_each_call(
         headers = {**options.pop("headers", {}), "number": next(numbers)}
         return send(self, *args, headers=headers, **options)
 
-    monkeypatch.setattr(Celery, "send_task", traced)
     task = guarded(app, overlap="allow")
+    for _ in range(3):
+        task.delay(1)
+    ledger.client.delete("celery")
+    monkeypatch.setattr(Celery, "send_task", traced)
     for _ in range(3):
         task.delay(1)
     messages = map(json.loads, ledger.client.lrange("celery", 0, -1))
