@@ -170,14 +170,10 @@ class RunStrategies(dict[str, Any]):
     def __init__(self, consumer: Any) -> None:
         super().__init__()
         self._app: Celery = consumer.app
-        pool, hub = consumer.pool, consumer.hub
-
-        def apply_async(_: Any, **options: Any) -> Any:
-            result = pool.apply_async(trace_run, **options)
-            write_at_once(pool, hub)
-            return result
-
-        self._pool = Instead(pool, apply_async=apply_async)
+        pool = consumer.pool
+        self._pool = Instead(
+            pool, apply_async=lambda _, **options: pool.apply_async(trace_run, **options)
+        )
         self._consumer = Instead(consumer, pool=self._pool)
 
     def __missing__(self, name: str) -> Any:
@@ -192,19 +188,6 @@ class RunStrategies(dict[str, Any]):
         finally:
             task.Request = own
         return self[name]
-
-
-def write_at_once(pool: Any, hub: Any) -> None:
-    """Has a child that is idle get its task now, and not with the next turn of the worker's loop.
-
-    That comes after the next message, if there is one by then: the child would wait for it.
-    """
-    children: Any = getattr(pool, "_pool", None)
-    if not hasattr(children, "_all_inqueues"):  # a pool without children
-        return
-    idle = children._all_inqueues - children._busy_workers - children._active_writes
-    if idle:
-        hub.consolidate_callback([idle.pop()])
 
 
 def warn_of_unguarded_call(message: Any) -> None:
