@@ -7,6 +7,7 @@ from hypothesis.errors import Flaky
 from redis.exceptions import ResponseError
 
 from supervisor.ledger import functions
+from supervisor.ledger.keys import Keys
 from supervisor.ledger.ledger import Ledger
 from tests.ledger.machines import run_machine
 from tests.ledger.test_model import LedgerMachine
@@ -56,6 +57,10 @@ BREAKS = {
 }
 
 
+def made_anew(prefix: str, *, is_on_cluster: bool) -> functions.Library:
+    return functions.Library(Keys(prefix, is_on_cluster=is_on_cluster))
+
+
 def break_functions(monkeypatch: pytest.MonkeyPatch, part: str, line: str, broken: str) -> None:
     """For ledgers that are opened from now on."""
     whole = functions.source
@@ -67,7 +72,7 @@ def break_functions(monkeypatch: pytest.MonkeyPatch, part: str, line: str, broke
         return text.replace(line, broken) if name == part else text
 
     monkeypatch.setattr(functions, "source", source)
-    monkeypatch.setattr(functions, "library_of", functions.library_of.__wrapped__)
+    monkeypatch.setattr(functions, "library_of", made_anew)
 
 
 @pytest.mark.parametrize("what", BREAKS)
