@@ -58,11 +58,9 @@ class Needs:
 
 def queues_of(spec: JobSpec, queue_of: Callable[[str], str]) -> tuple[str, ...]:
     """Where the messages of a job's runs go; `queue_of` knows the queue of other tasks."""
-    named = (
-        (step.queue or spec.routed_queue or queue_of(step.task) for step in spec.steps)
-        if spec.steps
-        else (spec.routed_queue or queue_of(str(spec.task)),)
-    )
+    if not spec.steps:
+        return (spec.routed_queue or queue_of(str(spec.task)),)
+    named = (step.queue or spec.routed_queue or queue_of(step.task) for step in spec.steps)
     return tuple(dict.fromkeys(named))
 
 

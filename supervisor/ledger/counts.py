@@ -109,6 +109,9 @@ class AuditSpans:
 #: Jobs whose integers one call reads, which takes the server less than a millisecond.
 JOBS_PER_CALL = 20
 
+#: In place of a job's digest.
+UNKNOWN = "-"
+
 
 class Figures:
     def __init__(self, functions: Functions) -> None:
@@ -126,8 +129,22 @@ class Figures:
         The server reads the next jobs while the caller deals with these. A connection that is lost
         meanwhile is opened again, once.
         """
-        named = chunks(jobs, JOBS_PER_CALL)
-        calls = [Call((len(fields), *fields, *names)) for names in named]
+        return self._lines([(job, "") for job in jobs], fields)
+
+    def changed(
+        self, jobs: Sequence[tuple[str, str]], fields: Sequence[str]
+    ) -> Iterator[tuple[str, str]]:
+        """A digest of each job and the same line, or two empty texts of one that has not changed.
+
+        jobs: each with the digest that it had, or UNKNOWN.
+        """
+        for line in self._lines(jobs, fields):
+            digest, _, integers = line.partition(" ")
+            yield digest, integers
+
+    def _lines(self, jobs: Sequence[tuple[str, str]], fields: Sequence[str]) -> Iterator[str]:
+        names = " ".join(fields)
+        calls = [Call((names, *chain.from_iterable(some))) for some in chunks(jobs, JOBS_PER_CALL)]
         done = 0
         try:
             for lines in self._functions.stream("figures", calls):

@@ -4,7 +4,8 @@
 --       ('0' at first)
 -- gives for each job {where to go on, line}; the first is '' when all have been counted. The line has how many
 --       are running, retrying, queued, waiting, for when the oldest of the latter two was meant that has not
---       begun before, and since when the oldest is running, in ms or 0; '' where no run was looked at
+--       begun before, and since when the oldest is running, in ms or 0; '' where no run was looked at. Nothing
+--       where none of the jobs has an open run
 
 local left = tonumber(ARGV[1])
 local STATES = { running = 1, retrying = 2, queued = 3, waiting = 4 }
@@ -42,6 +43,10 @@ local function count_some(job, cursor)
   for i = 1, #found do found[i] = string.format('%.0f', found[i]) end
   return { cursor == '0' and '' or cursor, table.concat(found, ' ') }
 end
+
+local open = {}
+for i = 2, #ARGV, 2 do open[#open + 1] = K.open(ARGV[i]) end
+if redis.call('EXISTS', unpack(open)) == 0 then return {} end
 
 local replies = {}
 for i = 2, #ARGV, 2 do

@@ -463,15 +463,17 @@ class Readings:
         while to_count:
             portions = chunks(to_count, JOBS_COUNTED)
             calls = (Call((RUNS_COUNTED, *chain.from_iterable(some))) for some in portions)
-            replies = chain.from_iterable(
-                self._functions.stream("open_runs", calls, CALLS_A_PACKET)
-            )
+            replies = self._functions.stream("open_runs", calls, CALLS_A_PACKET)
             left: list[tuple[str, str]] = []
-            for (job, _), (cursor, line) in zip(to_count, replies, strict=True):
-                if line:
-                    found[job] = found.get(job, NO_RUNS) + counted(line)
-                if cursor:
-                    left.append((job, cursor))
+            for some, found_of_some in zip(portions, replies, strict=True):
+                # Nothing was found where none of them has an open run.
+                for (job, _), (cursor, line) in zip(
+                    some, found_of_some, strict=bool(found_of_some)
+                ):
+                    if line:
+                        found[job] = found.get(job, NO_RUNS) + counted(line)
+                    if cursor:
+                        left.append((job, cursor))
             to_count = left
         return found
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import version
 from itertools import accumulate, chain
-from operator import add, sub
+from operator import add, itemgetter, sub
 from threading import Lock, Thread
 
 from prometheus_client.exposition import choose_encoder
@@ -147,7 +147,7 @@ def of_jobs(form: Format, texts: Sequence[Texts]) -> Iterator[str]:
     for number_of_family, head in enumerate(heads):
         yield head
         for some in chunks(texts, JOBS_PER_PART):
-            if part := "\n".join(filter(None, [of_job[number_of_family] for of_job in some])):
+            if part := "\n".join(filter(None, map(itemgetter(number_of_family), some))):
                 yield part
 
 

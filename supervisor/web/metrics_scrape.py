@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from operator import ge
 from typing import NamedTuple
@@ -13,6 +13,7 @@ from zlib import crc32
 from redis.exceptions import RedisError
 
 from supervisor.job.spec import GuardedTaskSpec, JobSpec
+from supervisor.ledger.counts import UNKNOWN
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.notifications import NoticeFigures
 from supervisor.ledger.presence import Roll
@@ -61,8 +62,9 @@ class CounterResets:
         self._served[job] = created, counts
         return counts
 
-    def forget_all_but(self, jobs: Mapping[str, object]) -> None:
-        self._served = {job: served for job, served in self._served.items() if job in jobs}
+    def forget_removed(self, jobs: Mapping[str, object]) -> None:
+        if len(self._served) > len(jobs):
+            self._served = {job: served for job, served in self._served.items() if job in jobs}
 
 
 class Status(NamedTuple):
@@ -207,13 +209,14 @@ FIELDS_OF_STATUS = len(FIELDS)
 @dataclass(frozen=True, slots=True)
 class Job:
     """counted: the integers of both histograms, and the counters in the order in which they were
-    asked for."""
+    asked for. digest: of the hash in which they were."""
 
     spec: JobSpec
     counted: Counts
     status: Status
     open_runs: OpenRuns
     expected: Expected
+    digest: str = UNKNOWN
 
     @property
     def counters(self) -> Counts:
@@ -226,14 +229,6 @@ class Job:
     @property
     def start_delays(self) -> Histogram:
         return histogram_of(self.counted[END_OF_DURATIONS:END_OF_HISTOGRAMS])
-
-
-class Read(NamedTuple):
-    """What was read of a job."""
-
-    spec: JobSpec
-    line: str
-    open_runs: OpenRuns
 
 
 @dataclass(frozen=True, slots=True)
@@ -332,7 +327,7 @@ class Scraper:
         self._fields = (*DURATIONS, *START_DELAYS, *counters, *FIELDS)
         self._expectations = Expectations()
         self._resets = CounterResets()
-        self._known: dict[str, tuple[Read, Job]] = {}
+        self._known: dict[str, Job] = {}
         self._specs = Specs(ledger)
 
     def scrape(self, shard: Shard = EVERYTHING) -> Scrape:
@@ -340,28 +335,32 @@ class Scraper:
         loaded = self._specs.now()
         specs = {name: spec for name, spec in loaded.items() if shard.has(name)}
         now, roll, open_runs = ledger.now(), ledger.presences.roll(), ledger.open_runs_of([*specs])
-        lines = ledger.figures.of([*specs], self._fields)
-        known: dict[str, tuple[Read, Job]] = {}
+        digests = [(name, self._digest_of(name)) for name in specs]
+        read = ledger.figures.changed(digests, self._fields)
+        known: dict[str, Job] = {}
         try:
-            for (name, spec), line in zip(specs.items(), lines, strict=True):
-                read = Read(spec, line, open_runs.get(name, NO_RUNS))
-                before = self._known.pop(name, None)
-                is_same = before is not None and before[0] == read
-                known[name] = before if before and is_same else (read, self._job(read, now))
+            for (name, spec), (digest, line) in zip(specs.items(), read, strict=True):
+                before, runs = self._known.pop(name, None), open_runs.get(name, NO_RUNS)
+                if line or before is None:
+                    known[name] = self._job(spec, digest, line, runs, now)
+                elif (before.spec, before.open_runs) == (spec, runs):
+                    known[name] = before
+                else:
+                    known[name] = self._of_same_counts(before, spec, runs, now)
         except RedisError:
             self._known |= known
             raise
         others = self._known.items()
         self._known = {name: of_job for name, of_job in others if name in loaded} | known
         self._expectations.forget_removed(len(loaded))
-        self._resets.forget_all_but(loaded)
+        self._resets.forget_removed(loaded)
         broker = self._broker or LedgerQueues(ledger.client, roll)
         beat, notices = ledger.notices.figures()
         return Scrape(
             started=started,
             at=now,
             loaded=len(loaded),
-            jobs=[job for _, job in known.values()],
+            jobs=[*known.values()],
             beat=beat,
             roll=roll,
             notices=notices,
@@ -370,16 +369,22 @@ class Scraper:
             else (),
         )
 
-    def _job(self, read: Read, now: datetime) -> Job:
-        integers = tuple(map(int, read.line.split(" ")))
+    def _digest_of(self, name: str) -> str:
+        known = self._known.get(name)
+        return known.digest if known else UNKNOWN
+
+    def _job(
+        self, spec: JobSpec, digest: str, line: str, open_runs: OpenRuns, now: datetime
+    ) -> Job:
+        integers = tuple(map(int, line.split(" ")))
         of_job = Status._make(integers[-FIELDS_OF_STATUS:])
-        spec, counted = read.spec, integers[:-FIELDS_OF_STATUS]
-        counted = self._resets.held(spec.name, of_job.created, counted)
+        counted = self._resets.held(spec.name, of_job.created, integers[:-FIELDS_OF_STATUS])
         durations = histogram_of(counted[:END_OF_DURATIONS])
-        return Job(
-            spec=spec,
-            counted=counted,
-            status=of_job,
-            open_runs=read.open_runs,
-            expected=self._expectations.of(spec, durations, of_job, now),
-        )
+        expected = self._expectations.of(spec, durations, of_job, now)
+        return Job(spec, counted, of_job, open_runs, expected, digest)
+
+    def _of_same_counts(
+        self, before: Job, spec: JobSpec, open_runs: OpenRuns, now: datetime
+    ) -> Job:
+        expected = self._expectations.of(spec, before.durations, before.status, now)
+        return replace(before, spec=spec, open_runs=open_runs, expected=expected)

@@ -24,7 +24,7 @@ from supervisor.integrations.opentelemetry import RunCounters
 from supervisor.job.policies import SkipReason
 from supervisor.job.run import OUTCOMES, RunState
 from supervisor.job.spec import JobSpec
-from supervisor.ledger.counts import JOBS_PER_CALL
+from supervisor.ledger.counts import JOBS_PER_CALL, UNKNOWN
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.presence import WorkerFacts
 from supervisor.ledger.reads import JOBS_COUNTED as OPEN_AT_ONCE
@@ -426,6 +426,34 @@ def test_more_jobs_than_one_call_takes_stay_in_their_order(ledger: Ledger) -> No
         ledger.client.hset(ledger.keys.job(name), "n:started", number)
     lines = ledger.figures.of(jobs, FIELDS)
     assert [*lines] == [f"{number} 0 0" for number in range(len(jobs))]
+
+
+def test_only_jobs_that_have_changed_are_read_again(ledger: Ledger) -> None:
+    jobs = [f"job-{number}" for number in range(JOBS_PER_CALL + 2)]
+    for name in jobs[1:]:
+        ledger.client.hset(ledger.keys.job(name), mapping={"n:started": 7, "name": name})
+    first = [*ledger.figures.changed([(name, UNKNOWN) for name in jobs], FIELDS)]
+    assert [line for _, line in first] == ["0 0 0", *["7 0 0"] * (len(jobs) - 1)]
+    digests = [digest for digest, _ in first]
+    assert len({*digests}) == len(jobs)
+    ledger.client.hincrby(ledger.keys.job(jobs[1]), "n:started", 1)
+    ledger.client.hset(ledger.keys.job(jobs[-1]), "next", 5)
+    again = [*ledger.figures.changed([*zip(jobs, digests, strict=True)], FIELDS)]
+    assert [line for _, line in again] == ["", "8 0 0", *[""] * (len(jobs) - 3), "7 5 0"]
+    latest = [new or old for old, (new, _) in zip(digests, again, strict=True)]
+    third = [*ledger.figures.changed([*zip(jobs, latest, strict=True)], FIELDS)]
+    assert third == [("", "")] * len(jobs)
+
+
+def test_a_run_that_moves_on_is_seen_where_nothing_is_counted_of_its_job(ledger: Ledger) -> None:
+    first = begun(ledger, name="first", key="'both'")
+    second = admitted(ledger, 0, name="second", key="'both'", overlap="queue_all")
+    metrics, of_second = Metrics(ledger), ledger.keys.job(second.name)
+    waiting, counted = 'supervisor_runs_waiting{job="second"}', ledger.client.hgetall(of_second)
+    assert f"{waiting} 1.0" in text_of(metrics)
+    ledger.finish(run_id(first, 0), "token", RunState.SUCCEEDED)
+    assert ledger.client.hgetall(of_second) == counted
+    assert f"{waiting} 0.0" in text_of(metrics)
 
 
 def test_a_ledger_of_another_version_is_read_and_not_written(ledger: Ledger) -> None:
