@@ -124,7 +124,6 @@ OF_A_PREFIX = {
 }
 
 
-@pytest.mark.timeout(150)
 def test_users_of_a_prefix_need_no_keys_of_another(tmp_path: Path) -> None:
     acl = ACL
     for pattern, own in OF_A_PREFIX.items():
@@ -146,7 +145,6 @@ def test_users_of_a_prefix_need_no_keys_of_another(tmp_path: Path) -> None:
         server.node.kill()
 
 
-@pytest.mark.timeout(150)
 def test_nothing_of_the_product_is_refused(project: Project, guarded: Guarded) -> None:
     project.schedule(SCHEDULE)
     beats = [project.beat(), project.beat()]

@@ -120,7 +120,6 @@ SUPERVISED = APP.replace(
 )
 
 
-@pytest.mark.timeout(300)
 def test_an_app_is_adopted_and_given_back_with_the_jobs_it_had(shop: Shop) -> None:
     try:
         adopt_run_and_release(shop)

@@ -41,7 +41,6 @@ def node(tmp_path: Path) -> Iterator[Node]:
     server.kill()
 
 
-@pytest.mark.timeout(120)
 def test_the_product_works_over_a_socket(tmp_path: Path, node: Node) -> None:
     url = f"redis+socket://:open%2Fsesame@{tmp_path / 's'}?virtual_host=1"
     Ledger.open(Settings(url)).acknowledge_server()
@@ -66,7 +65,6 @@ def test_the_product_works_over_a_socket(tmp_path: Path, node: Node) -> None:
         project.stop()
 
 
-@pytest.mark.timeout(120)
 def test_an_app_with_a_database_for_redbeat_has_its_ledger_there(
     tmp_path: Path, redis_url: str
 ) -> None:

@@ -10,13 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-import pytest
 
 from tests.ports import free_port
 from tests.waiting import patience, status_of, wait_until
 
 
-@pytest.mark.timeout(300)
 def test_its_jobs_go_wrong_as_it_says_and_nothing_is_left(tmp_path: Path) -> None:
     port = free_port()
     command = [sys.executable, "-m", "supervisor", "demo", "--port", str(port)]

@@ -75,7 +75,6 @@ def wait_for_fault(project: Project, words: str) -> None:
     wait_until(lambda: [w for w in workers(project) if words in (w.fault or "")], 60)
 
 
-@pytest.mark.timeout(180)
 def test_a_worker_whose_main_loop_hangs_fails_its_probe(tmp_path: Path, redis_url: str) -> None:
     with proxy_to(redis_url) as broker:
         project = team(tmp_path / "team", redis_url, broker.url)
@@ -106,7 +105,6 @@ def test_a_worker_whose_main_loop_hangs_fails_its_probe(tmp_path: Path, redis_ur
             project.stop()
 
 
-@pytest.mark.timeout(180)
 @pytest.mark.parametrize("pool", ["prefork", "gevent", "solo"])
 def test_a_worker_that_no_longer_asks_for_messages_fails_its_probe(
     tmp_path: Path, redis_url: str, pool: str
@@ -140,7 +138,6 @@ def workers(project: Project) -> list[Present]:
     return [each for each in present if isinstance(each.facts, WorkerFacts)]
 
 
-@pytest.mark.timeout(180)
 def test_a_worker_of_greenlets_whose_main_loop_hangs_fails_its_probe(
     tmp_path: Path, redis_url: str
 ) -> None:

@@ -106,7 +106,7 @@ def ticking(project: Project, dripping: str) -> Iterator[Project]:
     yield project
 
 
-@pytest.mark.timeout(240 + 3 * TICKS)
+@pytest.mark.timeout(600 + 3 * TICKS)
 def test_hostile_inputs_delay_no_tick_and_no_change_of_leaders(ticking: Project) -> None:
     project, beats = ticking, [ticking.beat(), ticking.beat()]
     project.hire(queues="pinged")

@@ -44,7 +44,6 @@ def stock_beat(project: Project) -> Process:
     return beat
 
 
-@pytest.mark.timeout(180)
 def test_a_stock_beat_emits_no_job_of_a_ledger_and_ours_does_again(project: Project) -> None:
     project.schedule(JOBS)
     beat, client = project.beat(), project.ledger.client
@@ -65,7 +64,6 @@ def test_a_stock_beat_emits_no_job_of_a_ledger_and_ours_does_again(project: Proj
     assert "same@" in client.lrange("celery", 0, 0)[0]
 
 
-@pytest.mark.timeout(180)
 def test_entries_that_a_stock_beat_would_emit_are_written_again(project: Project) -> None:
     project.schedule("jobs:\n  same: {task: team.work, every: 24h}\n")
     key, client = "redbeat:same", project.ledger.client
@@ -143,7 +141,6 @@ def test_beat_worker_and_check_report_a_scheduler_that_starts_no_job(project: Pr
 ADOPTS = "\nsupervise(app, schedules='schedules', adopt_entries=True)\n"
 
 
-@pytest.mark.timeout(180)
 def test_an_entry_that_code_saves_is_guarded_until_it_is_deleted(project: Project) -> None:
     """A body of 3 seconds each second: with RedBeat's own code it would overlap with itself."""
     project.extend(ADOPTS)

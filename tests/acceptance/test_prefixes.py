@@ -6,8 +6,6 @@ import re
 from functools import partial
 from pathlib import Path
 
-import pytest
-
 from supervisor.ledger.ledger import Ledger
 from supervisor.settings import Settings
 from tests.acceptance.project import Project
@@ -26,7 +24,6 @@ def deployment(directory: Path, url: str, prefix: str) -> Project:
     return project
 
 
-@pytest.mark.timeout(180)
 def test_two_ledgers_on_one_database_know_nothing_of_each_other(
     tmp_path: Path, redis_url: str
 ) -> None:
@@ -60,7 +57,6 @@ def test_two_ledgers_on_one_database_know_nothing_of_each_other(
         other.stop()
 
 
-@pytest.mark.timeout(240)
 def test_two_ledgers_that_share_a_queue_get_all_runs_done_and_report_it(
     tmp_path: Path, redis_url: str
 ) -> None:

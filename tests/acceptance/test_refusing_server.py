@@ -35,7 +35,6 @@ def node(tmp_path: Path) -> Iterator[Node]:
     server.kill()
 
 
-@pytest.mark.timeout(300)
 def test_a_server_that_refuses_for_a_while_ends_no_beat_and_no_worker(
     tmp_path: Path, node: Node
 ) -> None:

@@ -61,7 +61,7 @@ def unsettled(project: Project) -> dict[str, str]:
     return {record.spec.name: record.state for record in records if record.state != "paused"}
 
 
-@pytest.mark.timeout(120 + 2 * SECONDS)
+@pytest.mark.timeout(600 + 2 * SECONDS)
 def test_a_rolling_restart_under_load_loses_no_run_and_does_none_twice(busy: Project) -> None:
     running = [("beat", busy.beat()), ("beat", busy.beat())]
     running += [("worker", busy.worker()), ("worker", busy.worker())]

@@ -51,7 +51,6 @@ def started(node: Node, *options: str) -> redis.Redis:
     return client
 
 
-@pytest.mark.timeout(150)
 def test_a_right_that_beat_lacks_is_named_and_script_is_none_of_them(
     tmp_path: Path, node: Node
 ) -> None:
@@ -89,7 +88,6 @@ def test_a_right_that_beat_lacks_is_named_and_script_is_none_of_them(
         project.stop()
 
 
-@pytest.mark.timeout(150)
 def test_a_redis_cluster_is_told_as_one_at_every_door(tmp_path: Path, node: Node) -> None:
     admin = started(
         node, "--cluster-enabled", "yes", "--appendonly", "no", "--cluster-port", str(free_port())

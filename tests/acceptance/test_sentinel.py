@@ -65,7 +65,7 @@ def project(tmp_path: Path, watched: Watched) -> Iterator[Project]:
     deployed.stop()
 
 
-@pytest.mark.timeout(90 + 60 * KILLS)
+@pytest.mark.timeout(600 + 60 * KILLS)
 def test_a_failover_lets_nothing_overlap_and_leaves_no_tick_unaccounted(
     project: Project, watched: Watched, tmp_path: Path
 ) -> None:

@@ -127,7 +127,6 @@ def works(project: Project) -> None:
         project.stop()
 
 
-@pytest.mark.timeout(120)
 def test_the_product_works_over_tls_with_a_clients_certificate(
     tmp_path: Path, address: str, authority: Authority
 ) -> None:
@@ -177,7 +176,6 @@ def sentinel(
     node.kill()
 
 
-@pytest.mark.timeout(120)
 @pytest.mark.parametrize("spelling", ["address", "celery"])
 def test_sentinels_and_servers_talk_tls(
     tmp_path: Path, sentinel: int, authority: Authority, spelling: str
@@ -331,7 +329,6 @@ def test_a_client_without_a_certificate_is_refused(address: str, authority: Auth
     assert "the ledger is unavailable" in refused.output
 
 
-@pytest.mark.timeout(120)
 @pytest.mark.parametrize("spelling", ["address", "broker_use_ssl"])
 def test_tls_as_celery_spells_it_is_the_ledgers_too(
     tmp_path: Path, address: str, authority: Authority, spelling: str

@@ -110,7 +110,6 @@ def reader(tmp_path: Path) -> Iterator[Reader]:
     someone.stop()
 
 
-@pytest.mark.timeout(300)
 def test_the_tutorial_does_what_it_says(reader: Reader) -> None:
     for kind, title, text in BLOCK.findall(PAGE.read_text()):
         reader.follow(kind, title, text)

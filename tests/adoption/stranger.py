@@ -113,16 +113,21 @@ class Stranger:
         ids: dict[str, list[str]] = self.code(SEND.format(facts=SENDING))
         return ids
 
+    def queues(self) -> list[str]:
+        """Those of the broker in which messages wait."""
+        keys = map(bytes.decode, self.broker.scan_iter(_type="list"))
+        others = ("supervisor:", "celery-task-meta")
+        return sorted(key for key in keys if not key.startswith(others))
+
+    def is_idle(self) -> bool:
+        """Whether no message waits, and each that a worker took has been acknowledged."""
+        return not self.queues() and not self.broker.exists("unacked")
+
     def messages(self) -> list[str]:
         """What lies in the broker's queues, but for ids, moments and names of processes."""
-        queues = sorted(
-            key
-            for key in map(bytes.decode, self.broker.scan_iter(_type="list"))
-            if not key.startswith(("supervisor:", "celery-task-meta"))
-        )
         return [
             f"{queue}: {alike(json.dumps(unpacked(text), sort_keys=True))}"
-            for queue in queues
+            for queue in self.queues()
             for text in self.broker.lrange(queue, 0, -1)
         ]
 

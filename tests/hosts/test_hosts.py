@@ -31,8 +31,6 @@ jobs:
 """
 FREQUENT = ("first", "second", "third")
 
-pytestmark = pytest.mark.timeout(180)
-
 
 @pytest.fixture(scope="module")
 def deployed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:

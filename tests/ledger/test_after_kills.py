@@ -10,8 +10,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from supervisor.beat.entries import Entries
 from supervisor.job.run import RunState
 from supervisor.ledger.ledger import Ledger
@@ -106,7 +104,6 @@ def beats_at(url: str, log: Path, rng: random.Random) -> Iterator[Beats]:
         beats.end()
 
 
-@pytest.mark.timeout(240)
 def test_each_end_is_followed_once_whichever_beat_is_killed(
     ledger: Ledger, entries: Entries, redis_url: str, tmp_path: Path
 ) -> None:

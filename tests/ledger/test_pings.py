@@ -264,7 +264,6 @@ def hostile(behave: Callable[[socket.socket], None]) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("behave", HOSTILE)
-@pytest.mark.timeout(60)
 def test_an_exchange_ends_in_time_whatever_the_server_sends(
     ledger: Ledger, behave: Callable[[socket.socket], None]
 ) -> None:
@@ -279,7 +278,6 @@ def test_an_exchange_ends_in_time_whatever_the_server_sends(
         assert len(outbox(ledger)) == 2
 
 
-@pytest.mark.timeout(60)
 def test_slow_servers_leave_threads_to_the_others(ledger: Ledger, listener: Listener) -> None:
     with hostile(drips) as url:
         for number in range(4 * MOST_THREADS):

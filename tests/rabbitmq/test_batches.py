@@ -23,8 +23,6 @@ from tests.ledger.jobs import job, ticks
 from tests.rabbitmq.broker import RabbitMQ, rabbitmq
 from tests.waiting import wait_until
 
-pytestmark = pytest.mark.timeout(180)
-
 JOBS_OF_MANY, TICKS_OF_EACH = 30, 100
 MANY = JOBS_OF_MANY * TICKS_OF_EACH
 

@@ -49,8 +49,6 @@ logs.configure()
 print(json.dumps(AppQueues(team.app).lengths(["nowhere", "missing", "serial.turns"])))
 """
 
-pytestmark = pytest.mark.timeout(180)
-
 
 @dataclass
 class Deployed:

@@ -27,8 +27,6 @@ from tests.render import layouts
 from tests.render.layouts import PASSWORD, Layout, Member
 from tests.waiting import patience, status_of, wait_until
 
-pytestmark = pytest.mark.timeout(180)
-
 Read = Callable[[Layout], Iterator[Member]]
 
 

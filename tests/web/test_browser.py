@@ -327,7 +327,6 @@ RULES: dict[str, dict[str, object]] = {
 }
 
 
-@pytest.mark.timeout(400)
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_axe_finds_nothing_on_any_page(
     address: str,
