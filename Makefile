@@ -13,7 +13,7 @@ SOAK_STEPS ?= 200000
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup up test test-system test-adoption test-rabbitmq matrix chaos chaos-catches chaos-two-apps chaos-tenants chaos-notices hostile alerts soak foreign-tests mutants bench bench-smoke check render screenshots docs docs-version lock dist package-test sbom audit clean
+.PHONY: help setup up test test-system test-adoption test-rabbitmq matrix chaos chaos-catches chaos-two-apps chaos-tenants chaos-notices hostile soak foreign-tests mutants bench bench-smoke check render screenshots docs docs-version lock dist package-test sbom audit clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "%-13s %s\n", $$1, $$2}'
@@ -84,9 +84,6 @@ hostile: $(STAMP) ## measure how late ticks are beside hostile files, calendars 
 
 chaos-catches: $(STAMP) ## break the product in many ways (ONLY=) and see that chaos notices each
 	$(BIN)/python -m tests.chaos.catches $(if $(ONLY),--only "$(ONLY)") $(if $(SEED),--seed $(SEED))
-
-alerts: $(STAMP) ## run healthy jobs before a real Prometheus for 20 minutes: no alert may fire
-	$(BIN)/python -m tests.alerts.long_run
 
 soak: $(STAMP) ## drive the ledger against its model for SOAK_STEPS steps
 	SUPERVISOR_SOAK_STEPS=$(SOAK_STEPS) $(BIN)/python -m pytest \

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 PACKAGE = Path(__file__).parents[2] / "supervisor"
@@ -32,9 +32,19 @@ class Break:
     """faults: those under which it shows, and their weights; seconds from one to the next."""
 
     name: str
-    edits: Sequence[Edit]
     faults: Mapping[str, int]
-    fault_seconds: tuple[float, float] = field(default=(1.3, 2.1))
+    edits: Sequence[Edit]
+    fault_seconds: tuple[float, float]
+
+
+def break_of(
+    name: str,
+    faults: Mapping[str, int],
+    *edits: tuple[str, str, str],
+    seconds: tuple[float, float] = (1.3, 2.1),
+) -> Break:
+    """edits: of each the file, what is there, and what it becomes."""
+    return Break(name, faults, [Edit(*edit) for edit in edits], seconds)
 
 
 #: What leaves runs without their process, or without their lease.
@@ -44,176 +54,142 @@ REDELIVERIES = {"message delivered twice": 1}
 BEATS = {"SIGSTOP leading beat": 1}
 
 BREAKS = (
-    Break(
+    break_of(
         "leases are not renewed",
-        [
-            Edit(
-                "ledger/renew.lua",
-                "    keep(run, token)\n    if run.ending == 'cancelled'",
-                "    if run.ending == 'cancelled'",
-            )
-        ],
         KILLS,
+        (
+            "ledger/renew.lua",
+            "    keep(run, token)\n    if run.ending == 'cancelled'",
+            "    if run.ending == 'cancelled'",
+        ),
     ),
-    Break(
+    break_of(
         "a stale end is accepted",
-        [
-            Edit(
-                "ledger/finish.lua",
-                "local is_current = run.state == 'running' and run.token == token",
-                "local is_current = run.state == 'running'",
-            ),
-        ],
         STALLS,
-        (3.0, 4.0),
+        (
+            "ledger/finish.lua",
+            "local is_current = run.state == 'running' and run.token == token",
+            "local is_current = run.state == 'running'",
+        ),
+        seconds=(3.0, 4.0),
     ),
-    Break(
+    break_of(
         "a run that is at work begins again",
-        [
-            Edit(
-                "ledger/begin.lua",
-                "if run.state ~= 'queued' or run.last_token == token or is_stale then",
-                "if run.state ~= 'queued' and run.state ~= 'running' then",
-            )
-        ],
         REDELIVERIES,
-        (0.5, 1.0),
+        (
+            "ledger/begin.lua",
+            "if run.state ~= 'queued' or run.last_token == token or is_stale then",
+            "if run.state ~= 'queued' and run.state ~= 'running' then",
+        ),
+        seconds=(0.5, 1.0),
     ),
-    Break(
+    break_of(
         "duplicates are not dropped",
-        [
-            Edit(
-                "ledger/begin.lua",
-                "if run.state ~= 'queued' or run.last_token == token or is_stale then",
-                "if run.state == 'waiting' then",
-            ),
-            Edit(
-                "ledger/begin.lua",
-                "if verdict ~= 'reasserted' and verdict ~= 'held' then return { 'expired' } end",
-                "",
-            ),
-        ],
         REDELIVERIES,
-        (0.5, 1.0),
+        (
+            "ledger/begin.lua",
+            "if run.state ~= 'queued' or run.last_token == token or is_stale then",
+            "if run.state == 'waiting' then",
+        ),
+        (
+            "ledger/begin.lua",
+            "if verdict ~= 'reasserted' and verdict ~= 'held' then return { 'expired' } end",
+            "",
+        ),
+        seconds=(0.5, 1.0),
     ),
-    Break(
+    break_of(
         "a late grant starts the body",
-        [
-            Edit(
-                "guard/lease.py",
-                "return clock() < trusted_until(asked_at, ttl)",
-                "return True",
-            )
-        ],
         {"replies to worker held": 1},
-        (2.0, 3.0),
+        ("guard/lease.py", "return clock() < trusted_until(asked_at, ttl)", "return True"),
+        seconds=(2.0, 3.0),
     ),
-    Break(
+    break_of(
         "the watermark does not move",
-        [
-            Edit(
-                "ledger/admit.lua",
-                "'watermark', nominal, 'n:ticks',",
-                "'emitted', nominal, 'n:ticks',",
-            ),
-        ],
         BEATS,
+        ("ledger/admit.lua", "'watermark', nominal, 'n:ticks',", "'emitted', nominal, 'n:ticks',"),
     ),
-    Break(
+    break_of(
         "runs of dead workers are not rescued",
-        [
-            Edit(
-                "ledger/attempts.lua",
-                "    return crash(run, 'lease expired', publish_at)\n",
-                "    return nil\n",
-            )
-        ],
         {"kill -9 worker": 1},
+        (
+            "ledger/attempts.lua",
+            "    return crash(run, 'lease expired', publish_at)\n",
+            "    return nil\n",
+        ),
     ),
-    Break(
+    break_of(
         "only a next tick rescues runs of dead workers",
-        [Edit("ledger/rescue.lua", "for_each_due(K.leases, settle)\n", "")],
         {"kill -9 worker": 1},
+        ("ledger/rescue.lua", "for_each_due(K.leases, settle)\n", ""),
     ),
-    Break(
+    break_of(
         "runs are rescued too early",
-        [
-            Edit(
-                "ledger/rescue.lua",
-                "'ZRANGEBYSCORE', index, '-inf', now,",
-                "'ZRANGEBYSCORE', index, '-inf', index == K.leases and now + 3600 or now,",
-            ),
-            Edit(
-                "ledger/attempts.lua",
-                "  if owner == run.token then return nil end\n",
-                "  local may_go_on = run.state ~= 'running' or ends_at > now + 3600\n"
-                "  if owner == run.token and may_go_on then return nil end\n",
-            ),
-        ],
         KILLS,
+        (
+            "ledger/rescue.lua",
+            "'ZRANGEBYSCORE', index, '-inf', now,",
+            "'ZRANGEBYSCORE', index, '-inf', index == K.leases and now + 3600 or now,",
+        ),
+        (
+            "ledger/attempts.lua",
+            "  if owner == run.token then return nil end\n",
+            "  local may_go_on = run.state ~= 'running' or ends_at > now + 3600\n"
+            "  if owner == run.token and may_go_on then return nil end\n",
+        ),
     ),
-    Break(
+    break_of(
         "a living worker is taken for a dead one",
-        [
-            Edit(
-                "guard/liveness.py",
-                "    except OSError:\n        yield None\n    else:",
-                "    except OSError:\n        yield os.fstat(fd).st_ino\n    else:",
-            )
-        ],
         KILLS,
+        (
+            "guard/liveness.py",
+            "    except OSError:\n        yield None\n    else:",
+            "    except OSError:\n        yield os.fstat(fd).st_ino\n    else:",
+        ),
     ),
-    Break(
+    break_of(
         "a finished run promotes no other",
-        [
-            Edit(
-                "ledger/slots.lua",
-                "  local is_done, _, next_up = pcall(promote, lock, publish_at)\n",
-                "  local is_done, next_up = true, {}\n",
-            )
-        ],
         BEATS,
-        (16.0, 18.0),
+        (
+            "ledger/slots.lua",
+            "  local is_done, _, next_up = pcall(promote, lock, publish_at)\n",
+            "  local is_done, next_up = true, {}\n",
+        ),
+        seconds=(16.0, 18.0),
     ),
-    Break(
+    break_of(
         "what was not published is not sent again",
-        [
-            Edit(
-                "beat/scheduler.py",
-                "        while run_ids := self._ledger.outbox(RUNS_PER_PUBLISH):\n",
-                "        while run_ids := []:\n",
-            )
-        ],
         KILLS,
+        (
+            "beat/scheduler.py",
+            "        while run_ids := self._ledger.outbox(RUNS_PER_PUBLISH):\n",
+            "        while run_ids := []:\n",
+        ),
     ),
-    Break(
+    break_of(
         "the leader's lock is not checked",
-        [Edit("ledger/look.lua", "if owner and owner ~= token then", "if false then")],
         BEATS,
+        ("ledger/look.lua", "if owner and owner ~= token then", "if false then"),
     ),
-    Break(
+    break_of(
         "an end is taken off the list before its followers have their places",
-        [
-            Edit(
-                "beat/following.py",
-                "        admissions = self._ledger.follow_up(decisions.runs, self._leadership)\n",
-                "        runs, self._next = getattr(self, '_next', []), decisions.runs\n"
-                "        admissions = self._ledger.follow_up(runs, self._leadership)\n",
-            )
-        ],
         {"kill -9 leading beat": 1},
-        (16.0, 18.0),
+        (
+            "beat/following.py",
+            "        admissions = self._ledger.follow_up(decisions.runs, self._leadership)\n",
+            "        runs, self._next = getattr(self, '_next', []), decisions.runs\n"
+            "        admissions = self._ledger.follow_up(runs, self._leadership)\n",
+        ),
+        seconds=(16.0, 18.0),
     ),
-    Break(
+    break_of(
         "fencing tokens do not grow",
-        [
-            Edit(
-                "ledger/leases.lua",
-                "return math.max((before or 0) + 1, now_us) end",
-                "return 1000000000 - now_us % 1000000000 end",
-            )
-        ],
         KILLS,
+        (
+            "ledger/leases.lua",
+            "return math.max((before or 0) + 1, now_us) end",
+            "return 1000000000 - now_us % 1000000000 end",
+        ),
     ),
 )
 

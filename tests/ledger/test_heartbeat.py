@@ -6,7 +6,7 @@ import os
 import signal
 import subprocess
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
@@ -29,15 +29,29 @@ from supervisor.ledger.replies import LeaseState, Refusal, Refused
 from supervisor.ledger.requests import Work
 from supervisor.settings import Settings
 from supervisor.times import clock, to_ms
-from tests.ledger.jobs import admitted, begin, delivery, job, lock_is_free, run_id, ticks, try_often
+from tests.ledger.jobs import (
+    admitted,
+    begin,
+    begun,
+    delivery,
+    job,
+    lock_is_free,
+    run_id,
+    ticks,
+    try_often,
+)
 from tests.ledger.test_rescue import lost
 from tests.logged import capture_logs
 from tests.proxy import proxy_to
 from tests.waiting import patience, status_of, wait_until
 
+Child = subprocess.Popen[bytes]
+Deaf = subprocess.Popen[str]
+Publish = Callable[[Sequence[str]], None]
+
 
 @contextmanager
-def asleep() -> Iterator[subprocess.Popen[bytes]]:
+def asleep() -> Iterator[Child]:
     with subprocess.Popen(["sleep", "60"]) as process:
         try:
             yield process
@@ -46,7 +60,7 @@ def asleep() -> Iterator[subprocess.Popen[bytes]]:
 
 
 @pytest.fixture
-def child() -> Iterator[subprocess.Popen[bytes]]:
+def child() -> Iterator[Child]:
     with asleep() as process:
         yield process
 
@@ -62,16 +76,19 @@ def published() -> list[str]:
     return []
 
 
-@pytest.fixture
-def heartbeat(ledger: Ledger, published: list[str]) -> Iterator[Heartbeat]:
-    def publish(run_ids: Sequence[str]) -> None:
-        published.extend(run_ids)
-
+@contextmanager
+def beating(ledger: Ledger, publish: Publish = lambda _: None) -> Iterator[Heartbeat]:
     thread = Heartbeat(ledger, publish)
     thread.start()
     yield thread
     thread.stop()
     thread.join(patience(5))
+
+
+@pytest.fixture
+def heartbeat(ledger: Ledger, published: list[str]) -> Iterator[Heartbeat]:
+    with beating(ledger, published.extend) as thread:
+        yield thread
 
 
 def held(spec: JobSpec, pid: int, second: int = 0, *, active: bool = True) -> Lease:
@@ -81,11 +98,10 @@ def held(spec: JobSpec, pid: int, second: int = 0, *, active: bool = True) -> Le
 
 
 def test_a_dead_child_gives_its_lock_to_the_next_run_at_once(
-    ledger: Ledger, heartbeat: Heartbeat, child: subprocess.Popen[bytes], published: list[str]
+    ledger: Ledger, heartbeat: Heartbeat, child: Child, published: list[str]
 ) -> None:
-    spec = job(ledger, on_crash="fail", overlap="queue_one")
-    ledger.admit(ticks(spec, 0, 1))
-    begin(ledger, run_id(spec, 0))
+    spec = begun(ledger, on_crash="fail", overlap="queue_one")
+    ledger.admit(ticks(spec, 1))
     heartbeat.watch(held(spec, child.pid))
     child.kill()
     wait_until(lambda: published)
@@ -94,12 +110,10 @@ def test_a_dead_child_gives_its_lock_to_the_next_run_at_once(
 
 
 def test_of_a_child_that_died_after_its_report_nothing_is_logged(
-    ledger: Ledger, heartbeat: Heartbeat, child: subprocess.Popen[bytes]
+    ledger: Ledger, heartbeat: Heartbeat, child: Child
 ) -> None:
     """As one that ends after each task (worker_max_tasks_per_child), and whose run is retried."""
-    spec = job(ledger)
-    ledger.admit(ticks(spec, 0))
-    begin(ledger, run_id(spec, 0))
+    spec = begun(ledger)
     lease = held(spec, child.pid)
     heartbeat.watch(lease)
     ledger.retry(run_id(spec, 0), "token", timedelta(minutes=1), "ValueError: no")
@@ -110,7 +124,7 @@ def test_of_a_child_that_died_after_its_report_nothing_is_logged(
 
 
 def test_an_overlap_is_measured_though_no_renewal_had_told_of_the_begin(
-    ledger: Ledger, heartbeat: Heartbeat, child: subprocess.Popen[bytes]
+    ledger: Ledger, heartbeat: Heartbeat, child: Child
 ) -> None:
     spec = lost(ledger, on_crash="fail", on_lease_lost="continue", lease_ttl="1s")
     ledger.rescue()
@@ -128,13 +142,11 @@ def test_an_overlap_is_measured_though_no_renewal_had_told_of_the_begin(
 def test_what_was_marked_is_what_a_dead_child_is_reported_for(
     ledger: Ledger,
     heartbeat: Heartbeat,
-    child: subprocess.Popen[bytes],
+    child: Child,
     outcome: RunState,
     reason: str,
 ) -> None:
-    spec = job(ledger)
-    ledger.admit(ticks(spec, 0))
-    begin(ledger, run_id(spec, 0))
+    spec = begun(ledger)
     heartbeat.watch(held(spec, child.pid))
     heartbeat.note_ending("token", outcome)
     child.kill()
@@ -143,7 +155,7 @@ def test_what_was_marked_is_what_a_dead_child_is_reported_for(
 
 
 def test_however_many_runs_a_child_works_for_it_costs_one_descriptor(
-    ledger: Ledger, heartbeat: Heartbeat, child: subprocess.Popen[bytes]
+    ledger: Ledger, heartbeat: Heartbeat, child: Child
 ) -> None:
     spec = job(ledger)
     heartbeat.watch(held(spec, child.pid))
@@ -155,11 +167,9 @@ def test_however_many_runs_a_child_works_for_it_costs_one_descriptor(
 
 
 def test_a_run_whose_end_the_ledger_forgot_is_not_kept_at_work_for_ever(
-    ledger: Ledger, heartbeat: Heartbeat, child: subprocess.Popen[bytes]
+    ledger: Ledger, heartbeat: Heartbeat, child: Child
 ) -> None:
-    spec = job(ledger, lease_ttl="1s")
-    ledger.admit(ticks(spec, 0))
-    begin(ledger, run_id(spec, 0))
+    spec = begun(ledger, lease_ttl="1s")
     heartbeat.watch(held(spec, child.pid, active=False))
     wait_until(lambda: lock_is_free(ledger, spec), SURELY_OVER_SECONDS + 10)
     [rescued] = ledger.rescue()
@@ -167,7 +177,7 @@ def test_a_run_whose_end_the_ledger_forgot_is_not_kept_at_work_for_ever(
 
 
 def test_a_run_that_has_ended_is_not_written_into_a_ledger_that_lost_it(
-    ledger: Ledger, heartbeat: Heartbeat, child: subprocess.Popen[bytes]
+    ledger: Ledger, heartbeat: Heartbeat, child: Child
 ) -> None:
     spec = job(ledger, lease_ttl="4s")
     with asleep() as other:
@@ -181,10 +191,7 @@ def test_a_run_that_has_ended_is_not_written_into_a_ledger_that_lost_it(
 
 def began(ledger: Ledger, name: str, **keys: Any) -> JobSpec:
     """A job with a run at work, whose lease is a few seconds long."""
-    spec = job(ledger, name, **{"lease_ttl": "4s", **keys})
-    ledger.admit(ticks(spec, 0))
-    begin(ledger, run_id(spec, 0))
-    return spec
+    return begun(ledger, name=name, **{"lease_ttl": "4s", **keys})
 
 
 def wait_for_renewals(ledger: Ledger, spec: JobSpec) -> None:
@@ -195,7 +202,7 @@ def wait_for_renewals(ledger: Ledger, spec: JobSpec) -> None:
 
 
 def test_a_run_that_cannot_be_reported_stands_in_no_others_way(
-    ledger: Ledger, heartbeat: Heartbeat, child: subprocess.Popen[bytes], dead_pid: int
+    ledger: Ledger, heartbeat: Heartbeat, child: Child, dead_pid: int
 ) -> None:
     broken, healthy = began(ledger, "broken"), began(ledger, "healthy")
     ledger.client.hset(ledger.keys.run(run_id(broken, 0)), "rules", "{")
@@ -205,7 +212,7 @@ def test_a_run_that_cannot_be_reported_stands_in_no_others_way(
 
 
 def test_a_run_that_cannot_be_written_anew_stands_in_no_others_way(
-    ledger: Ledger, heartbeat: Heartbeat, child: subprocess.Popen[bytes]
+    ledger: Ledger, heartbeat: Heartbeat, child: Child
 ) -> None:
     forgotten = job(ledger, "forgotten", lease_ttl="4s")
     healthy = began(ledger, "healthy", lease_ttl="4s")
@@ -223,7 +230,7 @@ def test_a_run_that_cannot_be_written_anew_stands_in_no_others_way(
 
 
 def test_a_publication_that_hangs_keeps_no_lease_from_being_renewed(
-    ledger: Ledger, child: subprocess.Popen[bytes], dead_pid: int
+    ledger: Ledger, child: Child, dead_pid: int
 ) -> None:
     asked, answered = threading.Event(), threading.Event()
 
@@ -232,15 +239,12 @@ def test_a_publication_that_hangs_keeps_no_lease_from_being_renewed(
         answered.wait()
 
     crashed, healthy = began(ledger, "crashed"), began(ledger, "healthy")
-    heartbeat = Heartbeat(ledger, hangs)
-    heartbeat.start()
-    heartbeat.watch(held(crashed, dead_pid))
-    heartbeat.watch(held(healthy, child.pid))
-    assert asked.wait(patience(30))
-    wait_for_renewals(ledger, healthy)
-    answered.set()
-    heartbeat.stop()
-    heartbeat.join(patience(5))
+    with beating(ledger, hangs) as heartbeat:
+        heartbeat.watch(held(crashed, dead_pid))
+        heartbeat.watch(held(healthy, child.pid))
+        assert asked.wait(patience(30))
+        wait_for_renewals(ledger, healthy)
+        answered.set()
 
 
 @pytest.fixture
@@ -257,12 +261,20 @@ def forbidden(settings: Settings, ledger: Ledger) -> Iterator[Ledger]:
     ledger.client.acl_deluser("nobody")
 
 
+@contextmanager
+def without_memory(ledger: Ledger) -> Iterator[Ledger]:
+    """Its server refuses all that would be written."""
+    ledger.client.config_set("maxmemory", 1)
+    try:
+        yield ledger
+    finally:
+        ledger.client.config_set("maxmemory", 0)
+
+
 @pytest.fixture
 def full(ledger: Ledger) -> Iterator[Ledger]:
-    """A ledger whose server has no memory left."""
-    ledger.client.config_set("maxmemory", 1)
-    yield ledger
-    ledger.client.config_set("maxmemory", 0)
+    with without_memory(ledger) as full:
+        yield full
 
 
 @pytest.mark.parametrize("refusing", ["forbidden", "full"])
@@ -270,18 +282,15 @@ def test_a_server_that_refuses_keeps_no_run_at_work_without_its_lease(
     ledger: Ledger,
     request: pytest.FixtureRequest,
     refusing: str,
-    child: subprocess.Popen[bytes],
+    child: Child,
     dead_pid: int,
 ) -> None:
     spec, lost = (began(ledger, name, lease_ttl="1s") for name in ("nightly", "lost"))
-    heartbeat = Heartbeat(request.getfixturevalue(refusing), lambda _: None)
-    heartbeat.start()
-    heartbeat.watch(held(lost, dead_pid))
-    heartbeat.watch(held(spec, child.pid))
-    heartbeat.note_ending("token", RunState.TIMED_OUT)  # nor does it stop who would end the child
-    assert status_of(child, 30) == -signal.SIGKILL
-    heartbeat.stop()
-    heartbeat.join(patience(5))
+    with beating(request.getfixturevalue(refusing)) as heartbeat:
+        heartbeat.watch(held(lost, dead_pid))
+        heartbeat.watch(held(spec, child.pid))
+        heartbeat.note_ending("token", RunState.TIMED_OUT)  # nor does that stop the kill
+        assert status_of(child, 30) == -signal.SIGKILL
 
 
 def test_a_lease_whose_end_was_reported_does_not_begin_its_run_again(ledger: Ledger) -> None:
@@ -302,8 +311,7 @@ def test_a_server_that_refuses_has_nothing_begun_and_nothing_failed(
     ledger: Ledger, request: pytest.FixtureRequest, refusing: str
 ) -> None:
     """What a task's hook raises would be a failure for Celery, of a run that is still to begin."""
-    spec = job(ledger)
-    ledger.admit(ticks(spec, 0))
+    spec = admitted(ledger, 0)
     guard = Guard(request.getfixturevalue(refusing), lambda _: None, "worker")
     refused = Attempt(guard, delivery(run_id(spec, 0))).begin()
     assert refused == Refused(run_id(spec, 0), Refusal.UNAVAILABLE)
@@ -311,7 +319,7 @@ def test_a_server_that_refuses_has_nothing_begun_and_nothing_failed(
 
 
 def test_a_begin_is_undone_while_its_child_works_for_the_next_run(
-    ledger: Ledger, heartbeat: Heartbeat, child: subprocess.Popen[bytes], published: list[str]
+    ledger: Ledger, heartbeat: Heartbeat, child: Child, published: list[str]
 ) -> None:
     unbegun = began(ledger, "unbegun", on_crash="fail", lease_ttl="30s")
     at_work = began(ledger, "at-work")
@@ -328,22 +336,13 @@ def test_a_begin_is_undone_while_its_child_works_for_the_next_run(
 
 
 @pytest.fixture
-def deaf() -> Iterator[subprocess.Popen[str]]:
+def deaf() -> Iterator[Deaf]:
     """A child that does not end when it is told to."""
     script = "trap '' USR2 URG; echo ready; exec sleep 60"
     with subprocess.Popen(["sh", "-c", script], stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout and process.stdout.readline() == "ready\n"
         yield process
         process.kill()
-
-
-@contextmanager
-def beating(ledger: Ledger) -> Iterator[Heartbeat]:
-    heartbeat = Heartbeat(ledger, lambda _: None)
-    heartbeat.start()
-    yield heartbeat
-    heartbeat.stop()
-    heartbeat.join(patience(5))
 
 
 @contextmanager
@@ -355,20 +354,10 @@ def at_work_under(ledger: Ledger, lease: Lease) -> Iterator[None]:
         yield
 
 
-@contextmanager
-def full_of_lost_trust(ledger: Ledger) -> Iterator[None]:
-    """The server has no memory left."""
-    ledger.client.config_set("maxmemory", 1)
-    try:
-        yield
-    finally:
-        ledger.client.config_set("maxmemory", 0)
-
-
 @pytest.mark.parametrize("is_cancelled", [False, True])
 def test_a_running_child_is_killed_before_its_lease_is_gone(
     ledger: Ledger,
-    deaf: subprocess.Popen[str],
+    deaf: Deaf,
     is_cancelled: bool,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -379,18 +368,18 @@ def test_a_running_child_is_killed_before_its_lease_is_gone(
         if is_cancelled:
             ledger.cancel(run_id(spec, 0), "by hand")
             wait_until(lambda: lease.is_interrupted)
-        with full_of_lost_trust(ledger):
+        with without_memory(ledger):
             assert status_of(deaf, 15) == -signal.SIGKILL
             assert not lock_is_free(ledger, spec)
 
 
 def test_a_run_without_its_lease_comes_back_to_a_server_that_forgot_it(
-    ledger: Ledger, deaf: subprocess.Popen[str]
+    ledger: Ledger, deaf: Deaf
 ) -> None:
     spec = began(ledger, "nightly", lease_ttl="3s", on_lease_lost="continue")
     lease = held(spec, deaf.pid)
     with at_work_under(ledger, lease):
-        with full_of_lost_trust(ledger):
+        with without_memory(ledger):
             wait_until(lambda: lease.is_lost)
         wait_until(lambda: not lease.is_lost)
         ledger.client.flushdb()
@@ -401,7 +390,7 @@ def test_a_run_without_its_lease_comes_back_to_a_server_that_forgot_it(
 def test_a_run_that_could_not_begin_for_long_is_not_killed_once_it_has(
     ledger: Ledger,
     redis_url: str,
-    deaf: subprocess.Popen[str],
+    deaf: Deaf,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(child_table, "_table", None)

@@ -65,6 +65,9 @@ def said_in(file: IO[bytes]) -> str:
 
 Hire = Callable[..., Worker]
 
+#: Gives the runs that a witness has to publish after a look.
+Look = Callable[[], list[str]]
+
 
 @pytest.fixture
 def hire(ledger: Ledger, directory: Path) -> Iterator[Hire]:
@@ -80,8 +83,7 @@ def hire(ledger: Ledger, directory: Path) -> Iterator[Hire]:
 
 
 @pytest.fixture
-def seen(ledger: Ledger, directory: Path) -> Callable[[], list[str]]:
-    """The runs that a witness has to publish after a look."""
+def seen(ledger: Ledger, directory: Path) -> Look:
     found: list[str] = []
     witness = Witness(ledger, found.extend)
 
@@ -93,9 +95,7 @@ def seen(ledger: Ledger, directory: Path) -> Callable[[], list[str]]:
     return look
 
 
-def test_a_run_is_reported_once_its_worker_is_gone(
-    hire: Hire, seen: Callable[[], list[str]], ledger: Ledger
-) -> None:
+def test_a_run_is_reported_once_its_worker_is_gone(hire: Hire, seen: Look, ledger: Ledger) -> None:
     worker = hire()
     assert seen() == []
     worker.kill()
@@ -105,7 +105,7 @@ def test_a_run_is_reported_once_its_worker_is_gone(
 
 
 def test_a_run_whose_begin_was_still_on_its_way_is_reported_as_well(
-    hire: Hire, seen: Callable[[], list[str]], ledger: Ledger
+    hire: Hire, seen: Look, ledger: Ledger
 ) -> None:
     worker = hire()
     worker.kill()
@@ -128,7 +128,7 @@ def test_a_damaged_run_keeps_no_other_from_being_reported(
     damage: Callable[[Ledger, str], None],
     logged: int,
     hire: Hire,
-    seen: Callable[[], list[str]],
+    seen: Look,
     ledger: Ledger,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -148,7 +148,7 @@ def test_a_damaged_run_keeps_no_other_from_being_reported(
 
 @pytest.mark.parametrize("error", [ConnectionError("away"), OSError("no /proc"), TypeError("")])
 def test_a_witness_that_fails_logs_when_that_begins_and_when_it_is_over(
-    error: Exception, hire: Hire, seen: Callable[[], list[str]], monkeypatch: pytest.MonkeyPatch
+    error: Exception, hire: Hire, seen: Look, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*_: object) -> None:
         raise error
@@ -166,7 +166,7 @@ def test_a_witness_that_fails_logs_when_that_begins_and_when_it_is_over(
 
 def test_of_two_witnesses_only_the_one_that_ends_a_run_logs_it(
     hire: Hire,
-    seen: Callable[[], list[str]],
+    seen: Look,
     ledger: Ledger,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -204,9 +204,7 @@ def test_old_files_of_the_dead_go_with_the_next_worker(
     liveness.let_go()
 
 
-def test_a_child_that_lives_on_is_a_worker_that_lives(
-    hire: Hire, seen: Callable[[], list[str]]
-) -> None:
+def test_a_child_that_lives_on_is_a_worker_that_lives(hire: Hire, seen: Look) -> None:
     worker = hire("forks")
     worker.process.kill()
     worker.process.wait()
@@ -216,7 +214,7 @@ def test_a_child_that_lives_on_is_a_worker_that_lives(
 
 
 def test_a_child_forked_during_a_look_hides_the_death_from_no_witness(
-    hire: Hire, seen: Callable[[], list[str]], directory: Path
+    hire: Hire, seen: Look, directory: Path
 ) -> None:
     worker = hire()
     worker.kill()
@@ -247,9 +245,7 @@ def test_a_worker_closes_no_file_of_the_app_in_place_of_its_own(directory: Path)
         assert os.path.samestat(os.fstat(number), Path(os.devnull).stat())
 
 
-def test_a_file_of_another_machine_proves_nothing(
-    hire: Hire, seen: Callable[[], list[str]], directory: Path
-) -> None:
+def test_a_file_of_another_machine_proves_nothing(hire: Hire, seen: Look, directory: Path) -> None:
     worker = hire()
     worker.kill()
     [path] = directory.iterdir()
@@ -261,7 +257,7 @@ def test_a_file_of_another_machine_proves_nothing(
 
 
 def test_a_copy_of_a_living_workers_file_proves_nothing(
-    hire: Hire, seen: Callable[[], list[str]], directory: Path
+    hire: Hire, seen: Look, directory: Path
 ) -> None:
     hire()
     [path] = directory.iterdir()
@@ -281,7 +277,7 @@ def test_a_child_that_has_closed_the_file_records_no_proof(directory: Path) -> N
 @pytest.mark.parametrize("fault", [PermissionError, OSError])
 def test_a_directory_that_cannot_be_read_harms_nobody(
     fault: type[OSError],
-    seen: Callable[[], list[str]],
+    seen: Look,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def broken(*_: object) -> Iterator[Path]:
@@ -310,7 +306,7 @@ def test_a_worker_ends_though_its_file_cannot_be_removed(
 
 
 def test_many_of_the_dead_are_looked_up_at_once(
-    seen: Callable[[], list[str]], ledger: Ledger, directory: Path
+    seen: Look, ledger: Ledger, directory: Path
 ) -> None:
     admitted(ledger, 0)
     for number in range(200):
@@ -327,7 +323,7 @@ def test_many_of_the_dead_are_looked_up_at_once(
 
 
 def test_an_attempt_that_began_elsewhere_meanwhile_is_left_alone(
-    hire: Hire, seen: Callable[[], list[str]], ledger: Ledger
+    hire: Hire, seen: Look, ledger: Ledger
 ) -> None:
     worker = hire()
     worker.kill()
@@ -338,7 +334,7 @@ def test_an_attempt_that_began_elsewhere_meanwhile_is_left_alone(
 
 
 def test_an_attempt_whose_begin_a_replica_lost_is_left_alone(
-    hire: Hire, seen: Callable[[], list[str]], ledger: Ledger
+    hire: Hire, seen: Look, ledger: Ledger
 ) -> None:
     worker = hire()
     worker.kill()
@@ -349,7 +345,7 @@ def test_an_attempt_whose_begin_a_replica_lost_is_left_alone(
 
 
 def test_an_attempt_of_a_worker_of_an_older_version_is_left_alone(
-    hire: Hire, seen: Callable[[], list[str]], ledger: Ledger
+    hire: Hire, seen: Look, ledger: Ledger
 ) -> None:
     worker = hire()
     key = ledger.keys.run(worker.run)
