@@ -36,9 +36,7 @@ def task_of(app: Celery, **options: Any) -> Any:
         {"countdown": 1e15},
     ],
 )
-def test_a_time_beyond_all_times_can_be_read_again(
-    app: Celery, ledger: Ledger, option: dict[str, Any]
-) -> None:
+def test_a_time_beyond_all_is_readable(app: Celery, ledger: Ledger, option: dict[str, Any]) -> None:
     called = task_of(app).apply_async((1,), **option)
     assert [run.id for run in ledger.history("calls.work")] == [called.id]
 
@@ -61,9 +59,7 @@ def test_a_class_of_its_own_need_not_know_all_of_celerys_positions(
     assert ledger.client.llen("celery") == 1
 
 
-def test_a_call_that_is_skipped_needs_no_result_backend_where_nobody_waits(
-    redis_url: str, ledger: Ledger
-) -> None:
+def test_a_skipped_call_nobody_waits_for_needs_no_backend(redis_url: str, ledger: Ledger) -> None:
     away = {"retry_policy": {"max_retries": 0}}
     with Celery("away", broker=redis_url, set_as_current=False) as app:
         app.conf.update(

@@ -98,9 +98,7 @@ def test_a_begin_that_a_promoted_replica_never_heard_of_is_made_good(ledger: Led
 
 
 @pytest.mark.parametrize("keys", [{"serial": "one"}, {"key": "one"}])
-def test_what_a_promoted_replica_gave_to_another_is_not_taken_back(
-    ledger: Ledger, keys: dict[str, str]
-) -> None:
+def test_what_a_replica_gave_to_another_stays_there(ledger: Ledger, keys: dict[str, str]) -> None:
     spec, other = job(ledger, **keys), job(ledger, "other", **keys)
     ledger.admit(ticks(spec, 0))
     if "key" in keys:
@@ -119,7 +117,7 @@ def test_a_restored_run_that_was_asked_for_leaves_the_ticks_alone(ledger: Ledger
     assert admission.blocked_by == by_hand.run_id
 
 
-def test_a_tick_that_the_server_forgot_is_counted_when_it_is_emitted_again(
+def test_a_tick_that_the_server_forgot_is_counted_when_emitted_again(
     ledger: Ledger,
 ) -> None:
     """What a server loses that is restarted with the data of a second ago."""
@@ -153,9 +151,7 @@ def test_a_tick_that_ended_and_is_history_no_more_is_not_begun_anew(ledger: Ledg
 
 
 @pytest.mark.parametrize("code", ["", '{"name": "nightly", "task": "proj.nightly"}'])
-def test_a_run_that_comes_back_makes_its_job_known_where_code_has_it(
-    ledger: Ledger, code: str
-) -> None:
+def test_a_run_that_comes_back_makes_its_job_known(ledger: Ledger, code: str) -> None:
     spec = job(ledger)
     ledger.client.delete(ledger.keys.guarded)
     assert (

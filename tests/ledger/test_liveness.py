@@ -104,9 +104,7 @@ def test_a_run_is_reported_once_its_worker_is_gone(hire: Hire, seen: Look, ledge
     assert seen() == []
 
 
-def test_a_run_whose_begin_was_still_on_its_way_is_reported_as_well(
-    hire: Hire, seen: Look, ledger: Ledger
-) -> None:
+def test_a_begin_that_comes_late_is_reported_too(hire: Hire, seen: Look, ledger: Ledger) -> None:
     worker = hire()
     worker.kill()
     assert seen() == [worker.run]
@@ -213,7 +211,7 @@ def test_a_child_that_lives_on_is_a_worker_that_lives(hire: Hire, seen: Look) ->
     assert wait_until(seen) == [worker.run]
 
 
-def test_a_child_forked_during_a_look_hides_the_death_from_no_witness(
+def test_a_child_forked_during_a_look_hides_no_death(
     hire: Hire, seen: Look, directory: Path
 ) -> None:
     worker = hire()
@@ -256,9 +254,7 @@ def test_a_file_of_another_machine_proves_nothing(hire: Hire, seen: Look, direct
     assert seen() == [worker.run]
 
 
-def test_a_copy_of_a_living_workers_file_proves_nothing(
-    hire: Hire, seen: Look, directory: Path
-) -> None:
+def test_a_copy_of_a_workers_file_proves_nothing(hire: Hire, seen: Look, directory: Path) -> None:
     hire()
     [path] = directory.iterdir()
     copy = path.rename(directory / "moved").read_bytes()
@@ -290,7 +286,7 @@ def test_a_directory_that_cannot_be_read_harms_nobody(
     assert seen() == []
 
 
-def test_a_worker_ends_though_its_file_cannot_be_removed(
+def test_a_worker_ends_though_its_file_stays(
     directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     liveness.hold()
@@ -305,9 +301,7 @@ def test_a_worker_ends_though_its_file_cannot_be_removed(
     assert liveness.own_process() == ""
 
 
-def test_many_of_the_dead_are_looked_up_at_once(
-    seen: Look, ledger: Ledger, directory: Path
-) -> None:
+def test_many_dead_are_looked_up_at_once(seen: Look, ledger: Ledger, directory: Path) -> None:
     admitted(ledger, 0)
     for number in range(200):
         path = directory / "new"
@@ -322,9 +316,7 @@ def test_many_of_the_dead_are_looked_up_at_once(
     assert calls() - before < 20
 
 
-def test_an_attempt_that_began_elsewhere_meanwhile_is_left_alone(
-    hire: Hire, seen: Look, ledger: Ledger
-) -> None:
+def test_an_attempt_that_began_elsewhere_is_left(hire: Hire, seen: Look, ledger: Ledger) -> None:
     worker = hire()
     worker.kill()
     ledger.report_dead(worker.run, "token", "seen by another")
@@ -333,9 +325,7 @@ def test_an_attempt_that_began_elsewhere_meanwhile_is_left_alone(
     assert ledger.run(worker.run).attempt == 2
 
 
-def test_an_attempt_whose_begin_a_replica_lost_is_left_alone(
-    hire: Hire, seen: Look, ledger: Ledger
-) -> None:
+def test_an_attempt_that_a_replica_lost_is_left(hire: Hire, seen: Look, ledger: Ledger) -> None:
     worker = hire()
     worker.kill()
     assert seen() == [worker.run]
@@ -344,9 +334,7 @@ def test_an_attempt_whose_begin_a_replica_lost_is_left_alone(
     assert ledger.run(worker.run).attempt == 2
 
 
-def test_an_attempt_of_a_worker_of_an_older_version_is_left_alone(
-    hire: Hire, seen: Look, ledger: Ledger
-) -> None:
+def test_an_attempt_of_an_older_version_is_left(hire: Hire, seen: Look, ledger: Ledger) -> None:
     worker = hire()
     key = ledger.keys.run(worker.run)
     recorded = ledger.client.hget(key, "process")

@@ -58,7 +58,7 @@ def test_a_wrong_password_is_told_as_such(limited: str) -> None:
     assert "Redis does not let us in" in told.output
 
 
-def test_a_primary_without_its_replicas_counts_as_away_and_changes_nothing(
+def test_a_primary_without_replicas_is_away_and_changes_nothing(
     ledger: Ledger, redis_url: str
 ) -> None:
     spec = admitted(ledger, 0)

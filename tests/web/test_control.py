@@ -76,9 +76,7 @@ def test_times_that_make_no_sense_are_refused_alike(
     assert (ledger.job("nightly").paused, ledger.history("nightly")) == (False, [])
 
 
-def test_a_note_that_is_too_long_is_refused_alike(
-    ledger: Ledger, bearer: httpx.Client, redis_url: str
-) -> None:
+def test_a_long_note_is_refused_alike(ledger: Ledger, bearer: httpx.Client, redis_url: str) -> None:
     job(ledger)
     answer = bearer.post(f"{API}/jobs/nightly/pause", json={"note": "x" * 501})
     assert answer.status_code == 400
@@ -86,9 +84,7 @@ def test_a_note_that_is_too_long_is_refused_alike(
     assert not ledger.job("nightly").paused
 
 
-def test_a_local_time_is_the_same_instant_everywhere(
-    ledger: Ledger, bearer: httpx.Client, redis_url: str
-) -> None:
+def test_a_local_time_is_one_instant(ledger: Ledger, bearer: httpx.Client, redis_url: str) -> None:
     spec = job(ledger, timezone="Europe/Berlin", every="1h")
     answer = bearer.post(f"{API}/jobs/nightly/pause", json={"until": IN_THE_GAP})
     assert datetime.fromisoformat(answer.json()["until"]) == ITS_END
@@ -101,9 +97,7 @@ def test_a_local_time_is_the_same_instant_everywhere(
     assert nominal_time(IN_THE_GAP, spec, ITS_END) == ITS_END
 
 
-def test_a_run_for_a_time_to_come_waits_for_it_alike(
-    ledger: Ledger, bearer: httpx.Client, redis_url: str
-) -> None:
+def test_a_run_for_later_waits_alike(ledger: Ledger, bearer: httpx.Client, redis_url: str) -> None:
     job(ledger, timezone="Europe/Berlin", every="1h", overlap="skip")
     answer = bearer.post(f"{API}/jobs/nightly/trigger", json={"at": IN_THE_GAP})
     by_api = ledger.run(answer.json()["run"])
@@ -118,9 +112,7 @@ def test_a_run_for_a_time_to_come_waits_for_it_alike(
     assert ledger.run(by_api.id).state is RunState.CANCELLED
 
 
-def test_a_run_for_a_time_to_come_starts_then_whichever_beat_is_there(
-    ledger: Ledger, redis_url: str
-) -> None:
+def test_a_run_for_later_starts_then_whichever_beat_leads(ledger: Ledger, redis_url: str) -> None:
     job(ledger)
     told = json.loads(command(redis_url, "trigger", "nightly", "--at", "500ms", "--json").stdout)
     [asked] = told["results"]
@@ -130,9 +122,7 @@ def test_a_run_for_a_time_to_come_starts_then_whichever_beat_is_there(
     assert run.queued_at >= run.nominal_at
 
 
-def test_a_step_is_cancelled_alike_and_fails_its_run(
-    ledger: Ledger, bearer: httpx.Client, redis_url: str
-) -> None:
+def test_a_step_is_cancelled_alike(ledger: Ledger, bearer: httpx.Client, redis_url: str) -> None:
     spec = admitted(ledger, 0, 1, task=None, steps=STEPS, overlap="allow")
     by_api, by_command = (f"{run_id(spec, second)}/a" for second in (0, 1))
     answer = bearer.post(f"{API}/runs/{by_api}/cancel")

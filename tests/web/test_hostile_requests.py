@@ -45,9 +45,7 @@ BODIES: Mapping[str, tuple[str, str | bytes]] = {
 
 
 @pytest.mark.parametrize("name", BODIES)
-def test_a_body_that_is_no_request_is_refused(
-    bearer: httpx.Client, ledger: Ledger, name: str
-) -> None:
+def test_a_body_of_no_request_is_refused(bearer: httpx.Client, ledger: Ledger, name: str) -> None:
     job(ledger)
     path, body = BODIES[name]
     headers = {"content-type": "application/json"}
@@ -250,9 +248,7 @@ def test_what_a_job_wrote_is_no_markup_and_no_sample(ledger: Ledger, reader: htt
     assert not any(line.startswith("forged") for line in metrics.splitlines())
 
 
-def test_a_step_that_returned_no_number_can_be_looked_at(
-    ledger: Ledger, reader: httpx.Client
-) -> None:
+def test_a_step_that_returned_no_number_is_shown(ledger: Ledger, reader: httpx.Client) -> None:
     spec = job(ledger, task=None, steps=[{"task": "a", "priority": 1}], params={"x": math.nan})
     run = ledger.trigger(spec).id
     assert reader.get(f"/api/v1/runs/{run}").json()["params"] == {"x": "NaN"}
