@@ -120,16 +120,6 @@ def test_a_trigger_runs_also_when_the_job_is_paused(ledger: Ledger) -> None:
     assert ledger.outbox() == [run.id]
 
 
-def test_missed_ticks_are_counted_and_never_admitted_later(ledger: Ledger) -> None:
-    spec = job(ledger)
-    last = MIDNIGHT + timedelta(seconds=99)
-    missed = PassedOver(spec, RunState.MISSED, "window", MIDNIGHT, last, 100)
-    assert ledger.pass_over([missed, missed]) == ["passed", "duplicate"]
-    counters = ledger.job(spec.name).counters
-    assert (counters["missed:window"], counters["ticks"]) == (100, 100)
-    assert ledger.admit(ticks(spec, 50))[0].placement is Placement.DUPLICATE
-
-
 def test_history_keeps_the_newest_runs_and_those_that_are_open(ledger: Ledger) -> None:
     spec = job(ledger)
     ledger.admit(ticks(spec, *range(300)))

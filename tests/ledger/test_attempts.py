@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import sqlite3
-from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -34,7 +33,6 @@ from tests.ledger.jobs import (
     ticks,
     try_often,
 )
-from tests.waiting import wait_until
 
 
 def test_only_a_running_attempt_is_marked_for_its_end(ledger: Ledger) -> None:
@@ -62,42 +60,6 @@ def test_fencing_tokens_grow_though_a_clock_is_behind(ledger: Ledger, keys: dict
         fences.append(begin(ledger, run_id(spec, second), f"token-{second}").fencing_token)
         ledger.finish(run_id(spec, second), f"token-{second}", RunState.SUCCEEDED)
     assert fences == [granted_before + number for number in range(4)]
-
-
-def test_a_failed_attempt_keeps_the_lock_until_its_retry_is_due(ledger: Ledger) -> None:
-    spec = begun(ledger)
-    ledger.retry(run_id(spec, 0), "token", timedelta(milliseconds=20), "ValueError: no")
-    assert ledger.run(run_id(spec, 0)).state is RunState.RETRYING
-    assert not lock_is_free(ledger, spec)
-    assert ledger.admit(ticks(spec, 1))[0].blocked_by == run_id(spec, 0)
-    assert ledger.outbox() == []
-    wait_until(lambda: ledger.rescue())
-    assert ledger.outbox() == [run_id(spec, 0)]
-    assert begin(ledger, run_id(spec, 0), "second").attempt == 2
-    ledger.finish(run_id(spec, 0), "second", RunState.SUCCEEDED)
-    run = ledger.run(run_id(spec, 0))
-    assert [(a.number, a.outcome, a.reason) for a in run.attempts] == [
-        (1, "failed", "ValueError: no"),
-        (2, "succeeded", None),
-    ]
-    counters = ledger.job(spec.name).counters
-    assert (counters["started"], counters["retried"]) == (1, 1)
-
-
-def test_renewing_extends_the_lease_and_tells_what_has_become_of_it(ledger: Ledger) -> None:
-    spec = admitted(ledger, 0, lease_ttl="30s")
-    lease = (run_id(spec, 0), "token")
-    assert renew(ledger, *lease, has_begun=False) is LeaseState.NOT_BEGUN
-    begin(ledger, run_id(spec, 0))
-    ledger.client.pexpire(ledger.keys.lock(spec.lock), 20_000)
-    assert renew(ledger, *lease) is LeaseState.RENEWED
-    assert renew(ledger, "unknown") is LeaseState.UNKNOWN
-    assert ledger.client.pttl(ledger.keys.lock(spec.lock)) > 20_000
-    ledger.client.delete(ledger.keys.lock(spec.lock))
-    assert renew(ledger, *lease) is LeaseState.REASSERTED
-    assert not lock_is_free(ledger, spec)
-    ledger.finish(run_id(spec, 0), "token", RunState.SUCCEEDED)
-    assert renew(ledger, *lease) is LeaseState.ENDED
 
 
 @pytest.mark.parametrize("outcome", ["timed_out", "cancelled"])
@@ -164,6 +126,7 @@ def test_a_run_that_is_tried_for_ever_keeps_its_last_attempts(
     try_often(ledger, run_id(spec, 0), 5)
     run = ledger.run(run_id(spec, 0))
     assert [a.number for a in run.attempts] == list(range(6, ATTEMPTS_KEPT + 6))
+    assert {(a.outcome, a.reason) for a in run.attempts} == {("failed", "not yet")}
     assert (run.attempt, run.attempts_dropped) == (ATTEMPTS_KEPT + 5, 5)
     assert ledger.client.hstrlen(ledger.keys.run(run.id), "attempts") < length + 20
 

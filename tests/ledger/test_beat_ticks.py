@@ -43,8 +43,11 @@ def app(redis_url: str) -> Iterator[Celery]:
 
 
 @pytest.fixture
-def entries(app: Celery, ledger: Ledger) -> Entries:
-    return Entries(app, ledger.client, ledger.keys)
+def leader(ledger: Ledger) -> Leader:
+    """It has looked, and leads."""
+    found = ledger.leader(*REDBEAT)
+    assert found.look().leads
+    return found
 
 
 def emitter(app: Celery, ledger: Ledger, entries: Entries, leader: Leader) -> Emitter:
@@ -109,10 +112,9 @@ def test_what_a_relieved_beat_left_is_due(app: Celery, ledger: Ledger, entries: 
 
 
 def test_a_tick_that_the_server_refuses_is_logged_when_that_changes(
-    app: Celery, ledger: Ledger, entries: Entries
+    app: Celery, ledger: Ledger, entries: Entries, leader: Leader
 ) -> None:
-    spec, leader = JobSpec(name="broken", task="t", every="1m"), ledger.leader(*REDBEAT)
-    assert leader.look().leads
+    spec = JobSpec(name="broken", task="t", every="1m")
     start = ledger.now()
     load(ledger, entries, {spec.name: spec}, "digest", start)
     beat, now = emitter(app, ledger, entries, leader), start + timedelta(minutes=1)
@@ -129,10 +131,9 @@ def test_a_tick_that_the_server_refuses_is_logged_when_that_changes(
 
 
 def test_a_tick_that_cannot_be_decided_is_logged_when_that_changes(
-    app: Celery, ledger: Ledger, entries: Entries
+    app: Celery, ledger: Ledger, entries: Entries, leader: Leader
 ) -> None:
-    spec, leader = JobSpec(name="broken", task="t", every="1m"), ledger.leader(*REDBEAT)
-    assert leader.look().leads
+    spec = JobSpec(name="broken", task="t", every="1m")
     start = ledger.now()
     load(ledger, entries, {spec.name: spec}, "digest", start)
     faults: list[str | None] = ["no zone", "no zone", "no rule", None, "no rule"]
@@ -154,10 +155,8 @@ def test_a_tick_that_cannot_be_decided_is_logged_when_that_changes(
 
 
 def test_a_tick_with_all_jobs_there_can_be_is_the_only_one(
-    app: Celery, ledger: Ledger, entries: Entries, monkeypatch: pytest.MonkeyPatch
+    app: Celery, ledger: Ledger, entries: Entries, leader: Leader, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    leader = ledger.leader(*REDBEAT)
-    assert leader.look().leads
     specs = {name: JobSpec(name=name, task="t", every="1m") for name in "abcd"}
     start = ledger.now()
     load(ledger, entries, specs, "digest", start)
@@ -237,13 +236,14 @@ class Overtaken(Entries):
         super().reschedule(ledger, next_at)
 
 
-def test_what_is_applied_while_beat_emits_is_in_force(app: Celery, ledger: Ledger) -> None:
-    leader, daily = ledger.leader(*REDBEAT), JobSpec(name="job", task="t", every="1d")
+def test_what_is_applied_while_beat_emits_is_in_force(
+    app: Celery, ledger: Ledger, leader: Leader
+) -> None:
+    daily = JobSpec(name="job", task="t", every="1d")
     often = daily.model_copy(update={"every": timedelta(seconds=5)})
     entries = Entries(app, ledger.client, ledger.keys)
     start = ledger.now()
     load(ledger, entries, {"job": daily}, "first", start)
-    assert leader.look().leads
     now = start + timedelta(days=1)
     overtaken = Overtaken(app, ledger, often)
     assert not emitter(app, ledger, overtaken, leader).emit(now).is_complete
@@ -251,9 +251,9 @@ def test_what_is_applied_while_beat_emits_is_in_force(app: Celery, ledger: Ledge
 
 
 def test_a_backlog_is_dealt_with_in_passes_and_what_is_due_now_comes_first(
-    app: Celery, ledger: Ledger, entries: Entries, monkeypatch: pytest.MonkeyPatch
+    app: Celery, ledger: Ledger, entries: Entries, leader: Leader, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    leader, start = ledger.leader(*REDBEAT), ledger.now()
+    start = ledger.now()
     late = {n: JobSpec(name=n, task="t", every="1m", catchup="all") for n in "abc"}
     prompt = JobSpec(name="prompt", task="t", every="1h")
     load(ledger, entries, late, "first", start)
@@ -263,7 +263,6 @@ def test_a_backlog_is_dealt_with_in_passes_and_what_is_due_now_comes_first(
         pipe.hset(ledger.keys.jobs, "prompt", prompt.model_dump_json(exclude_defaults=True))
         pipe.hset(ledger.keys.job("prompt"), "watermark", ms_of(now - timedelta(seconds=1)))
         pipe.execute()
-    assert leader.look().leads
     monkeypatch.setattr(emitting, "TICKS_AT_MOST", 1)
     monkeypatch.setattr(emitting, "ENTRIES_PER_PORTION", 1)
     beat = emitter(app, ledger, entries, leader)
@@ -273,12 +272,11 @@ def test_a_backlog_is_dealt_with_in_passes_and_what_is_due_now_comes_first(
 
 
 def test_a_job_with_more_ticks_than_a_pass_has_not_been_dealt_with(
-    app: Celery, ledger: Ledger, entries: Entries
+    app: Celery, ledger: Ledger, entries: Entries, leader: Leader
 ) -> None:
-    leader, start = ledger.leader(*REDBEAT), ledger.now()
+    start = ledger.now()
     spec = JobSpec(name="job", task="t", every="1m", catchup="all", catchup_window="1d")
     load(ledger, entries, {"job": spec}, "first", start)
-    assert leader.look().leads
     beat = emitter(app, ledger, entries, leader)
     now = start + timedelta(minutes=150)
     assert [beat.emit(now).is_complete for _ in range(2)] == [False, True]

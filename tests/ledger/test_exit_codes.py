@@ -9,10 +9,9 @@ import pytest
 
 from supervisor import errors
 from supervisor.cli import MODULES
-from supervisor.job.run import RunState
 from supervisor.ledger.ledger import Ledger
 from tests.ledger.commands import supervisor_at
-from tests.ledger.jobs import begin, job, ticks
+from tests.ledger.jobs import job
 
 NOWHERE = "redis://127.0.0.1:1/0"
 
@@ -96,15 +95,6 @@ def test_a_ledger_that_does_not_answer_is_unavailable(verb: str) -> None:
 @pytest.mark.parametrize("verb", [*NOT_THERE, *OF_THE_LEDGER, *OTHERS])
 def test_an_option_that_there_is_not_is_a_mistake_of_usage(verb: str, redis_url: str) -> None:
     assert exits(redis_url, verb, "--no-such-option")[0] == errors.USAGE
-
-
-def test_what_has_ended_is_not_cancelled_but_refused(ledger: Ledger, redis_url: str) -> None:
-    spec = job(ledger)
-    [admitted] = ledger.admit(ticks(spec, 0))
-    begin(ledger, admitted.run_id)
-    ledger.finish(admitted.run_id, "token", RunState.SUCCEEDED)
-    code, said = exits(redis_url, "cancel", admitted.run_id)
-    assert (code, "has ended: succeeded" in said) == (errors.REFUSED, True), said
 
 
 #: What is refused as things are, though all of it is spelled right.

@@ -53,37 +53,20 @@ def test_all_kinds_of_entries_become_jobs_that_load(app: Celery, tmp_path: Path)
     written = write([], read_redbeat(app, NOW))
     assert written.reports == []
     (tmp_path / "jobs.yaml").write_text(written.text)
+    berlin = {"timezone": "Europe/Berlin"}
+    expected: dict[str, dict[str, Any]] = {
+        "closing": {
+            "rrule": "FREQ=MONTHLY;BYMONTHDAY=1,15;BYDAY=MO;BYHOUR=18;BYMINUTE=0",
+            **berlin,
+        },
+        "fortnightly": {"rrule": "FREQ=WEEKLY;INTERVAL=2", "start_at": "2026-01-05T03:30:00"},
+        "nightly": {"cron": "30 2 * * 1-5", "queue": "slow", **berlin},
+        "poll-inbox": {"every": "90s", "args": [1], "kwargs": {"folder": "orders"}, "paused": True},
+        "weekly": {"cron": "30 3 * * 1"},
+    }
     assert load(tmp_path / "jobs.yaml").specs == {
-        "closing": JobSpec(
-            name="closing",
-            task="proj.task",
-            rrule="FREQ=MONTHLY;BYMONTHDAY=1,15;BYDAY=MO;BYHOUR=18;BYMINUTE=0",
-            timezone="Europe/Berlin",
-        ),
-        "fortnightly": JobSpec(
-            name="fortnightly",
-            task="proj.task",
-            rrule="FREQ=WEEKLY;INTERVAL=2",
-            start_at=datetime(2026, 1, 5, 3, 30),
-        ),
-        "nightly": JobSpec(
-            name="nightly",
-            task="proj.task",
-            cron="30 2 * * 1-5",
-            timezone="Europe/Berlin",
-            queue="slow",
-        ),
-        "poll-inbox": JobSpec.model_validate(
-            {
-                "name": "poll-inbox",
-                "task": "proj.task",
-                "every": "90s",
-                "args": [1],
-                "kwargs": {"folder": "orders"},
-                "paused": True,
-            }
-        ),
-        "weekly": JobSpec(name="weekly", task="proj.task", cron="30 3 * * 1"),
+        name: JobSpec.model_validate({"name": name, "task": "proj.task", **keys})
+        for name, keys in expected.items()
     }
 
 

@@ -12,21 +12,6 @@ from supervisor.ledger.ledger import Ledger
 from supervisor.settings import Settings
 
 
-def test_callers_in_turn_have_one_connection_and_callers_at_once_have_two(ledger: Ledger) -> None:
-    kept = KeptConnection(ledger.client)
-    with kept.taken() as first, kept.taken() as second:
-        assert first is not second
-    with kept.taken() as again, kept.taken() as beside:
-        assert {again, beside} == {first, second}
-
-
-def test_a_pool_keeps_one_for_all_who_call(ledger: Ledger) -> None:
-    with KeptConnection(ledger.client).taken() as first:
-        pass
-    with KeptConnection(ledger.client).taken() as again:
-        assert again is first
-
-
 def test_a_connection_that_the_server_closed_costs_no_call(ledger: Ledger, redis_url: str) -> None:
     """Also of the heartbeat, which makes no call twice."""
     kept = KeptConnection(connect_for_heartbeat(Settings(redis_url=redis_url)))

@@ -214,14 +214,6 @@ def test_openmetrics_says_the_same_and_since_when_it_counts(ledger: Ledger) -> N
     assert "_created" not in bare
 
 
-def test_the_text_comes_in_parts_of_whole_lines(ledger: Ledger) -> None:
-    everything_happens(ledger)
-    parts = [*Metrics(ledger).exposed("application/openmetrics-text")[0]]
-    assert len(parts) > len(COUNTERS)
-    assert all(part.endswith("\n") and "\n\n" not in part and part.strip() for part in parts)
-    assert parts[-1] == "# EOF\n"
-
-
 def test_a_family_in_parts_is_one_family(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, limit in (("a", None), ("b", "5m"), ("c", None), ("d", None), ("e", None)):
         job(ledger, name=name, time_limit=limit)
@@ -416,14 +408,6 @@ def test_each_job_is_a_line_in_the_order_of_the_fields(
     ledger.client.hset(ledger.keys.job("ended"), mapping={"n:started": "-3", "next": ""})
     lines = ledger.figures.of(["ended", "unknown", "nightly"], FIELDS)
     assert [*lines] == ["-3 0 0", "0 0 0", "0 1790000000000 0"]
-
-
-def test_more_jobs_than_one_call_takes_stay_in_their_order(ledger: Ledger) -> None:
-    jobs = [f"job-{number}" for number in range(4 * JOBS_PER_CALL + 1)]
-    for number, name in enumerate(jobs):
-        ledger.client.hset(ledger.keys.job(name), "n:started", number)
-    lines = ledger.figures.of(jobs, FIELDS)
-    assert [*lines] == [f"{number} 0 0" for number in range(len(jobs))]
 
 
 def test_only_jobs_that_have_changed_are_read_again(ledger: Ledger) -> None:

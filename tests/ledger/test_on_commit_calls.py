@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -24,24 +22,10 @@ from tests.ledger.shop import (
     Tasks,
     messages,
     nightly,
-    orders_engine,
     runs,
     sent,
     shop_app,
 )
-
-
-@pytest.fixture
-def session(tmp_path: Path) -> Iterator[Session]:
-    engine = orders_engine(tmp_path / "orders.db")
-    with Session(engine) as opened:
-        yield opened
-    engine.dispose()
-
-
-@pytest.fixture
-def app(redis_url: str) -> Celery:
-    return shop_app(redis_url)
 
 
 @pytest.fixture

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -28,36 +28,12 @@ from tests.ledger.shop import (
     begin_as_sqlalchemy_does,
     nightly,
     numbers,
-    orders_engine,
     runs,
     shop_app,
 )
 from tests.logged import capture_logs
 
 Ask = Callable[..., str]
-
-
-@pytest.fixture
-def database(tmp_path: Path) -> Path:
-    return tmp_path / "orders.db"
-
-
-@pytest.fixture
-def engine(database: Path) -> Iterator[Engine]:
-    made = orders_engine(database)
-    yield made
-    made.dispose()
-
-
-@pytest.fixture
-def session(engine: Engine) -> Iterator[Session]:
-    with Session(engine) as opened:
-        yield opened
-
-
-@pytest.fixture
-def app(redis_url: str) -> Celery:
-    return shop_app(redis_url)
 
 
 @pytest.fixture

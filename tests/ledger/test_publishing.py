@@ -259,13 +259,6 @@ def test_a_signing_key_that_was_lost_is_one_for_all_processes_again(
 
 
 @pytest.fixture
-def app(redis_url: str) -> Iterator[Celery]:
-    app = supervise(Celery("sweeping", broker=redis_url))
-    yield app
-    app.close()
-
-
-@pytest.fixture
 def sweeper(app: Celery, ledger: Ledger) -> Sweeper:
     return Sweeper(app, ledger, pause_seconds=0)
 
@@ -362,8 +355,7 @@ def test_a_run_of_another_ledger_with_the_same_id_keeps_its_message(
     theirs.close()
 
 
-def test_runs_that_expire_without_a_worker_leave_nothing(redis_url: str, ledger: Ledger) -> None:
-    app = supervise(Celery("sweeping", broker=redis_url))
+def test_runs_that_expire_without_a_worker_leave_nothing(app: Celery, ledger: Ledger) -> None:
     beat = SupervisedScheduler(app, lazy=True)
     spec = job(ledger, start_deadline="1s")
     run = ledger.trigger(spec).id
@@ -371,7 +363,6 @@ def test_runs_that_expire_without_a_worker_leave_nothing(redis_url: str, ledger:
     wait_until(lambda: beat.tick() >= 0 and ledger.run(run).state is RunState.EXPIRED)
     wait_until(lambda: beat.tick() >= 0 and in_queue(ledger) == [], 30)
     beat.close()
-    app.close()
 
 
 # Lost messages are found whatever else lies in their queue, and whatever queue is stuck
@@ -420,10 +411,8 @@ class Broken:
 
 
 @pytest.fixture
-def broken(ledger: Ledger, redis_url: str) -> Iterator[Broken]:
-    app = supervise(Celery("broken", broker=redis_url))
-    yield Broken(app, ledger)
-    app.close()
+def broken(ledger: Ledger, app: Celery) -> Broken:
+    return Broken(app, ledger)
 
 
 def test_a_run_whose_message_is_in_its_queue_is_left_alone(broken: Broken) -> None:

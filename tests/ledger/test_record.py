@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
@@ -54,33 +53,9 @@ def told(entry: Entry) -> list[tuple[str, str]]:
 
 #: They change nothing in the ledger; some write files here, or run processes.
 READING = {
-    *(
-        "adopt",
-        "check",
-        "demo",
-        "doctor",
-        "export",
-        "health",
-        "import",
-        "init",
-        "jobs",
-        "log",
-        "next",
-    ),
-    *(
-        "notify",
-        "plan",
-        "queues",
-        "render",
-        "runs",
-        "schema",
-        "serve",
-        "show",
-        "simulate",
-        "token",
-        "up",
-        "why",
-    ),
+    *("adopt", "check", "demo", "doctor", "export", "health", "import", "init", "jobs", "log"),
+    *("next", "notify", "plan", "queues", "render", "runs", "schema", "serve", "show"),
+    *("simulate", "token", "up", "why"),
 }
 
 #: Takes the record away, with all other keys.
@@ -349,11 +324,3 @@ def test_why_says_who_removed_a_job(supervisor: Supervisor, app: Celery, ledger:
     assert "there was removed at 20" in said.stderr
     assert "by ann via" in said.stderr
     assert said.stderr.rstrip().endswith("no longer sold")
-
-
-def test_an_entry_of_another_version_is_read(ledger: Ledger) -> None:
-    """Keys may come and go."""
-    entry = {"by": "ann", "origin": "cli", "verb": "fly", "wings": 2}
-    ledger.client.xadd(ledger.keys.actions, {"at": "1000", "entry": json.dumps(entry)})
-    [found] = entries(ledger)
-    assert (found.action.verb, found.action.target, found.outcome) == ("fly", "", Outcome.DONE)

@@ -70,21 +70,13 @@ def test_who_lost_its_lease_hears_of_the_run_that_is_at_work_now(ledger: Ledger)
         ledger.finish(run_id(spec, second), "token", RunState.SUCCEEDED)
 
 
-def test_a_parked_run_whose_serial_queue_is_worked_stays_parked(ledger: Ledger) -> None:
+def test_a_parked_run_is_published_again_once_nobody_works_its_queue(ledger: Ledger) -> None:
     first, second = (job(ledger, name, serial="reports") for name in ("first", "second"))
     ledger.admit(ticks(first, 0) + ticks(second, 0))
     ledger.sent(dict.fromkeys(ledger.outbox(), "celery"))
     begin(ledger, run_id(first, 0))
     ledger.begin(run_id(second, 0), "other", "worker")
-    assert (ledger.rescue(), ledger.outbox()) == ((), [])
-
-
-def test_a_parked_run_whose_serial_queue_nobody_works_is_published_again(ledger: Ledger) -> None:
-    first, second = (job(ledger, name, serial="reports") for name in ("first", "second"))
-    ledger.admit(ticks(first, 0) + ticks(second, 0))
-    ledger.sent(dict.fromkeys(ledger.outbox(), "celery"))
-    begin(ledger, run_id(first, 0))
-    ledger.begin(run_id(second, 0), "other", "worker")
+    assert (ledger.rescue(), ledger.outbox()) == ((), []), "it is worked"
     # The holder is gone without a trace, as after a restart with older data.
     serial = first.rules().serial
     ledger.client.delete(

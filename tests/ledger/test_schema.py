@@ -181,13 +181,6 @@ def test_a_process_may_leave_a_ledger_that_was_upgraded_under_it(used: Ledger) -
     assert used.presences.roll().present == ()
 
 
-def test_a_ledger_that_forgot_everything_is_new(used: Ledger) -> None:
-    used.client.flushdb()
-    used.rescue()
-    assert used.client.get(used.keys.schema) == str(SCHEMA)
-    assert used.upgrade() == []
-
-
 # The library of functions: who loads it, versions beside each other, servers that refuse it
 
 
@@ -235,13 +228,6 @@ def test_another_prefix_keeps_its_library(ledger: Ledger, settings: Settings) ->
     ledger.forget_other_versions()
     assert libraries(ledger) == before
     beside.client.close()
-
-
-def test_functions_outlive_the_data(ledger: Ledger) -> None:
-    ledger.rescue()
-    before = libraries(ledger)
-    ledger.client.flushall()
-    assert libraries(ledger) == before
 
 
 @pytest.fixture

@@ -8,12 +8,11 @@ from typing import Any
 
 import httpx
 import pytest
-from click.testing import CliRunner, Result
 
-from supervisor.cli import main
 from supervisor.job.run import RunState
 from supervisor.ledger.ledger import Ledger
 from supervisor.operate.why_facts import nominal_time
+from tests.ledger.commands import supervisor_at
 from tests.ledger.jobs import admitted, begun, job, run_id
 from tests.waiting import wait_until
 
@@ -23,10 +22,6 @@ STEPS = [{"task": "proj.a", "name": "a", "priority": 1}]
 
 #: Clocks in Berlin go from 02:00 to 03:00 in that night.
 IN_THE_GAP, ITS_END = "2027-03-28T02:30", datetime(2027, 3, 28, 1, tzinfo=UTC)
-
-
-def command(url: str, *words: str) -> Result:
-    return CliRunner().invoke(main, ["--redis-url", url, *words])
 
 
 TRIGGERS: list[tuple[str, str, Any]] = [
@@ -49,7 +44,7 @@ def test_arguments_that_a_job_has_no_use_for_are_refused_alike(
     body, headers = f'{{"{what}": {text}}}', {"content-type": "application/json"}
     answer = bearer.post(f"{API}/jobs/{name}/trigger", content=body, headers=headers)
     assert (answer.status_code, bool(answer.json()["error"])) == (400, True)
-    refused = command(redis_url, "trigger", name, f"--{what}", text)
+    refused = supervisor_at(redis_url)("trigger", name, f"--{what}", text)
     assert refused.exit_code == 2, refused.output
     assert ledger.history(name) == []
 
@@ -71,7 +66,7 @@ def test_times_that_make_no_sense_are_refused_alike(
     answer = bearer.post(f"{API}/jobs/nightly/{verb}", json={key: time})
     assert answer.status_code == 400
     assert words in answer.json()["error"]
-    refused = command(redis_url, verb, "nightly", f"--{key}", time)
+    refused = supervisor_at(redis_url)(verb, "nightly", f"--{key}", time)
     assert (refused.exit_code, words in refused.output) == (2, True)
     assert (ledger.job("nightly").paused, ledger.history("nightly")) == (False, [])
 
@@ -80,7 +75,7 @@ def test_a_long_note_is_refused_alike(ledger: Ledger, bearer: httpx.Client, redi
     job(ledger)
     answer = bearer.post(f"{API}/jobs/nightly/pause", json={"note": "x" * 501})
     assert answer.status_code == 400
-    assert command(redis_url, "pause", "nightly", "--note", "x" * 501).exit_code == 2
+    assert supervisor_at(redis_url)("pause", "nightly", "--note", "x" * 501).exit_code == 2
     assert not ledger.job("nightly").paused
 
 
@@ -89,10 +84,10 @@ def test_a_local_time_is_one_instant(ledger: Ledger, bearer: httpx.Client, redis
     answer = bearer.post(f"{API}/jobs/nightly/pause", json={"until": IN_THE_GAP})
     assert datetime.fromisoformat(answer.json()["until"]) == ITS_END
     assert ledger.job("nightly").paused_until == ITS_END
-    output = command(redis_url, "pause", "nightly", "--until", IN_THE_GAP).stdout
+    output = supervisor_at(redis_url)("pause", "nightly", "--until", IN_THE_GAP).stdout
     assert output == "nightly paused until 2027-03-28T03:00:00+02:00\n"
     assert ledger.job("nightly").paused_until == ITS_END
-    listed = command(redis_url, "next", "nightly", "-n", "1", "--after", IN_THE_GAP).stdout
+    listed = supervisor_at(redis_url)("next", "nightly", "-n", "1", "--after", IN_THE_GAP).stdout
     assert "2027-03-28T02:00:00.000Z" in listed
     assert nominal_time(IN_THE_GAP, spec, ITS_END) == ITS_END
 
@@ -101,20 +96,22 @@ def test_a_run_for_later_waits_alike(ledger: Ledger, bearer: httpx.Client, redis
     job(ledger, timezone="Europe/Berlin", every="1h", overlap="skip")
     answer = bearer.post(f"{API}/jobs/nightly/trigger", json={"at": IN_THE_GAP})
     by_api = ledger.run(answer.json()["run"])
-    command(redis_url, "trigger", "nightly", "--at", IN_THE_GAP)
+    supervisor_at(redis_url)("trigger", "nightly", "--at", IN_THE_GAP)
     for run in ledger.history("nightly"):  # neither is in the way of the other yet
         assert (run.state, run.nominal_at) == (RunState.WAITING, ITS_END)
         assert run.due_at is not None
         assert timedelta() <= run.due_at - ITS_END < timedelta(seconds=30)
-    shown = command(redis_url, "why", by_api.id).stdout
+    shown = supervisor_at(redis_url)("why", by_api.id).stdout
     assert "is not to start until 2027-03-28 03:00" in shown
-    assert command(redis_url, "cancel", by_api.id).exit_code == 0
+    assert supervisor_at(redis_url)("cancel", by_api.id).exit_code == 0
     assert ledger.run(by_api.id).state is RunState.CANCELLED
 
 
 def test_a_run_for_later_starts_then_whichever_beat_leads(ledger: Ledger, redis_url: str) -> None:
     job(ledger)
-    told = json.loads(command(redis_url, "trigger", "nightly", "--at", "500ms", "--json").stdout)
+    told = json.loads(
+        supervisor_at(redis_url)("trigger", "nightly", "--at", "500ms", "--json").stdout
+    )
     [asked] = told["results"]
     assert asked["state"] == "waiting"
     wait_until(lambda: (ledger.rescue(), ledger.run(asked["run"]).state is RunState.QUEUED)[1])
@@ -127,7 +124,7 @@ def test_a_step_is_cancelled_alike(ledger: Ledger, bearer: httpx.Client, redis_u
     by_api, by_command = (f"{run_id(spec, second)}/a" for second in (0, 1))
     answer = bearer.post(f"{API}/runs/{by_api}/cancel")
     assert (answer.status_code, answer.json()["cancellation"]) == (202, "cancelled")
-    assert command(redis_url, "cancel", by_command).stdout == f"{by_command} cancelled\n"
+    assert supervisor_at(redis_url)("cancel", by_command).stdout == f"{by_command} cancelled\n"
     for second in (0, 1):
         assert ledger.run(run_id(spec, second)).state is RunState.FAILED
 
@@ -142,7 +139,7 @@ def test_an_item_that_is_gone_has_ended(
     # Between the two calls its record goes, as that of an item that ends well.
     monkeypatch.setattr(Ledger, "run", once(known, Ledger.run))
     ledger.client.delete(ledger.keys.run(known.id))
-    refused = command(redis_url, "cancel", known.id)
+    refused = supervisor_at(redis_url)("cancel", known.id)
     assert refused.exit_code == 4
     assert f"{known.id} has ended: unknown by now" in refused.output
 

@@ -238,16 +238,6 @@ def test_what_a_job_wrote_moves_no_cursor_and_makes_no_line(ledger: Ledger, redi
         assert not any(line.startswith("forged") for line in done.output.splitlines())
 
 
-def test_what_a_job_wrote_is_no_markup_and_no_sample(ledger: Ledger, reader: httpx.Client) -> None:
-    run = failed_run(ledger)
-    for path in ("/", "/jobs/nightly", f"/runs/{run}"):
-        text = reader.get(path).text
-        assert "<script>alert" not in text
-        assert "\x1b" not in text
-    metrics = reader.get("/metrics").text
-    assert not any(line.startswith("forged") for line in metrics.splitlines())
-
-
 def test_a_step_that_returned_no_number_is_shown(ledger: Ledger, reader: httpx.Client) -> None:
     spec = job(ledger, task=None, steps=[{"task": "a", "priority": 1}], params={"x": math.nan})
     run = ledger.trigger(spec).id

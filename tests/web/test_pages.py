@@ -25,7 +25,7 @@ from tests.waiting import wait_until
 from tests.web.conftest import Serve
 from tests.web.visits import FROM_OUR_PAGE, TOKEN, log_in
 
-EVIL = "\"'><script>alert(1)</script><img src=x onerror=alert(1)>"
+EVIL = "\"'><script>alert(1)</script><img src=x onerror=alert(1)>\x1b[2J"
 
 STEP = {"task": "a", "priority": 1}
 
@@ -81,6 +81,7 @@ def test_what_people_write_stays_text(reader: httpx.Client, evil: str, path: str
     answer = reader.get(path.replace("{run}", evil), headers={"accept": "text/html"})
     elements = Elements(answer.text)
     assert "img" not in elements.names
+    assert "\x1b" not in answer.text
     sources = [
         value for tag, name, value in elements.attributes if (tag, name) == ("script", "src")
     ]

@@ -307,7 +307,7 @@ def test_an_entry_that_cannot_be_read_hides_no_other(ledger: Ledger, serve: Serv
     for entry in ("", "[" * 9_999, "[]", '{"by": 3}', '{"outcome": "of 2027"}', '{"jobs": [{}]}'):
         ledger.client.xadd(ledger.keys.actions, {"at": now, "entry": entry})
     ledger.client.xadd(ledger.keys.actions, {"entry": "{}"})
-    forged = {"at": now, "entry": '{"verb": "resume"}', "result": "9" * 30}
+    forged = {"at": now, "entry": '{"verb": "resume", "wings": 2}', "result": "9" * 30}
     ledger.client.xadd(ledger.keys.actions, forged)
     control.pause(ledger, spec.name, "after these", None, by=ANN)
     with capture_logs() as lines:
