@@ -291,7 +291,9 @@ class _Loading:
                 return [path]
             names = sorted(entry.name for entry in path.iterdir())
         except OSError as error:
-            self._problem(path, 1, f"cannot be read: {error.strerror}")
+            is_absent = isinstance(error, FileNotFoundError)
+            hint = "`supervisor init` writes a first schedule file" if is_absent else None
+            self._problem(path, 1, f"cannot be read: {error.strerror}", hint)
             return []
         files = [path / name for name in names if not name.startswith(".")]
         return [file for file in files if file.suffix in SUFFIXES and self._is_in(path, file)]

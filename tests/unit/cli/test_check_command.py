@@ -76,7 +76,10 @@ def test_every_problem_is_a_line_with_its_place(here: Path) -> None:
 def test_a_path_that_is_not_there_is_a_problem() -> None:
     result = supervisor("check", "absent")
     assert result.exit_code == 1
-    assert result.stdout == "absent:1: cannot be read: No such file or directory\n"
+    assert result.stdout == (
+        "absent:1: cannot be read: No such file or directory "
+        "(`supervisor init` writes a first schedule file)\n"
+    )
 
 
 def test_with_an_app_its_included_tasks_are_the_known_ones(here: Path) -> None:
