@@ -187,7 +187,7 @@ class Attempt:
         self.grant, self.phase = answer, Phase.GRANTED
         set_current_run(self._current_run(answer))
         self._interrupt_here = way_to_this_code(self._to_be_raised)
-        child_table.enter(answer.token, self)
+        child_table.enter(answer.token, self, answer.asked_at)
         return None
 
     def confirm(self) -> Refused | None:

@@ -7,6 +7,7 @@
 2. A child records how its work ended before it reports that. If it is killed meanwhile, for example
    for a time limit, its main process knows what to report.
 3. The main process records that the worker is stopping. A child then does not report for ever.
+4. A main process whose loop does not hear that a child has begun an attempt finds the child here.
 
 The table is shared memory, made before the children are forked. A child's entry is found by its
 process id, and names the attempt that it is about.
@@ -45,7 +46,8 @@ from typing import Any, Protocol
 from supervisor.errors import LeaseLost, RunCancelled, RunInterrupted
 from supervisor.job.run import RunState
 
-#: State, the attempt's token, when its work ended (by `times.clock`), and the owner's pid.
+#: State, the attempt's token, a time, and the owner's pid. The time is when the attempt asked for
+#: its lease, and once its work has ended, when that was (by `times.clock`).
 ENTRY = Struct("=B32sdI")
 IDLE, RUNNING = 0, 1
 #: Outcomes that are reported with nothing but a reason; their states follow those above.
@@ -98,13 +100,13 @@ def run_here() -> None:
     own_pid = os.getpid()
 
 
-def enter(token: str, body: Body | None = None) -> None:
+def enter(token: str, body: Body | None = None, asked_at: float = 0.0) -> None:
     """This process enters a job's code, for the attempt with this token."""
     if _pid == own_pid:
         here[token] = body
     elif _table is not None:
         _table[_offset] = IDLE
-        ENTRY.pack_into(_table, _offset, IDLE, token.encode(), 0.0, _pid)
+        ENTRY.pack_into(_table, _offset, IDLE, token.encode(), asked_at, _pid)
         _table[_offset] = RUNNING
 
 
@@ -143,6 +145,14 @@ def is_running(pid: int, token: str) -> bool:
     if owner not in (0, pid):  # another process' number falls on the same entry
         return True
     return bool(state == RUNNING and whose.rstrip(b"\0") == token.encode())
+
+
+def asked_at(pid: int, token: str) -> float | None:
+    """When that process asked for the lease under which it is inside this attempt's code."""
+    if _table is None:
+        return None
+    state, whose, since, _ = ENTRY.unpack_from(_table, offset_of(pid))
+    return since if state == RUNNING and whose.rstrip(b"\0") == token.encode() else None
 
 
 def record_end(token: str, outcome: RunState, ended_at: float) -> None:

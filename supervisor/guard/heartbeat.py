@@ -13,6 +13,10 @@ A tick's path, step 5 of 6. Next: ledger/finish.lua.
    recorded how its work ended, and could not report it, that end is reported instead. A child that
    gets no reply to `begin`, and gives up before the body, tells this process by how its delivery
    ends; the begin is undone once the ledger answers.
+   The worker's loop hears from a child that it has accepted a delivery, just before the child
+   begins the run. A loop that has ended, or that waits for its broker, hears nothing. So a delivery
+   is expected from when a child is to get it, and until it is accepted each round looks into the
+   child table whether that child is inside the run's code.
 4. A renewal also says which runs are to end: those that were cancelled or replaced, and those whose
    lease is now another attempt's. The clock says it of a lease that is no longer trusted
    (lease.py). The child is interrupted (child_table.py), and killed if it does not end within its
@@ -33,6 +37,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Hashable, Iterable, Sequence
+from dataclasses import dataclass
 from datetime import timedelta
 from queue import SimpleQueue
 from typing import Any
@@ -60,26 +65,56 @@ DEATHS = {Ending.RESCUED: "run rescued", Ending.ENDED: "run ended"}
 FAULTS = (RedisError, WrongSchema)
 
 
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """A delivery that a child is to get, and whose acceptance this worker has not heard of.
+
+    child: returns the pid of the child that it was written to, if it was. lease: makes the lease of
+    the child with this pid, which asked for it at this time.
+    """
+
+    child: Callable[[], int | None]
+    lease: Callable[[int, float], Lease]
+    renewal_seconds: float
+
+
 class Heartbeat(threading.Thread):
     def __init__(self, ledger: Ledger, publish: Callable[[Sequence[str]], Any]) -> None:
         super().__init__(name="supervisor-heartbeat", daemon=True)
         self._ledger = ledger
         self._publish_thread = PublishThread(publish)
         self._leases: dict[Hashable, Lease] = {}
+        self._expected: dict[str, Expected] = {}
         self._to_undo: list[Lease] = []
         self._children = Children()
         self._stopping = False
         self._hung_seconds = 0.0
         self._next_round_at = time.monotonic()
 
+    def expect(self, token: str, expected: Expected) -> None:
+        """From now on a child may get this delivery and begin the run, heard of or not."""
+        self._expected[token] = expected
+        if not self._is_soon(expected.renewal_seconds):
+            self._children.wake()
+
+    def expect_no_more(self, token: str) -> None:
+        """The delivery was taken back before any child got it."""
+        self._expected.pop(token, None)
+
     def watch(self, lease: Lease) -> None:
         """Renews the lease from now on, as long as its child lives and its task is active."""
+        self._expected.pop(lease.token, None)
+        known = self._leases.get(lease.key)
+        if known is not None and known.token == lease.token:  # found in the child table before
+            return
         self._leases[lease.key] = lease
         # The thread is not woken if it knows the child and will renew in time: waking it costs the
         # main process as much as the rest of a short run.
-        soon_enough = self._next_round_at <= time.monotonic() + lease.renewal_seconds
-        if lease.pid not in self._children or not soon_enough:
+        if lease.pid not in self._children or not self._is_soon(lease.renewal_seconds):
             self._children.wake()
+
+    def _is_soon(self, seconds: float) -> bool:
+        return self._next_round_at <= time.monotonic() + seconds
 
     def note_ending(self, token: str, outcome: RunState) -> None:
         """The worker is about to end this attempt, for a hard time limit or a revoke."""
@@ -127,6 +162,7 @@ class Heartbeat(threading.Thread):
 
     def _renewal_round(self) -> None:
         try:
+            self._find_expected()
             if self._has_time_to_ask():
                 self._renew()
                 self._report_all()
@@ -140,6 +176,7 @@ class Heartbeat(threading.Thread):
     def _interval(self) -> float:
         # With the dead children's leases: their ends are reported before rescue gives the runs up.
         own = [lease.renewal_seconds for lease in list(self._leases.values())]
+        own += [expected.renewal_seconds for expected in list(self._expected.values())]
         deadlines = [lease.deadline - clock() for lease in self._with_child()]
         return max(SHORTEST_SECONDS, min([INTERVAL.total_seconds(), *own, *deadlines]))
 
@@ -152,6 +189,14 @@ class Heartbeat(threading.Thread):
     def _with_child(self) -> list[Lease]:
         leases = list(self._leases.values())
         return [lease for lease in leases if lease.state is not State.DEAD]
+
+    def _find_expected(self) -> None:
+        """Watches what children have begun, whether or not they will be heard of."""
+        for token, expected in list(self._expected.items()):
+            pid = expected.child()
+            asked_at = pid and child_table.asked_at(pid, token)
+            if pid and asked_at is not None:
+                self.watch(expected.lease(pid, asked_at))
 
     def _renew(self) -> None:
         for lease in self._with_child():

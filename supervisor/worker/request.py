@@ -11,14 +11,17 @@ import os
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from functools import cache, lru_cache
+from dataclasses import replace
+from functools import cache, cached_property, lru_cache
 from threading import Lock, Thread
 from typing import Any
 from uuid import uuid4
 
 from billiard import get_start_method, set_start_method
 from billiard.exceptions import WorkerLostError
+from billiard.pool import ApplyResult
 from celery import Celery, bootsteps, signals
+from celery.concurrency.asynpool import AsynPool
 from celery.exceptions import InvalidTaskError
 from celery.utils.imports import symbol_by_name
 from celery.worker import state
@@ -29,13 +32,13 @@ from supervisor.errors import WrongSchema
 from supervisor.guard import child_table
 from supervisor.guard.current_run import mark_records
 from supervisor.guard.delivery import GUARD, TOKEN, supervised, work_of
-from supervisor.guard.heartbeat import Heartbeat
-from supervisor.guard.lease import Lease
+from supervisor.guard.heartbeat import Expected, Heartbeat
+from supervisor.guard.lease import RENEWALS_PER_TTL, Lease
 from supervisor.guard.liveness import Witness, hold
 from supervisor.job.run import RunState
 from supervisor.ledger.connection import RedisError, explained
 from supervisor.ledger.ledger import Ledger
-from supervisor.ledger.requests import CallArguments
+from supervisor.ledger.requests import CallArguments, Work
 from supervisor.logs import get_logger
 from supervisor.sending import tracing
 from supervisor.sending.app_settings import required_settings, settle_for_runs
@@ -75,21 +78,40 @@ class GuardedRequest(Request):
         is_masked = bool(self._header and self._header["rules"].get("mask"))
         return super().info(safe=safe or is_masked)
 
-    def on_accepted(self, pid: Any, time_accepted: float) -> None:
-        super().on_accepted(pid, time_accepted)
+    def on_given(self, result: GivenRun) -> None:
+        """The pool is to write this delivery to a child."""
         if self._header is not None:
-            pid = child_table.own_pid or pid  # a greenlet's `pid` is no process id
-            heartbeat_of(self.app).watch(
-                Lease(
-                    work=work_of(self._header, worker_name(pid)),
-                    token=self._token,
-                    pid=pid,
-                    is_active=lambda: self._is_active(pid),
-                    asked=self._asked,
-                    # Before the child asked for the lease, however late this process hears of it.
-                    taken_at=clock() - max(0.0, time.monotonic() - time_accepted),
-                )
-            )
+            ttl_seconds = self._work.rules.lease_ttl_ms / 1000
+            expected = Expected(result.child, self._lease, ttl_seconds / RENEWALS_PER_TTL)
+            heartbeat_of(self.app).expect(self._token, expected)
+
+    def on_taken_back(self) -> None:
+        heartbeat_of(self.app).expect_no_more(self._token)
+
+    def on_accepted(self, pid: Any, time_accepted: float) -> None:
+        try:
+            super().on_accepted(pid, time_accepted)
+        finally:
+            if self._header is not None:
+                pid = child_table.own_pid or pid  # a greenlet's `pid` is no process id
+                # Before the child asked for the lease, however late this process hears of it.
+                accepted_at = clock() - max(0.0, time.monotonic() - time_accepted)
+                heartbeat_of(self.app).watch(self._lease(pid, accepted_at))
+
+    @cached_property
+    def _work(self) -> Work:
+        assert self._header is not None
+        return work_of(self._header, "")
+
+    def _lease(self, pid: int, taken_at: float) -> Lease:
+        return Lease(
+            work=replace(self._work, worker=worker_name(pid)),
+            token=self._token,
+            pid=pid,
+            is_active=lambda: self._is_active(pid),
+            asked=self._asked,
+            taken_at=taken_at,
+        )
 
     def _is_active(self, pid: int) -> bool:
         """Whether task or child still run: Celery counts a task as over before it ends it."""
@@ -160,6 +182,24 @@ class Instead:
         return getattr(self._own, name)
 
 
+class GivenRun(ApplyResult):
+    """What a pool with children knows of a run.
+
+    A worker that stops, or that has lost its broker, has its pool forget the tasks that no child is
+    known to have accepted: the broker sends them again. A child to which one was written begins it
+    nevertheless. Here the pool goes on to know it, and ends it at its time limit.
+    """
+
+    def child(self: Any) -> int | None:
+        """The pid of the child that it was written to, at least in part."""
+        return self._write_to.pid if self._write_to else None
+
+    def discard(self: Any) -> None:
+        if not (self._write_to and self._write_to._is_alive()):
+            super().discard()
+            self._accept_callback.__self__.on_taken_back()
+
+
 class RunStrategies(dict[str, Any]):
     """The strategy for messages of runs, by the task's name; made when its first message comes.
 
@@ -171,9 +211,16 @@ class RunStrategies(dict[str, Any]):
         super().__init__()
         self._app: Celery = consumer.app
         pool = consumer.pool
-        self._pool = Instead(
-            pool, apply_async=lambda _, **options: pool.apply_async(trace_run, **options)
-        )
+
+        def apply_async(_: Any, **options: Any) -> Any:
+            result = pool.apply_async(trace_run, **options)
+            # The other pools hear of each start: the thread that runs the task tells them.
+            if result is not None and isinstance(getattr(pool, "_pool", None), AsynPool):
+                result.__class__ = GivenRun
+                options["accept_callback"].__self__.on_given(result)
+            return result
+
+        self._pool = Instead(pool, apply_async=apply_async)
         self._consumer = Instead(consumer, pool=self._pool)
 
     def __missing__(self, name: str) -> Any:

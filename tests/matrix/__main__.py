@@ -40,6 +40,7 @@ HEART = (
     "tests/acceptance/test_leaders.py",
     "tests/acceptance/test_redelivery.py",
     "tests/acceptance/test_tasks.py",
+    "tests/acceptance/test_unheard_starts.py",
     "tests/unit/beat/test_entries.py",
     "tests/unit/cli/test_celery_command.py",
     "tests/unit/sending/test_redis_url.py",

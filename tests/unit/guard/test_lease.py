@@ -179,6 +179,21 @@ def test_an_overlap_and_a_loss_are_logged_once() -> None:
     assert [line["event"] for line in lines] == ["runs overlapped", "lease lost"]
 
 
+def test_a_lease_is_not_replaced_when_its_start_is_heard_of_late() -> None:
+    beats, found = Heartbeat(cast(Ledger, None), lambda _: None), held(is_interrupted=True)
+    beats.watch(found)
+    beats.watch(held())
+    assert beats._leases == {CHILD: found}
+
+
+def test_an_attempt_is_found_while_its_process_is_inside_its_code() -> None:
+    child_table.enter("token", None, TAKEN_AT)
+    assert child_table.asked_at(os.getpid(), "token") == TAKEN_AT
+    assert child_table.asked_at(os.getpid(), "another") is None
+    child_table.leave("token")
+    assert child_table.asked_at(os.getpid(), "token") is None
+
+
 def test_a_process_whose_entry_another_took_counts_as_running() -> None:
     child_table.enter("another")
     assert child_table.is_running(CHILD, "token")
