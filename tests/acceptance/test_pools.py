@@ -210,6 +210,9 @@ def test_a_run_never_starts_beside_itself_in_one_process(workers: Workers) -> No
     workers.start_of(run)
     worker.send_signal(signal.SIGSTOP)
     workers.project.run_when(run.id, "queued")
+    # A worker that wakes up before that may take its run back, and then no message is sent.
+    ledger = workers.project.ledger
+    wait_until(lambda: ledger.client.zscore(ledger.keys.sent, run.id))
     worker.send_signal(signal.SIGCONT)
     wait_until(lambda: workers.project.events_of(worker, "run kept out"), 30)
     workers.project.let_end(run.id)
