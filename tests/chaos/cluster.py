@@ -5,22 +5,26 @@ Each of them has a link of its own to the server, which can be made to hang.
 
 from __future__ import annotations
 
+import heapq
 import os
 import random
 import signal
-from collections.abc import Iterable
-from contextlib import ExitStack
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import ExitStack, suppress
+from itertools import count
 from pathlib import Path
+
+import redis
 
 from supervisor.deploy.embedded import EmbeddedServer, port_is_free
 from supervisor.ledger.ledger import Ledger
 from supervisor.settings import Settings
-from tests.chaos.agenda import Agenda
 from tests.chaos.chronicle import Chronicle, Kind, OpenWindow
 from tests.chaos.coroner import Coroner
 from tests.chaos.jobs import JOBS, POOL, QUEUES, schedule_file
 from tests.chaos.member import Member
-from tests.chaos.redelivery import Redelivery
 from tests.proxy import proxy_to
 from tests.waiting import wait_until
 
@@ -182,3 +186,75 @@ def server_on_a_quiet_port(directory: Path, rng: random.Random) -> EmbeddedServe
 def restart(member: Member) -> None:
     member.restart_planned = False
     member.start()
+
+
+class Agenda:
+    """What is to be done later, in the one thread that starts processes."""
+
+    def __init__(self) -> None:
+        self._entries: list[tuple[float, int, Callable[[], None]]] = []
+        self._order = count()
+
+    def later(self, seconds: float, action: Callable[[], None]) -> None:
+        heapq.heappush(self._entries, (time.monotonic() + seconds, next(self._order), action))
+
+    def run_due(self) -> None:
+        now = time.monotonic()
+        while self._entries and self._entries[0][0] <= now:
+            heapq.heappop(self._entries)[2]()
+
+    @property
+    def is_empty(self) -> bool:
+        return not self._entries
+
+
+TAKE_SECONDS = 3
+
+#: After the first copy: while the run is at work, or once it has ended.
+SECOND_COPY_SECONDS = ((0.3, 2.0), (4.0, 9.0))
+
+
+class Redelivery:
+    """A broker that brings messages twice, or loses them: a consumer of its own beside the workers.
+
+    It takes the next message of one of the queues, which a worker would have taken.
+    """
+
+    def __init__(self, url: str, queues: Sequence[str], rng: random.Random) -> None:
+        self._url = url
+        self._queues = queues
+        self._rng = rng
+        self._stopping = threading.Event()
+        self._threads: list[threading.Thread] = []
+
+    def twice(self) -> None:
+        """The message is brought at once, and again some seconds later."""
+        bounds = self._rng.choice(SECOND_COPY_SECONDS)
+        self._start((0.0, self._rng.uniform(*bounds)))
+
+    def never(self) -> None:
+        """The message is lost between broker and worker."""
+        self._start(())
+
+    def stop(self) -> None:
+        self._stopping.set()
+        for thread in self._threads:
+            thread.join(2 * TAKE_SECONDS)
+
+    def _start(self, delays: tuple[float, ...]) -> None:
+        thread = threading.Thread(target=self._redeliver, args=(delays,), daemon=True)
+        self._threads.append(thread)
+        thread.start()
+
+    def _redeliver(self, delays: tuple[float, ...]) -> None:
+        with (
+            redis.Redis.from_url(self._url, socket_timeout=2 * TAKE_SECONDS) as client,
+            suppress(redis.RedisError),  # a broker that died with it has lost it
+        ):
+            taken = client.brpop(list(self._queues), TAKE_SECONDS)
+            if not taken:
+                return
+            queue, message = taken
+            for delay in delays:
+                self._stopping.wait(delay)
+                client.rpush(queue, message)

@@ -28,6 +28,19 @@ def has_worked_for(ledger: Ledger, run: str, seconds: int) -> None:
     ledger.client.hset(ledger.keys.run(run), "started", ms_of(ledger.now()) - seconds * 1000)
 
 
+def took(
+    ledger: Ledger,
+    spec: JobSpec,
+    seconds: int,
+    outcome: RunState = RunState.SUCCEEDED,
+    second: int = 0,
+) -> None:
+    """A run of the job was at work for so long, and ended."""
+    at_work(ledger, spec, second)
+    has_worked_for(ledger, run_id(spec, second), seconds)
+    ledger.finish(run_id(spec, second), "token", outcome)
+
+
 @pytest.mark.parametrize(
     ("outcome", "seconds", "over", "under"),
     [
@@ -47,9 +60,7 @@ def test_a_run_out_of_its_bounds_is_counted(
     ledger: Ledger, outcome: RunState, seconds: int, over: int, under: int
 ) -> None:
     spec = job(ledger, max_duration="1m", min_duration="20s", on_crash="fail")
-    at_work(ledger, spec, 0)
-    has_worked_for(ledger, run_id(spec, 0), seconds)
-    ledger.finish(run_id(spec, 0), "token", outcome)
+    took(ledger, spec, seconds, outcome)
     found = samples(ledger)
     assert (found[OVER], found[UNDER]) == (over, under)
     fault = "max_duration" if over else "min_duration" if under else None
@@ -58,10 +69,8 @@ def test_a_run_out_of_its_bounds_is_counted(
 
 def test_a_report_that_comes_twice_counts_once(ledger: Ledger) -> None:
     spec = job(ledger, max_duration="1m")
-    at_work(ledger, spec, 0)
-    has_worked_for(ledger, run_id(spec, 0), 100)
-    for _ in range(2):
-        ledger.finish(run_id(spec, 0), "token", RunState.SUCCEEDED)
+    took(ledger, spec, 100)
+    ledger.finish(run_id(spec, 0), "token", RunState.SUCCEEDED)
     assert samples(ledger)[OVER] == 1
 
 
@@ -146,8 +155,7 @@ def test_what_failed_is_still_due(ledger: Ledger) -> None:
     spec = job(ledger, every="1h", due_by="45m")
     ledger.client.hset(ledger.keys.job("nightly"), "loaded", ms_of(ledger.now()) - 3_600_000)
     before = due_of(ledger)
-    at_work(ledger, spec, 0)
-    ledger.finish(run_id(spec, 0), "token", RunState.FAILED)
+    took(ledger, spec, 0, RunState.FAILED)
     assert due_of(ledger) == before is not None
 
 

@@ -18,7 +18,7 @@ BROKEN = (
 #: How a run goes from its admission to its end.
 RUNS = (
     *("admit", "attempts", "overlapping", "rescue", "schema"),
-    *("pausing", "comebacks", "edits_of_jobs", "revocations"),
+    *("pausing", "comebacks", "revocations"),
 )
 STEPS = ["stages"]
 REST = ["reports", "audit", "beat_ticks", "after", "notices", "short_records", "model"]

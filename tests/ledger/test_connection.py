@@ -1,0 +1,113 @@
+"""A Redis that refuses commands, a user or all writes; and the connection that is kept to it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+import redis
+
+from supervisor.ledger.connection import Unavailable, connect_for_heartbeat
+from supervisor.ledger.functions import KeptConnection
+from supervisor.ledger.ledger import Ledger
+from supervisor.settings import Settings
+from tests.ledger.commands import supervisor_at
+from tests.ledger.jobs import admitted, begin, job, run_id, ticks
+from tests.ledger.processes import worker_is_there
+
+
+@pytest.fixture
+def limited(ledger: Ledger, redis_url: str) -> Iterator[str]:
+    """The address of a user who may do all but look at the server and at lists."""
+    name = f"limited{urlsplit(redis_url).path.strip('/')}"
+    rights = ["+@all", "-info", "-llen", "-hkeys"]
+    ledger.client.acl_setuser(name, enabled=True, passwords=["+x"], keys=["*"], commands=rights)
+    parts = urlsplit(redis_url)
+    yield f"redis://{name}:x@{parts.hostname}:{parts.port}{parts.path}"
+    ledger.client.acl_deluser(name)
+
+
+def test_doctor_tells_what_it_may_not_ask_and_checks_the_rest(ledger: Ledger, limited: str) -> None:
+    job(ledger)
+    worker_is_there(ledger, "w@host")
+    told = supervisor_at(limited)("doctor")
+    assert told.exit_code == 1
+    assert "WRONG  Redis forbids this user a command" in told.output
+    assert "'info'" in told.output
+    assert "WRONG  no beat is running" in told.output
+
+
+@pytest.mark.parametrize(
+    ("password", "said"),
+    [("x", "Redis forbids it to this user"), ("wrong", "Redis does not let us in")],
+)
+def test_a_verb_says_what_is_refused_and_not_that_redis_is_away(
+    limited: str, password: str, said: str
+) -> None:
+    told = supervisor_at(limited.replace(":x@", f":{password}@"))("trigger", "nightly")
+    assert (told.exit_code, said in told.output) == (4, True)
+
+
+def test_a_primary_without_replicas_is_away_and_changes_nothing(
+    ledger: Ledger, redis_url: str
+) -> None:
+    spec = admitted(ledger, 0)
+    before = contents(redis_url)
+    ledger.client.config_set("min-replicas-to-write", 1)
+    try:
+        with pytest.raises(Unavailable, match="NOREPLICAS"):
+            ledger.admit(ticks(spec, 1))
+        with pytest.raises(Unavailable, match="NOREPLICAS"):
+            ledger.begin(run_id(spec, 0), "token", "worker")
+        assert contents(redis_url) == before
+    finally:
+        ledger.client.config_set("min-replicas-to-write", 0)
+    begin(ledger, run_id(spec, 0))
+
+
+def contents(url: str) -> dict[bytes, bytes]:
+    with redis.Redis.from_url(url) as client:
+        return {key: client.dump(key) for key in client.scan_iter()}
+
+
+# What is kept at hand is as good as what the pool would give
+
+
+def test_a_connection_that_the_server_closed_costs_no_call(ledger: Ledger, redis_url: str) -> None:
+    """Also of the heartbeat, which makes no call twice."""
+    kept = KeptConnection(connect_for_heartbeat(Settings(redis_url=redis_url)))
+    with kept.taken() as connection:
+        ledger.client.client_kill_filter(_id=said(connection, "CLIENT", "ID"))
+    with kept.taken() as another:
+        assert said(another, "ECHO", "here") == "here"
+
+
+def test_a_reply_that_still_comes_is_nobodys(ledger: Ledger) -> None:
+    kept = KeptConnection(ledger.client)
+    with suppress(KeyboardInterrupt), kept.taken() as connection:
+        connection.send_command("ECHO", "of another call")
+        raise KeyboardInterrupt
+    with kept.taken() as connection:
+        assert said(connection, "ECHO", "here") == "here"
+
+
+def test_a_fork_leaves_its_parents_connection_alone(ledger: Ledger) -> None:
+    kept = KeptConnection(ledger.client)
+    with kept.taken() as own:
+        number = said(own, "CLIENT", "ID")
+    child = os.fork()
+    if child == 0:
+        with kept.taken() as other:
+            os._exit(0 if said(other, "CLIENT", "ID") != number else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    with kept.taken() as own:
+        assert said(own, "CLIENT", "ID") == number
+
+
+def said(connection: Any, *command: str) -> object:
+    connection.send_command(*command)
+    return connection.read_response()
