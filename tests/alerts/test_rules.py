@@ -9,15 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.alerts.files import (
-    ALERTMANAGER,
-    PROMETHEUS,
-    RULES,
-    RULES_TEST,
-    alerts,
-    faults,
-    rules,
-)
+from tests.alerts.files import ALERTMANAGER, PROMETHEUS, RULES, RULES_TEST, alerts, faults, rules
 from tests.alerts.healthy import INTERVAL, STEP, healthy_jobs, hung_job, hung_named_job, series
 from tests.programs import output_of
 
@@ -131,11 +123,7 @@ def test_twenty_healthy_minutes_fire_no_alert(tmp_path: Path) -> None:
     path = tmp_path / "healthy.yml"
     path.write_text(
         yaml.safe_dump(
-            {
-                "rule_files": [str(RULES)],
-                "evaluation_interval": f"{INTERVAL}s",
-                "tests": [test],
-            },
+            {"rule_files": [str(RULES)], "evaluation_interval": f"{INTERVAL}s", "tests": [test]},
             width=1_000_000,
         )
     )

@@ -237,9 +237,7 @@ def fire(
     with suppress(AssertionError):  # the judgement names what is open
         names = [tenant.name for tenant in tenants]
         wait_until(
-            lambda: not restarted(service).ledger.open_runs_of(names),
-            SETTLE_SECONDS,
-            every=1.0,
+            lambda: not restarted(service).ledger.open_runs_of(names), SETTLE_SECONDS, every=1.0
         )
     return tenants, sum((editor.done for editor in editors), Counter[str]()), kills
 

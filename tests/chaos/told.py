@@ -144,11 +144,7 @@ def faults_of(told: Sequence[Told], life: Life, most: float) -> Iterator[str]:
 REDIS, BEAT, RECOVERED = "redis_unavailable", "no_beat", "recovered"
 
 #: What is told of, by the address of an incident, in the subject of a mail.
-TITLES = {
-    "Redis is unavailable": REDIS,
-    "No beat leads": BEAT,
-    "The service recovered": RECOVERED,
-}
+TITLES = {"Redis is unavailable": REDIS, "No beat leads": BEAT, "The service recovered": RECOVERED}
 
 
 @dataclass

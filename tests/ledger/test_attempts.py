@@ -71,9 +71,7 @@ def test_what_a_worker_ends_a_run_for_is_its_outcome(ledger: Ledger, outcome: st
     assert ledger.run(run_id(spec, 0)).state == outcome
 
 
-def test_a_parked_run_that_is_recorded_as_sent_late_waits_like_any(
-    ledger: Ledger,
-) -> None:
+def test_a_parked_run_that_is_recorded_as_sent_late_waits_like_any(ledger: Ledger) -> None:
     first, second = (job(ledger, name, serial="reports") for name in ("first", "second"))
     ledger.admit(ticks(first, 0) + ticks(second, 0))
     begin(ledger, run_id(first, 0))
@@ -115,9 +113,7 @@ def test_beginning_renewing_and_finishing_are_one_round_trip_each(ledger: Ledger
         assert calls() - before == functions
 
 
-def test_a_run_that_is_tried_for_ever_keeps_its_last_attempts(
-    ledger: Ledger,
-) -> None:
+def test_a_run_that_is_tried_for_ever_keeps_its_last_attempts(ledger: Ledger) -> None:
     spec = admitted(ledger, 0)
     try_often(ledger, run_id(spec, 0), ATTEMPTS_KEPT)
     assert len(ledger.run(run_id(spec, 0)).attempts) == ATTEMPTS_KEPT

@@ -50,9 +50,7 @@ from tests.waiting import patience, wait_until
 EACH_SECOND = "jobs: {job: {task: t, every: 1s, overlap: allow, catchup: none%s}}"
 
 
-def test_what_files_pause_while_the_ledger_is_unavailable_is_not_run(
-    tmp_path: Path,
-) -> None:
+def test_what_files_pause_while_the_ledger_is_unavailable_is_not_run(tmp_path: Path) -> None:
     jobs = tmp_path / "schedules" / "jobs.yaml"
     jobs.parent.mkdir()
     jobs.write_text(EACH_SECOND % "")

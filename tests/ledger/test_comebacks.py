@@ -117,9 +117,7 @@ def test_a_restored_run_that_was_asked_for_leaves_the_ticks_alone(ledger: Ledger
     assert admission.blocked_by == by_hand.run_id
 
 
-def test_a_tick_that_the_server_forgot_is_counted_when_emitted_again(
-    ledger: Ledger,
-) -> None:
+def test_a_tick_that_the_server_forgot_is_counted_when_emitted_again(ledger: Ledger) -> None:
     """What a server loses that is restarted with the data of a second ago."""
     spec = begun(ledger)
     ledger.finish(run_id(spec, 0), "token", RunState.SUCCEEDED)

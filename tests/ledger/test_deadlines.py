@@ -136,9 +136,7 @@ def tick_after(spec: JobSpec, ledger: Ledger, ago: timedelta) -> float:
     return due.timestamp()
 
 
-def test_a_job_is_due_from_its_loading_then_from_a_successs_start(
-    ledger: Ledger,
-) -> None:
+def test_a_job_is_due_from_its_loading_then_from_a_successs_start(ledger: Ledger) -> None:
     spec = job(ledger, every="1h", due_by="45m")
     assert due_of(ledger) is None
     loaded = timedelta(hours=10)
@@ -169,9 +167,7 @@ def test_of_runs_beside_each_other_the_latest_to_begin_counts(ledger: Ledger) ->
     assert due_of(ledger) == tick_after(spec, ledger, timedelta(hours=2))
 
 
-def test_nothing_is_due_in_a_pause_nor_what_the_pause_left_out(
-    ledger: Ledger,
-) -> None:
+def test_nothing_is_due_in_a_pause_nor_what_the_pause_left_out(ledger: Ledger) -> None:
     spec = job(ledger, every="1h", due_by="45m")
     ledger.client.hset(ledger.keys.job("nightly"), "loaded", ms_of(ledger.now()) - 36_000_000)
     ledger.pause("nightly")

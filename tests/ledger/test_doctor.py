@@ -187,8 +187,7 @@ def test_files_that_are_not_what_is_loaded(ledger: Ledger, redis_url: str, sched
 
 
 @pytest.mark.parametrize(
-    ("name", "problems"),
-    [("nowhere", ()), ("x" * 300, ("cannot be read: File name too long",))],
+    ("name", "problems"), [("nowhere", ()), ("x" * 300, ("cannot be read: File name too long",))]
 )
 def test_unreadable_files_are_a_problem_and_missing_ones_are_not(
     ledger: Ledger, redis_url: str, schedules: Path, name: str, problems: tuple[str, ...]

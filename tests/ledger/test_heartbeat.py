@@ -140,11 +140,7 @@ def test_an_overlap_is_measured_though_no_renewal_had_told_of_the_begin(
     [(RunState.TIMED_OUT, "hard time limit"), (RunState.CANCELLED, "revoked")],
 )
 def test_what_was_marked_is_what_a_dead_child_is_reported_for(
-    ledger: Ledger,
-    heartbeat: Heartbeat,
-    child: Child,
-    outcome: RunState,
-    reason: str,
+    ledger: Ledger, heartbeat: Heartbeat, child: Child, outcome: RunState, reason: str
 ) -> None:
     spec = begun(ledger)
     heartbeat.watch(held(spec, child.pid))
@@ -279,11 +275,7 @@ def full(ledger: Ledger) -> Iterator[Ledger]:
 
 @pytest.mark.parametrize("refusing", ["forbidden", "full"])
 def test_a_server_that_refuses_keeps_no_run_at_work_without_its_lease(
-    ledger: Ledger,
-    request: pytest.FixtureRequest,
-    refusing: str,
-    child: Child,
-    dead_pid: int,
+    ledger: Ledger, request: pytest.FixtureRequest, refusing: str, child: Child, dead_pid: int
 ) -> None:
     spec, lost = (began(ledger, name, lease_ttl="1s") for name in ("nightly", "lost"))
     with beating(request.getfixturevalue(refusing)) as heartbeat:
@@ -356,10 +348,7 @@ def at_work_under(ledger: Ledger, lease: Lease) -> Iterator[None]:
 
 @pytest.mark.parametrize("is_cancelled", [False, True])
 def test_a_running_child_is_killed_before_its_lease_is_gone(
-    ledger: Ledger,
-    deaf: Deaf,
-    is_cancelled: bool,
-    monkeypatch: pytest.MonkeyPatch,
+    ledger: Ledger, deaf: Deaf, is_cancelled: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(lease_module, "GRACEFUL", 0.2)  # the rest is for this test to look
     spec = began(ledger, "nightly", lease_ttl="6s", stop_grace="30s")
@@ -388,10 +377,7 @@ def test_a_run_without_its_lease_returns_to_a_server_that_forgot(
 
 
 def test_a_run_that_could_not_begin_for_long_is_not_killed_once_it_has(
-    ledger: Ledger,
-    redis_url: str,
-    deaf: Deaf,
-    monkeypatch: pytest.MonkeyPatch,
+    ledger: Ledger, redis_url: str, deaf: Deaf, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(child_table, "_table", None)
     child_table.share()  # in which the child says nothing yet
@@ -410,9 +396,7 @@ def test_a_run_that_could_not_begin_for_long_is_not_killed_once_it_has(
             assert not (lease.is_interrupted or lease.kill_at)
 
 
-def test_no_run_is_given_up_before_it_could_reach_the_server_again(
-    ledger: Ledger,
-) -> None:
+def test_no_run_is_given_up_before_it_could_reach_the_server_again(ledger: Ledger) -> None:
     spec = began(ledger, "nightly", on_crash="fail", lease_ttl="1s")
     leader = ledger.leader("lock", "schedule")
     leader.look()

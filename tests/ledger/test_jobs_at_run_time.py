@@ -12,13 +12,7 @@ from celery import Celery
 from supervisor import jobs
 from supervisor.beat.entries import Entries
 from supervisor.beat.load import load, put_jobs
-from supervisor.errors import (
-    InvalidJob,
-    InvalidRequest,
-    JobConflict,
-    TooManyJobs,
-    UnknownJob,
-)
+from supervisor.errors import InvalidJob, InvalidRequest, JobConflict, TooManyJobs, UnknownJob
 from supervisor.job.run import RunState
 from supervisor.job.spec import JobSpec
 from supervisor.ledger.ledger import Ledger

@@ -163,10 +163,7 @@ def test_a_witness_that_fails_logs_when_that_begins_and_when_it_is_over(
 
 
 def test_of_two_witnesses_only_the_one_that_ends_a_run_logs_it(
-    hire: Hire,
-    seen: Look,
-    ledger: Ledger,
-    monkeypatch: pytest.MonkeyPatch,
+    hire: Hire, seen: Look, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     worker = hire()
     worker.kill()
@@ -272,9 +269,7 @@ def test_a_child_that_has_closed_the_file_records_no_proof(directory: Path) -> N
 
 @pytest.mark.parametrize("fault", [PermissionError, OSError])
 def test_a_directory_that_cannot_be_read_harms_nobody(
-    fault: type[OSError],
-    seen: Look,
-    monkeypatch: pytest.MonkeyPatch,
+    fault: type[OSError], seen: Look, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def broken(*_: object) -> Iterator[Path]:
         raise fault("stale file handle")
@@ -346,9 +341,7 @@ def test_an_attempt_of_an_older_version_is_left(hire: Hire, seen: Look, ledger: 
     assert ledger.run(worker.run).attempt == 2
 
 
-def test_a_file_that_the_apps_code_has_closed_is_taken_away(
-    directory: Path,
-) -> None:
+def test_a_file_that_the_apps_code_has_closed_is_taken_away(directory: Path) -> None:
     liveness.hold()
     liveness.check_own_file()
     [path] = directory.iterdir()

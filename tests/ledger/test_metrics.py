@@ -401,9 +401,7 @@ def test_promtool_finds_nothing_to_complain_about(ledger: Ledger) -> None:
 FIELDS = ("n:started", "next", "absent")
 
 
-def test_each_job_is_a_line_in_the_order_of_the_fields(
-    ledger: Ledger,
-) -> None:
+def test_each_job_is_a_line_in_the_order_of_the_fields(ledger: Ledger) -> None:
     ledger.client.hset(ledger.keys.job("nightly"), mapping={"next": "1790000000000", "x": "7"})
     ledger.client.hset(ledger.keys.job("ended"), mapping={"n:started": "-3", "next": ""})
     lines = ledger.figures.of(["ended", "unknown", "nightly"], FIELDS)

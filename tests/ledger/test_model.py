@@ -12,13 +12,7 @@ from typing import Any
 
 import pytest
 from hypothesis import strategies as st
-from hypothesis.stateful import (
-    RuleBasedStateMachine,
-    initialize,
-    invariant,
-    precondition,
-    rule,
-)
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from supervisor.beat.following import Following
 from supervisor.job.policies import AfterPolicy, OnCrash, OnMaxSkips, OverlapPolicy
@@ -159,10 +153,7 @@ class LedgerMachine(RuleBasedStateMachine):
     @rule()
     def another_beat_takes_over_and_the_relieved_one_does_not_know(self) -> None:
         self.client.delete("redbeat::lock")
-        relieved, self.leader = (
-            self.leader,
-            self.ledger.leader(*REDBEAT),
-        )
+        relieved, self.leader = (self.leader, self.ledger.leader(*REDBEAT))
         assert self.leader.look().leads
         before = self.snapshot()
         [admission] = self.ledger.admit(ticks(self.spec, self.last_tick + 1), relieved.leadership)

@@ -49,11 +49,7 @@ BREAKS = {
         "if leader ~= '' and redis.call('GET', KEYS[1]) ~= leader then return nil end",
         "",
     ),
-    "a slot is held for ever": (
-        "leases",
-        "'PX', digits(math.max(1, ms)))",
-        "'KEEPTTL')",
-    ),
+    "a slot is held for ever": ("leases", "'PX', digits(math.max(1, ms)))", "'KEEPTTL')"),
 }
 
 

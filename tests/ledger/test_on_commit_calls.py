@@ -16,16 +16,7 @@ from supervisor.job.policies import OverlapPolicy
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.replies import Placement
 from tests.ledger.jobs import job
-from tests.ledger.shop import (
-    NOWHERE,
-    Order,
-    Tasks,
-    messages,
-    nightly,
-    runs,
-    sent,
-    shop_app,
-)
+from tests.ledger.shop import NOWHERE, Order, Tasks, messages, nightly, runs, sent, shop_app
 
 
 @pytest.fixture

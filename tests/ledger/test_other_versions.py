@@ -32,9 +32,7 @@ NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 LATER = NOW + timedelta(minutes=7)
 
 
-def test_facts_that_only_a_newer_version_knows_are_passed_over(
-    ledger: Ledger,
-) -> None:
+def test_facts_that_only_a_newer_version_knows_are_passed_over(ledger: Ledger) -> None:
     attendance = Attendance(ledger.client, ledger.keys, Broker("celery", is_ledger=True))
     attendance.say(WorkerFacts("w1", ("celery",), 2, "digest"))
     [key] = ledger.client.keys(ledger.keys.presence("*"))

@@ -36,9 +36,7 @@ def commands(ledger: Ledger) -> int:
     return sum(int(stats["calls"]) for stats in ledger.client.info("commandstats").values())
 
 
-def test_a_run_without_a_bound_costs_the_same_however_many_are_open(
-    ledger: Ledger,
-) -> None:
+def test_a_run_without_a_bound_costs_the_same_however_many_are_open(ledger: Ledger) -> None:
     spec = job(ledger, overlap="allow")
     asked = []
     for second in (10, 110):

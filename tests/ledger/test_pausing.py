@@ -107,9 +107,7 @@ def refusal(ledger: Ledger, run_id: str, token: str = "token", queue: str = "mai
     return answer.refusal
 
 
-def test_what_a_drained_queue_refused_is_sent_when_it_goes_on(
-    ledger: Ledger,
-) -> None:
+def test_what_a_drained_queue_refused_is_sent_when_it_goes_on(ledger: Ledger) -> None:
     run_id = sent(ledger, job(ledger))
     since = ledger.drains.drain("mail")
     assert refusal(ledger, run_id) is Refusal.DRAINED
@@ -138,9 +136,7 @@ def test_other_queues_go_on(ledger: Ledger) -> None:
     begin(ledger, run_id)
 
 
-def test_a_run_of_a_drained_queue_expires_only_after_it_goes_on(
-    ledger: Ledger,
-) -> None:
+def test_a_run_of_a_drained_queue_expires_only_after_it_goes_on(ledger: Ledger) -> None:
     specs = refused, untaken = job(ledger, "refused"), job(ledger, "untaken")
     run_ids = [sent(ledger, refused), sent(ledger, untaken)]
 

@@ -447,9 +447,7 @@ def test_a_worker_that_keeps_messages_for_a_rate_limit_has_lost_none(broken: Bro
     assert broken.after(PATIENCE_WITH_QUEUE) == []
 
 
-def test_of_several_priorities_the_one_with_a_loss_is_published_again(
-    broken: Broken,
-) -> None:
+def test_of_several_priorities_the_one_with_a_loss_is_published_again(broken: Broken) -> None:
     broken.send("patient", 3, queue="mail", priority=9)
     broken.send("plain", 2, queue="mail")
     [urgent] = broken.send("urgent", queue="mail", priority=3)

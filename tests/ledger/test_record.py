@@ -20,14 +20,7 @@ from supervisor.errors import InvalidJob, JobConflict, RunEnded
 from supervisor.job.policies import OverlapPolicy
 from supervisor.job.run import RunState
 from supervisor.job.spec import MOST_JOBS, JobSpec
-from supervisor.ledger.actions import (
-    Action,
-    Actor,
-    Entry,
-    Outcome,
-    WantedActions,
-    system_user,
-)
+from supervisor.ledger.actions import Action, Actor, Entry, Outcome, WantedActions, system_user
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.replies import LoadVerdict
 from supervisor.ledger.requests import JobChange, RunRequest

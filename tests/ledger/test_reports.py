@@ -329,9 +329,7 @@ def test_with_the_ledger_away_the_job_goes_on_and_one_line_says_so(run: str) -> 
     assert [line["event"] for line in logs] == ["report not written"]
 
 
-def test_what_was_reported_to_an_unavailable_ledger_is_written_once(
-    tmp_path: Path,
-) -> None:
+def test_what_was_reported_to_an_unavailable_ledger_is_written_once(tmp_path: Path) -> None:
     with EmbeddedServer(tmp_path) as server:
         settings = Settings(redis_url=server.url)
         ledger = Ledger.open(settings)

@@ -139,9 +139,7 @@ def test_what_an_admission_settled_on_its_way_is_told(ledger: Ledger) -> None:
     assert admission.settled == (Rescue("rescued", run_id(spec, 0), spec.name),)
 
 
-def test_an_overlap_is_measured_against_all_later_runs(
-    ledger: Ledger,
-) -> None:
+def test_an_overlap_is_measured_against_all_later_runs(ledger: Ledger) -> None:
     spec = lost(ledger, on_crash="fail", overlap="queue_all")
     ledger.rescue()
     ledger.admit(ticks(spec, 1, 2))

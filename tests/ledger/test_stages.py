@@ -14,14 +14,7 @@ from supervisor.job.spec import JobSpec
 from supervisor.job.steps import ITEMS_AT_ONCE
 from supervisor.ledger.functions import ITEMS_PER_END, ITEMS_PER_FILL, LARGEST_KEPT_PARAM
 from supervisor.ledger.ledger import RUNS_PER_RESCUE, Ledger
-from supervisor.ledger.replies import (
-    Cancellation,
-    Ending,
-    LeaseState,
-    Refused,
-    Rescue,
-    ms_of,
-)
+from supervisor.ledger.replies import Cancellation, Ending, LeaseState, Refused, Rescue, ms_of
 from supervisor.ledger.requests import RunRequest
 from supervisor.sending.messages import Assignments
 from tests.ledger.jobs import MIDNIGHT, begin, job, lock_is_free, renew, run_id, states, ticks

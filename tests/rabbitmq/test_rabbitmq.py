@@ -81,9 +81,7 @@ class Deployed:
 
 @pytest.fixture(scope="module", params=[False, True], ids=["acks-early", "acks-late"])
 def deployed(
-    request: pytest.FixtureRequest,
-    server: EmbeddedServer,
-    tmp_path_factory: pytest.TempPathFactory,
+    request: pytest.FixtureRequest, server: EmbeddedServer, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Deployed]:
     url = database(server.url, 12)
     emptied(url)

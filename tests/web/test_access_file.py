@@ -261,11 +261,7 @@ def test_the_proxys_acts_are_from_our_page(
 
 @pytest.mark.parametrize("secret, is_secure", [(SECRET, True), ("made up", False)])
 def test_only_the_proxy_says_that_tls_is_spoken(
-    serve: Serve,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    secret: str,
-    is_secure: bool,
+    serve: Serve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, secret: str, is_secure: bool
 ) -> None:
     monkeypatch.setenv("FORWARDED_ALLOW_IPS", "192.0.2.1")
     headers = {"x-supervisor-proxy": secret, "x-forwarded-proto": "https", **FROM_OUR_PAGE}

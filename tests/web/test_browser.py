@@ -316,10 +316,7 @@ FOCUSED = """() => {
 #: In the dark the pages differ by their colours alone.
 RULES: dict[str, dict[str, object]] = {
     "light": {"resultTypes": ["violations"]},
-    "dark": {
-        "resultTypes": ["violations"],
-        "runOnly": ["color-contrast", "link-in-text-block"],
-    },
+    "dark": {"resultTypes": ["violations"], "runOnly": ["color-contrast", "link-in-text-block"]},
 }
 
 

@@ -114,8 +114,7 @@ def test_arguments_of_up_to_16_kib_are_taken(maker: httpx.Client) -> None:
 
 
 @pytest.mark.parametrize(
-    "name",
-    ["%2e%2e", "a%20b", "%00", "-a", "a/b", "a%22", "%3Cscript%3E", "%ff", "x" * 101],
+    "name", ["%2e%2e", "a%20b", "%00", "-a", "a/b", "a%22", "%3Cscript%3E", "%ff", "x" * 101]
 )
 def test_a_name_that_is_no_name_is_refused(maker: httpx.Client, ledger: Ledger, name: str) -> None:
     answer = put(maker, name)
