@@ -50,9 +50,10 @@ from supervisor.ledger.replies import Admission, Placement
 from supervisor.ledger.requests import CallArguments, Message, RunRequest
 from supervisor.logs import get_logger
 from supervisor.sending.app_settings import required_settings
-from supervisor.sending.messages import is_ordinary, of_job, recorded, run_of
+from supervisor.sending.messages import is_ordinary, of_job, run_of
 from supervisor.sending.publisher import Publisher, as_json, publisher_of
 from supervisor.sending.signing import OF_RUNS
+from supervisor.sending.templates import recorded
 from supervisor.sending.tracing import current_headers, options_with_trace
 from supervisor.times import LONGEST_SECONDS
 
@@ -178,7 +179,7 @@ def message_of(publisher: Publisher, spec: JobSpec, request: RunRequest) -> Mess
             if message := publisher.prebuilt.call(spec, spec.task, request, channel):
                 return message
             assignment = of_job(run_of(spec, request, datetime.now(UTC)), spec, spec.task)
-            return recorded(app, channel, publisher.send, assignment)
+            return recorded(app, channel, lambda producer: publisher.send(producer, assignment))
     except InvalidKey:
         raise
     except Exception as error:  # noqa: BLE001 - publishing the run finds and reports the same

@@ -11,9 +11,9 @@ Messages of calls differ in as little, and are made in the same way for a broker
 
 1. Jobs of one task, with the same queue, priority, limits and retries, have messages of one shape.
    So have calls of a guarded task with the same options. Celery and kombu make it, like any other
-   message, for a run that stands for all of them.
+   message, for a run that stands for all of them (templates.py).
 2. For each run its id and nominal time, the name, rules and arguments of its job, and a fresh
-   delivery tag are put in their places. For RabbitMQ those are in the bytes that py-amqp made.
+   delivery tag are put in their places.
 
 Messages that may differ in more are not prebuilt, and their runs go through the outbox: those whose
 arguments are masked or name secrets; all while a signal handler listens to messages being sent;
@@ -25,27 +25,19 @@ the app's, and those whose nominal time is not a whole second.
 from __future__ import annotations
 
 import json
-from base64 import b64decode, b64encode
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import lru_cache
-from json.encoder import encode_basestring_ascii as quoted
-from secrets import token_hex
-from typing import Any, NamedTuple
+from typing import Any
 
-import amqp
-from amqp.serialization import dumps as amqp_dumps
 from celery import Celery, Task, signals
 from celery.app.amqp import AMQP
 from celery.app.routes import MapRoute
 from celery.app.task import extract_exec_options  # type: ignore[attr-defined]
-from celery.utils.saferepr import saferepr
-from kombu.utils.json import dumps
 
-from supervisor.guard.delivery import HEADER, RETRIES
-from supervisor.job.run import Reference, Run, RunState, StepId, tick_id
+from supervisor.guard.delivery import RETRIES
+from supervisor.job.run import Reference, Run, RunState, StepId
 from supervisor.job.secrets import has_references
 from supervisor.job.spec import JobSpec
 from supervisor.job.steps import Step, seconds
@@ -54,9 +46,21 @@ from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.requests import Message, RunRequest, Tick
 from supervisor.logs import get_logger
 from supervisor.sending.app_settings import broker_address, required_settings
-from supervisor.sending.batches import PreparedMessage, is_amqp, is_redis
+from supervisor.sending.batches import PreparedMessage
 from supervisor.sending.queues import UNAVAILABLE
-from supervisor.sending.signing import ENCODER, Signer, content_of, digest_of, signed_of
+from supervisor.sending.signing import Signer
+from supervisor.sending.templates import (
+    NOMINAL,
+    NOMINAL_TEXT,
+    OF_A_CALL,
+    RUN,
+    OfShape,
+    Shape,
+    of_tick,
+    recorded,
+    shape_of,
+    without_trace,
+)
 from supervisor.settings import same_database
 
 #: Up to this many plans of runs are kept: they never change, and a process publishes for a few.
@@ -183,6 +187,8 @@ def message_header(assignment: Assignment, queue: str) -> dict[str, Any]:
 # Prebuilt messages.
 
 
+log = get_logger("supervisor.messages")
+
 #: Two connections with the same of these see the same keys with the same rights.
 SAME_KEYS = ("host", "port", "path", "db", "username")
 
@@ -204,110 +210,6 @@ KNOWN_CLASSES = ("supervisor.worker.task:GuardedCalls", name_of(Task))
 
 #: Publishes with a given producer, as everything is published.
 Send = Callable[[Any, Assignment], str]
-
-
-class Recorder:
-    """Stands in for the client of kombu's Redis transport: keeps the commands, and sends none."""
-
-    def __init__(self) -> None:
-        self.commands: list[tuple[Any, ...]] = []
-
-    def __getattr__(self, command: str) -> Callable[..., None]:
-        return lambda *args, **_: self.commands.append((command, *args))
-
-    def pipeline(self) -> AbstractContextManager[Recorder]:
-        return nullcontext(self)
-
-
-def recorded(app: Celery, channel: Any, send: Send, assignment: Assignment) -> Message | None:
-    """What Celery and kombu would push for a run, without pushing it.
-
-    channel: the caller's own. Returns None if that would be more than one push (a queue that
-    expires, an exchange of several queues), and for other transports than Redis and RabbitMQ.
-    """
-    if is_amqp(channel):
-        return recorded_for_amqp(app, channel, send, assignment)
-    if not is_redis(channel):
-        return None
-    recorder, put = Recorder(), channel._put
-
-    def record(queue: str, message: Any, **options: Any) -> None:
-        channel.conn_or_acquire = lambda client=None: nullcontext(recorder)
-        try:
-            put(queue, message, **options)
-        finally:
-            del channel.conn_or_acquire
-
-    channel._put, channel._put_fanout = record, recorder.publish
-    try:
-        queue = send(app.amqp.Producer(channel, auto_declare=False), assignment)
-    finally:
-        del channel._put, channel._put_fanout
-    match recorder.commands:
-        case [("lpush", key, text)]:
-            return Message(queue, channel.global_keyprefix + key, text)
-        case _:
-            return None
-
-
-class RecordingChannel:
-    """Stands in for a channel to RabbitMQ: declares queues, and keeps what is published."""
-
-    def __init__(self, channel: Any) -> None:
-        self._channel = channel
-        self.published: list[tuple[amqp.Message, str, str]] = []
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._channel, name)
-
-    def basic_publish(
-        self, message: amqp.Message, exchange: str, routing_key: str, **_: Any
-    ) -> None:
-        self.published.append((message, exchange, routing_key))
-
-
-def recorded_for_amqp(
-    app: Celery, channel: Any, send: Send, assignment: Assignment
-) -> Message | None:
-    """As `recorded`, in the form that messages have on Redis. None for an exchange of the app's."""
-    recording: Any = RecordingChannel(channel)
-    queue = send(app.amqp.Producer(recording, auto_declare=False), assignment)
-    match recording.published:
-        case [(message, "", to)] if to == queue:
-            text = as_text(message)
-            again = as_amqp(json.loads(text))
-            is_same = properties_of(again) == properties_of(message)
-            return Message(queue, "", text) if is_same else None
-        case _:
-            return None
-
-
-#: Properties on RabbitMQ that messages on Redis have beside theirs, under another name.
-OUTSIDE = {
-    "application_headers": "headers",
-    "content_type": "content-type",
-    "content_encoding": "content-encoding",
-}
-
-
-def as_text(message: amqp.Message) -> str:
-    body = message.body.encode() if isinstance(message.body, str) else message.body
-    properties = {k: v for k, v in message.properties.items() if k not in OUTSIDE}
-    outside = {OUTSIDE[k]: v for k, v in message.properties.items() if k in OUTSIDE}
-    properties["delivery_tag"] = token_hex(16)  # as on Redis; RabbitMQ has its own
-    return dumps({"body": b64encode(body).decode(), **outside, "properties": properties})
-
-
-def properties_of(message: amqp.Message) -> bytes:
-    """The properties as py-amqp writes them."""
-    made: bytes = message._serialize_properties()  # type: ignore[attr-defined]
-    return made
-
-
-def as_amqp(message: Mapping[str, Any]) -> amqp.Message:
-    properties = {k: v for k, v in message["properties"].items() if k != "delivery_tag"}
-    outside = {name: message[key] for name, key in OUTSIDE.items() if key in message}
-    return amqp.Message(b64decode(message["body"]), **properties, **outside)
 
 
 def is_ordinary(app: Celery, name: str) -> bool:
@@ -356,307 +258,6 @@ def connected_to(pool: Any) -> tuple[str, ...] | None:
     if not (known.get("host") or known.get("path")):
         return None
     return tuple(str(known.get(key) or "") for key in SAME_KEYS)
-
-
-log = get_logger("supervisor.messages")
-
-#: A nominal time that no schedule has, and its run, which stands for all.
-NOMINAL = datetime(1, 1, 1, tzinfo=UTC)
-NOMINAL_TEXT = NOMINAL.isoformat()
-RUN = tick_id("any", NOMINAL)
-
-#: They stand where messages of one shape differ, and occur in no job, argument or setting.
-PLACEHOLDERS = {
-    name: f"<{name} of {RUN}>"
-    for name in ("job", "rules", "signature", "argsrepr", "kwargsrepr", "body", "header", "headers")
-}
-PLACEHOLDERS |= {"root": f"<root of {RUN}>", "parent": f"<parent of {RUN}>"}
-PLACEHOLDERS |= {"run": RUN, "nominal": NOMINAL_TEXT}  # last: the others contain them
-
-#: Options of a call within a task, and the placeholders of their values.
-OF_A_CALL = {"root_id": PLACEHOLDERS["root"], "parent_id": PLACEHOLDERS["parent"]}
-
-#: kombu writes text that contains this differently from how it was read.
-KOMBUS_MARK = '"__type__"'
-
-
-@dataclass(frozen=True, slots=True)
-class Own:
-    """What the message of one run has of its own. body: JSON. rules: as in JobSpec, and the lock
-    between the two. reply_to: that of the calling thread; of a tick, that of its shape. root,
-    parent: of a call within a task."""
-
-    run: str
-    nominal: str
-    job: str
-    rules: tuple[str, str, str]
-    argsrepr: str
-    kwargsrepr: str
-    body: str
-    signature: str
-    reply_to: str = ""
-    root: str = ""
-    parent: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class TextTemplate:
-    """A template of messages on Redis. key: the list that they are pushed to. reply_to: of the
-    message that it was made from."""
-
-    key: str
-    text: str
-    reply_to: str
-
-    @classmethod
-    def of(cls, message: Mapping[str, Any], key: str) -> TextTemplate:
-        text = dumps(with_placeholders(message)).replace("%", "%%")
-        for name, value in PLACEHOLDERS.items():
-            in_json = json.dumps(value) if name in ("job", "rules") else value
-            text = text.replace(in_json, f"%({name})s")
-        properties = message["properties"]
-        text = text.replace(properties["delivery_tag"], "%(tag)s")
-        if reply_to := properties.get("reply_to") or "":  # a UUID, like the tag
-            text = text.replace(reply_to, "%(reply_to)s")
-        return cls(key, text, reply_to)
-
-    def message(self, queue: str, own: Own) -> Message:
-        return Message(queue, self.key, self.filled(own, token_hex(16)))
-
-    def filled(self, own: Own, tag: str) -> str:
-        before, lock, after = own.rules
-        return self.text % {
-            "run": own.run,
-            "nominal": own.nominal,
-            "tag": tag,
-            "job": quoted(own.job),
-            "rules": before + quoted(lock) + after,
-            "argsrepr": quoted(own.argsrepr)[1:-1],
-            "kwargsrepr": quoted(own.kwargsrepr)[1:-1],
-            "body": b64encode(own.body.encode()).decode(),
-            "signature": own.signature,
-            "reply_to": own.reply_to or self.reply_to,
-            "root": quoted(own.root)[1:-1],
-            "parent": quoted(own.parent)[1:-1],
-        }
-
-    def is_as_made(self, own: Own, message: Mapping[str, Any]) -> bool:
-        """Whether filling it gives the same message that it was made from."""
-        return self.filled(own, message["properties"]["delivery_tag"]) == dumps(message)
-
-
-@dataclass(frozen=True, slots=True)
-class AmqpTemplate:
-    """A template of messages for RabbitMQ, as py-amqp writes them: the properties, the headers in
-    them, and our header in those."""
-
-    properties: bytes
-    headers: bytes
-    header: bytes
-
-    @classmethod
-    def of(cls, message: Mapping[str, Any]) -> AmqpTemplate:
-        headers = with_placeholders(message)["headers"]
-        all_headers = {"all": PLACEHOLDERS["headers"]}
-        properties = properties_of(as_amqp({**message, "headers": all_headers}))
-        correlation_id = bytes([len(RUN)]) + RUN.encode()
-        return cls(
-            escaped(properties)
-            .replace(escaped(table(all_headers)), b"%(headers)b")
-            .replace(escaped(correlation_id), b"%(run)b"),
-            with_places(items_of({**headers, HEADER: PLACEHOLDERS["header"]})),
-            with_places(items_of(headers[HEADER])),
-        )
-
-    def message(self, queue: str, own: Own) -> PreparedMessage:
-        return PreparedMessage(queue, own.body.encode(), self.filled(own))
-
-    def filled(self, own: Own) -> bytes:
-        run = own.run.encode()
-        header = self.header % {
-            b"run": long_string(own.run),
-            b"nominal": long_string(own.nominal),
-            b"job": long_string(own.job),
-            b"rules": rules_table(own.rules),
-            b"signature": long_string(own.signature),
-        }
-        headers = self.headers % {
-            b"run": long_string(own.run),
-            b"argsrepr": long_string(own.argsrepr),
-            b"kwargsrepr": long_string(own.kwargsrepr),
-            b"header": b"F" + sized(header),
-        }
-        return self.properties % {b"headers": sized(headers), b"run": bytes([len(run)]) + run}
-
-    def is_as_made(self, own: Own, message: Mapping[str, Any]) -> bool:
-        return self.filled(own) == properties_of(as_amqp(message))
-
-
-def table(fields: Mapping[str, Any]) -> bytes:
-    made: bytes = amqp_dumps("F", (fields,))
-    return made
-
-
-def items_of(fields: Mapping[str, Any]) -> bytes:
-    """The items of a table, without the size before them."""
-    return table(fields)[4:]
-
-
-def sized(content: bytes) -> bytes:
-    return len(content).to_bytes(4) + content
-
-
-def long_string(text: str) -> bytes:
-    return b"S" + sized(text.encode())
-
-
-def escaped(made: bytes) -> bytes:
-    """For a format string: a length may be the byte of a percent sign."""
-    return made.replace(b"%", b"%%")
-
-
-def with_places(made: bytes) -> bytes:
-    made = escaped(made)
-    for name, value in PLACEHOLDERS.items():
-        made = made.replace(escaped(long_string(value)), f"%({name})b".encode())
-    return made
-
-
-def rules_table(rules: tuple[str, str, str]) -> bytes:
-    before, lock, after = rules
-    return b"F" + sized(_rules_around_lock(before, after) % long_string(lock))
-
-
-@lru_cache(maxsize=1_000)
-def _rules_around_lock(before: str, after: str) -> bytes:
-    made = items_of(json.loads(f"{before}{json.dumps(RUN)}{after}"))
-    return escaped(made).replace(escaped(long_string(RUN)), b"%b")
-
-
-class OfShape(NamedTuple):
-    """A run whose message is made by its shape. nominal: ISO text. The others: as in `Own`."""
-
-    id: str
-    nominal: str
-    job: str
-    args: tuple[Any, ...]
-    kwargs: Mapping[str, Any]
-    rules: tuple[str, str, str]
-    reply_to: str = ""
-    root: str = ""
-    parent: str = ""
-
-
-def of_tick(tick: Tick) -> OfShape:
-    spec = tick.spec
-    before, after = spec.rules_around_lock
-    rules = (before, spec.lock, after)
-    return OfShape(
-        tick.run_id, tick.nominal_at.isoformat(), spec.name, spec.args, spec.kwargs, rules
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class Shape:
-    """What messages have in common that differ only in `Own`.
-
-    signed: the signed part of the header, as JSON with places for the job's name and rules. embed:
-    what the body has beside the arguments, as JSON. levels, length: bounds of their `repr`.
-    """
-
-    queue: str
-    task: str
-    signed: str
-    embed: str
-    levels: int
-    length: int
-    template: TextTemplate | AmqpTemplate
-
-    def message(self, run: OfShape, signer: Signer) -> Message | PreparedMessage:
-        return self.template.message(self.queue, self.own(run, signer))
-
-    def own(self, run: OfShape, signer: Signer) -> Own:
-        args, kwargs = encoded(run.args), ENCODER.encode(run.kwargs) if run.kwargs else "{}"
-        before, lock, after = run.rules
-        rules = before + quoted(lock) + after
-        signed = self.signed % {"job": quoted(run.job), "rules": rules}
-        if KOMBUS_MARK in args or KOMBUS_MARK in kwargs:
-            content = content_of(self.task, run.args, run.kwargs, json.loads(signed))
-        else:
-            content = digest_of(f"[{quoted(self.task)}, {args}, {kwargs}]{signed}")
-        return Own(
-            run=run.id,
-            nominal=run.nominal,
-            job=run.job,
-            rules=run.rules,
-            argsrepr=shown_args(run.args, self.length, self.levels),
-            kwargsrepr=shown_kwargs(run.kwargs, self.length, self.levels),
-            body=f"[{args}, {kwargs}, {self.embed}]",
-            signature=signer.signature(run.id, run.nominal, content),
-            reply_to=run.reply_to,
-            root=run.root,
-            parent=run.parent,
-        )
-
-
-def encoded(args: tuple[Any, ...]) -> str:
-    """As kombu writes them, which takes longer where the arguments are plain."""
-    parts = [in_json(arg) for arg in args]
-    return f"[{', '.join(parts)}]" if "" not in parts else ENCODER.encode(args)
-
-
-def in_json(value: Any) -> str:
-    """A text or a whole number as JSON; empty for any other value."""
-    if type(value) is str:
-        return quoted(value)
-    return str(value) if type(value) is int else ""
-
-
-def shown_args(args: tuple[Any, ...], length: int, levels: int) -> str:
-    """As Celery's `saferepr` shows them, which alone takes longer than the rest of a message."""
-    parts = [brief(arg) for arg in args]
-    text = f"({', '.join(parts)}{',' if len(parts) == 1 else ''})"
-    return text if "" not in parts and len(text) < length else saferepr(args, length, levels)
-
-
-def shown_kwargs(kwargs: Mapping[str, Any], length: int, levels: int) -> str:
-    """The same for arguments by name."""
-    parts = [brief(part) for item in kwargs.items() for part in item]
-    pairs = zip(parts[::2], parts[1::2], strict=True)
-    text = "{" + ", ".join(f"{name}: {value}" for name, value in pairs) + "}"
-    return text if "" not in parts and len(text) < length else saferepr(kwargs, length, levels)
-
-
-def brief(value: Any) -> str:
-    """What `saferepr` shows for a plain value; empty for any other."""
-    if type(value) is str:
-        return "'" + value.replace("'", "\\'") + "'"
-    return str(value) if value is None or type(value) in (int, float, bool) else ""
-
-
-def with_placeholders(message: Mapping[str, Any]) -> dict[str, Any]:
-    """The message with a placeholder for each value that is a job's or a run's own."""
-    headers = message["headers"]
-    own = {name: PLACEHOLDERS[name] for name in ("job", "rules", "signature")}
-    reprs = {name: PLACEHOLDERS[name] for name in ("argsrepr", "kwargsrepr")}
-    headers = {**headers, **reprs, HEADER: {**headers[HEADER], **own}}
-    return {**message, "body": PLACEHOLDERS["body"], "headers": headers}
-
-
-def without_trace(message: dict[str, Any]) -> dict[str, Any]:
-    """Without the trace and the time that Sentry's SDK adds, which are those of one message.
-
-    It keeps copies in a header `headers`, which messages of ticks do not have otherwise.
-    """
-    headers = message["headers"]
-    if not any(name.startswith("sentry-") for name in headers):
-        return message
-    own = {
-        name: value
-        for name, value in headers.items()
-        if not name.startswith("sentry-") and name not in ("baggage", "headers")
-    }
-    return {**message, "headers": own}
 
 
 class PrebuiltMessages:
@@ -725,15 +326,13 @@ class PrebuiltMessages:
             return None
         names = {k: OF_A_CALL.get(k, v) for k, v in request.options.items()}
         request = replace(request, run_id=RUN, options=names)
-        push = recorded(
-            self._app, channel, self._send, of_job(run_of(spec, request, NOMINAL), spec, task)
-        )
+        assignment = of_job(run_of(spec, request, NOMINAL), spec, task)
+        push = self._recorded(assignment, channel)
         if push is None or not push.key:
             return None
         try:
-            return self._made(
-                push, json.loads(push.text), self._content(spec, request, NOMINAL_TEXT)
-            )
+            own = self._content(spec, request, NOMINAL_TEXT)
+            return shape_of(self._app, push, json.loads(push.text), own, self._signer)
         except (KeyError, TypeError, ValueError):  # of Celery's older protocol, or compressed
             return None
 
@@ -796,32 +395,14 @@ class PrebuiltMessages:
         if push is None:
             return None
         own = of_tick(Tick(spec, NOMINAL, run_id=RUN))
-        return self._made(push, without_trace(json.loads(push.text)), own)
-
-    def _made(self, push: Message, message: dict[str, Any], of: OfShape) -> Shape | None:
-        """push: the message that Celery made. of: what its run has of its own."""
-        headers = message["headers"]
-        if message["content-type"] != "application/json" or headers.get("expires"):
-            return None
-        _, _, embed = json.loads(b64decode(message["body"]))
-        header = signed_of(with_placeholders(message)["headers"][HEADER])
-        signed = json.dumps(header, sort_keys=True).replace("%", "%%")
-        for name in ("job", "rules"):
-            signed = signed.replace(json.dumps(PLACEHOLDERS[name]), f"%({name})s")
-        shape = Shape(
-            queue=push.queue,
-            task=headers["task"],
-            signed=signed,
-            embed=dumps(embed),
-            levels=self._app.conf.get("task_repr_maxlevels", 3),  # since Celery 5.7
-            length=self._app.amqp.argsrepr_maxsize,
-            template=(TextTemplate.of(message, push.key) if push.key else AmqpTemplate.of(message)),
-        )
-        own = shape.own(of, self._signer)
-        return shape if shape.template.is_as_made(own, message) else None
+        message = without_trace(json.loads(push.text))
+        return shape_of(self._app, push, message, own, self._signer)
 
     def _recorded(self, assignment: Assignment, channel: Any) -> Message | None:
+        def publish(producer: Any) -> str:
+            return self._send(producer, assignment)
+
         if channel is not None:
-            return recorded(self._app, channel, self._send, assignment)
+            return recorded(self._app, channel, publish)
         with self._app.producer_or_acquire() as producer:
-            return recorded(self._app, producer.channel, self._send, assignment)
+            return recorded(self._app, producer.channel, publish)
