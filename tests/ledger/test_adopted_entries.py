@@ -126,7 +126,9 @@ def test_an_entry_saved_again_is_the_new_schedule(app: Celery, beat: SupervisedS
     assert not jobs.get("edited", app=app).paused
 
 
-def test_an_entry_keeps_any_name(app: Celery, beat: SupervisedScheduler, ledger: Ledger) -> None:
+def test_an_entry_keeps_a_name_no_job_has(
+    app: Celery, beat: SupervisedScheduler, ledger: Ledger
+) -> None:
     saved = save(app, "tenant 42", timedelta(seconds=1))
     save(app, "tenant-42", 2 * HOUR)
     save(app, "poll in/box")
@@ -157,7 +159,9 @@ def test_an_entry_keeps_any_name(app: Celery, beat: SupervisedScheduler, ledger:
     assert unguarded(app, ledger) == ["poll in/box", "tenant-42"]
 
 
-def test_names_harm_no_terminal(app: Celery, beat: SupervisedScheduler, ledger: Ledger) -> None:
+def test_names_that_would_harm_a_terminal_are_shown_harmlessly(
+    app: Celery, beat: SupervisedScheduler, ledger: Ledger
+) -> None:
     names = ["\x1b[31mred\n", "nul\0", "a" * 300, "a" * 301, "日本"]
     for name in names:
         save(app, name)

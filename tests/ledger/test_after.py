@@ -361,7 +361,7 @@ def test_a_beat_that_lost_its_lock_takes_half_as_many(ledger: Ledger, entries: E
 # What people are told.
 
 
-def test_why_says_what_a_tick_waits_for(
+def test_why_says_why_a_tick_waits(
     ledger: Ledger, entries: Entries, supervisor: Supervisor
 ) -> None:
     report = {"after": ["extract", "prices"], "every": "1s", "max_wait": "2h"}
@@ -393,7 +393,9 @@ def test_why_says_what_a_job_without_a_schedule_waits_for(
     assert "which it follows, failed" in said
 
 
-def test_why_names_awaited_runs(ledger: Ledger, entries: Entries, supervisor: Supervisor) -> None:
+def test_why_names_the_awaited_run(
+    ledger: Ledger, entries: Entries, supervisor: Supervisor
+) -> None:
     jobs = loaded(ledger, entries, a={}, b={})
     ledger.admit(ticks(jobs["a"], 1))
     first = run_id(jobs["a"], 1)

@@ -236,7 +236,9 @@ class Overtaken(Entries):
         super().reschedule(ledger, next_at)
 
 
-def test_what_is_applied_meanwhile_is_in_force(app: Celery, ledger: Ledger, leader: Leader) -> None:
+def test_what_is_applied_while_beat_emits_is_in_force(
+    app: Celery, ledger: Ledger, leader: Leader
+) -> None:
     daily = JobSpec(name="job", task="t", every="1d")
     often = daily.model_copy(update={"every": timedelta(seconds=5)})
     entries = Entries(app, ledger.client, ledger.keys)

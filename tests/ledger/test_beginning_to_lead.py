@@ -408,7 +408,9 @@ def test_a_beat_of_another_app_changes_nothing_and_names_both(
     assert "billing (" in finding.what
 
 
-def test_a_standby_of_another_app_is_refused(shop: Team, redis_url: str, tmp_path: Path) -> None:
+def test_a_standby_of_another_app_is_refused_while_the_owner_leads(
+    shop: Team, redis_url: str, tmp_path: Path
+) -> None:
     with shop.beat() as leader, Team(redis_url, tmp_path, "billing").beat() as other:
         leader.tick()
         with pytest.raises(ForeignLedger):

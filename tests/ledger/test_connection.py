@@ -45,12 +45,16 @@ def test_doctor_tells_what_it_may_not_ask_and_checks_the_rest(ledger: Ledger, li
     ("password", "said"),
     [("x", "Redis forbids it to this user"), ("wrong", "Redis does not let us in")],
 )
-def test_a_verb_says_what_redis_refuses_it(limited: str, password: str, said: str) -> None:
+def test_a_verb_says_what_is_refused_and_not_that_redis_is_away(
+    limited: str, password: str, said: str
+) -> None:
     told = supervisor_at(limited.replace(":x@", f":{password}@"))("trigger", "nightly")
     assert (told.exit_code, said in told.output) == (4, True)
 
 
-def test_a_primary_without_replicas_changes_nothing(ledger: Ledger, redis_url: str) -> None:
+def test_a_primary_without_replicas_is_away_and_changes_nothing(
+    ledger: Ledger, redis_url: str
+) -> None:
     spec = admitted(ledger, 0)
     before = contents(redis_url)
     ledger.client.config_set("min-replicas-to-write", 1)

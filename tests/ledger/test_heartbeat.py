@@ -362,7 +362,9 @@ def test_a_running_child_is_killed_before_its_lease_is_gone(
             assert not lock_is_free(ledger, spec)
 
 
-def test_a_run_without_a_lease_returns_to_a_server_that_forgot(ledger: Ledger, deaf: Deaf) -> None:
+def test_a_run_without_its_lease_returns_to_a_server_that_forgot(
+    ledger: Ledger, deaf: Deaf
+) -> None:
     spec = began(ledger, "nightly", lease_ttl="3s", on_lease_lost="continue")
     lease = held(spec, deaf.pid)
     with at_work_under(ledger, lease):

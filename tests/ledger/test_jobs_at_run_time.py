@@ -385,7 +385,9 @@ HOSTILE: list[tuple[str, dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("name", "keys", "what"), HOSTILE, ids=lambda value: str(value)[:20])
-def test_hostile_jobs_are_refused(app: Celery, name: str, keys: dict[str, Any], what: str) -> None:
+def test_what_is_hostile_is_refused(
+    app: Celery, name: str, keys: dict[str, Any], what: str
+) -> None:
     with pytest.raises(InvalidJob) as error:
         jobs.put_many({name: keys}, app=app)
     assert what in str(error.value)

@@ -65,7 +65,9 @@ def test_put_loads_jobs_beside_others(file: Path, supervisor: Supervisor, ledger
     assert again.stdout.splitlines()[-1] == "put: 0 added, 0 changed, 0 removed, 3 unchanged"
 
 
-def test_an_export_loads_the_same_jobs(file: Path, supervisor: Supervisor, ledger: Ledger) -> None:
+def test_an_export_loads_as_the_same_jobs(
+    file: Path, supervisor: Supervisor, ledger: Ledger
+) -> None:
     assert supervisor("put", str(file), app=APP).exit_code == 0
     before = ledger.scheduled()
     exported = Path("exported.yaml")

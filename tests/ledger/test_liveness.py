@@ -208,7 +208,7 @@ def test_a_child_that_lives_on_is_a_worker_that_lives(hire: Hire, seen: Look) ->
     assert wait_until(seen) == [worker.run]
 
 
-def test_a_child_forked_during_a_look_hides_the_death_from_no_witness(
+def test_a_child_forked_during_a_look_hides_no_death(
     hire: Hire, seen: Look, directory: Path
 ) -> None:
     worker = hire()
@@ -281,7 +281,9 @@ def test_a_directory_that_cannot_be_read_harms_nobody(
     assert seen() == []
 
 
-def test_a_worker_ends_if_its_file_stays(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_worker_ends_though_its_file_stays(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     liveness.hold()
 
     def broken(*_: object, **__: object) -> None:

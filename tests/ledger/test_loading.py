@@ -273,7 +273,9 @@ def test_an_edited_file_alone_is_read_and_its_jobs_compared(
     assert ledger.origins()["c"].place == f"{tmp_path}/jobs.yaml:4"
 
 
-def test_another_load_has_all_compared(ledger: Ledger, entries: Entries, tmp_path: Path) -> None:
+def test_after_another_load_all_are_compared(
+    ledger: Ledger, entries: Entries, tmp_path: Path
+) -> None:
     (tmp_path / "others.yaml").write_text("jobs: {other: {task: t, every: 5m}}")
     written(tmp_path, "a", "b")
     reloading_ = Reloading(tmp_path, ledger, entries)

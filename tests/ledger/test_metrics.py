@@ -587,7 +587,9 @@ def test_sums_are_kept_of_a_few_labels_and_of_those_that_are_scraped(ledger: Led
     assert ticks_by("once") == 0, "forgotten, which Prometheus takes for a restart"
 
 
-def test_slow_sums_are_those_before(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slow_sums_are_of_the_scrape_before(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
     job(ledger, "a")
     ledger.client.hset(ledger.keys.job("a"), mapping={"created": 1, "n:ticks": 1})
     metrics, may_go_on = Metrics(ledger), Event()

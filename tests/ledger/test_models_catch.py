@@ -119,7 +119,9 @@ SEED = 3
 
 @pytest.mark.timeout(0)
 @pytest.mark.parametrize("what", STAGES_BREAKS)
-def test_stages_fail_when(ledger: Ledger, monkeypatch: pytest.MonkeyPatch, what: str) -> None:
+def test_the_stages_machine_fails_when(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
     monkeypatch.setattr(functions, "ITEMS_PER_END", 1)
     break_functions(monkeypatch, *STAGES_BREAKS[what])
     with pytest.raises(NOTICED):

@@ -24,7 +24,7 @@ def tasks(app: Celery) -> Tasks:
     return Tasks(app)
 
 
-def test_an_unguarded_task_is_sent_under_the_id_that_was_returned(
+def test_an_unguarded_task_has_the_returned_id(
     session: Session, tasks: Tasks, ledger: Ledger
 ) -> None:
     ids = [
@@ -38,9 +38,7 @@ def test_an_unguarded_task_is_sent_under_the_id_that_was_returned(
     assert ledger.job_names() == []
 
 
-def test_a_guarded_task_is_a_run_under_the_id_that_was_returned(
-    session: Session, tasks: Tasks, ledger: Ledger
-) -> None:
+def test_a_guarded_task_has_the_returned_id(session: Session, tasks: Tasks, ledger: Ledger) -> None:
     first, second = (trigger_on_commit(session, tasks.import_feed, ("a",)) for _ in "ab")
     other = trigger_on_commit(
         session, tasks.import_feed, ("a",), headers={"guard": {"key": "apart"}}, queue="slow"
@@ -80,7 +78,9 @@ def test_a_job_takes_what_trigger_takes(session: Session, app: Celery, ledger: L
     assert [message[1] for message in sent(ledger)] == [[1], [2]]
 
 
-def test_the_app_is_the_current_one(session: Session, redis_url: str, ledger: Ledger) -> None:
+def test_the_app_is_the_current_by_default(
+    session: Session, redis_url: str, ledger: Ledger
+) -> None:
     nightly(ledger)
     shop_app(redis_url).set_current()
     run = trigger_on_commit(session, "nightly")
@@ -104,9 +104,7 @@ def test_what_is_done_to_the_arguments_later_changes_nothing(
     ]
 
 
-def test_times_are_sent_as_celery_sends_them(
-    session: Session, app: Celery, tasks: Tasks, ledger: Ledger
-) -> None:
+def test_times_are_as_celerys(session: Session, app: Celery, tasks: Tasks, ledger: Ledger) -> None:
     nightly(ledger)
     moment = datetime(2026, 3, 1, tzinfo=UTC)
     tasks.mail.apply_async((moment,))

@@ -43,7 +43,7 @@ def ask(session: Session, app: Celery, ledger: Ledger) -> Ask:
     return lambda of=session, **keys: trigger_on_commit(of, "nightly", app=app, **keys)
 
 
-def test_the_row_is_there_for_others_when_the_trigger_fires(
+def test_a_trigger_fires_after_the_row_is_there(
     session: Session, app: Celery, database: Path
 ) -> None:
     app.conf.task_always_eager = True
@@ -146,7 +146,9 @@ def test_a_trigger_fires_with_the_outermost_commit_or_never(
     assert runs(ledger) == [asked[number] for number in TRANSACTIONS[steps]]
 
 
-def test_sessions_stay_apart(session: Session, ask: Ask, ledger: Ledger, engine: Engine) -> None:
+def test_sessions_keep_their_triggers(
+    session: Session, ask: Ask, ledger: Ledger, engine: Engine
+) -> None:
     ask()
     with Session(engine) as other:
         own = ask(other)
@@ -163,7 +165,9 @@ def test_a_sessions_hook_may_ask(session: Session, ask: Ask, ledger: Ledger, hoo
     assert runs(ledger) == asked != []
 
 
-def test_a_flushs_savepoint_hands_on_to_all(session: Session, ask: Ask, ledger: Ledger) -> None:
+def test_a_flushs_savepoint_hands_on_to_the_whole(
+    session: Session, ask: Ask, ledger: Ledger
+) -> None:
     asked: list[str] = []
 
     def in_savepoint(*_: Any) -> None:

@@ -106,7 +106,9 @@ def test_a_job_without_an_address_writes_nothing(ledger: Ledger) -> None:
     assert "ping" not in spec.rules().json_fields
 
 
-def test_attempts_are_one_run_the_rescuer_ends(ledger: Ledger, listener: Listener) -> None:
+def test_attempts_are_one_run_and_the_rescuer_tells_its_end(
+    ledger: Ledger, listener: Listener
+) -> None:
     spec = pinged(ledger, listener, max_crashes=2)
     ledger.admit(ticks(spec, 0))
     for token in ("first", "second"):
@@ -182,7 +184,9 @@ def test_what_is_too_old_is_dropped(ledger: Ledger, listener: Listener) -> None:
     assert ledger.job(spec.name).counters["pings_dropped"] == 2
 
 
-def test_a_hanging_server_holds_up_nobody_else(ledger: Ledger, listener: Listener) -> None:
+def test_a_hanging_server_holds_up_neither_beat_nor_jobs(
+    ledger: Ledger, listener: Listener
+) -> None:
     with listening() as hanging:
         hanging.hangs = True
         slow, quick = pinged(ledger, hanging), pinged(ledger, listener, name="quick")
@@ -256,7 +260,9 @@ def hostile(behave: Callable[[socket.socket], None]) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("behave", HOSTILE)
-def test_any_exchange_ends_in_time(ledger: Ledger, behave: Callable[[socket.socket], None]) -> None:
+def test_an_exchange_ends_in_time_whatever_the_server_sends(
+    ledger: Ledger, behave: Callable[[socket.socket], None]
+) -> None:
     with hostile(behave) as url:
         spec = job(ledger, ping_url=url)
         ended(ledger, spec, 0, RunState.SUCCEEDED)

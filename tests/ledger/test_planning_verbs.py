@@ -141,7 +141,7 @@ def test_apply_asks(
     ("app", "said"),
     [(None, "name the Celery app: supervisor -A proj apply"), (PLAIN, "supervise(")],
 )
-def test_apply_needs_a_supervised_app(
+def test_apply_needs_an_app(
     loaded: Ledger, supervisor: Supervisor, app: str | None, said: str
 ) -> None:
     result = supervisor("apply", "--yes", app=app)
@@ -244,7 +244,9 @@ def test_what_cannot_be_simulated_is_a_mistake_of_the_command_line(
     assert said in result.stderr
 
 
-def test_other_sources_jobs_stay(loaded: Ledger, entries: Entries, supervisor: Supervisor) -> None:
+def test_jobs_of_other_sources_stay(
+    loaded: Ledger, entries: Entries, supervisor: Supervisor
+) -> None:
     put = JobSpec(name="put", task="planned.poll", every=timedelta(minutes=5))
     put_jobs(loaded, entries, {"put": put}, "runtime", "put by ann")
     assert "put" not in supervisor("plan").stdout
@@ -270,7 +272,9 @@ def test_a_name_that_another_source_has_is_a_problem_with_both_places(
     assert loaded.scheduled() == before
 
 
-def test_removing_most_is_warned_of(loaded: Ledger, supervisor: Supervisor, here: Path) -> None:
+def test_removing_most_jobs_is_warned_of(
+    loaded: Ledger, supervisor: Supervisor, here: Path
+) -> None:
     for number in range(5):
         job(loaded, f"more-{number}", task="planned.poll", every="5m")
     removal = "6 of the 8 jobs of schedule files would be removed"

@@ -279,7 +279,7 @@ def in_queue(ledger: Ledger) -> list[str]:
 
 
 @pytest.mark.parametrize("priority", [0, 9])
-def test_only_messages_of_ended_runs_are_removed(
+def test_ended_runs_messages_go(
     app: Celery, ledger: Ledger, sweeper: Sweeper, priority: int
 ) -> None:
     runs = sent(app, ledger, 200, priority)
@@ -326,7 +326,9 @@ def test_in_the_middle_of_a_long_queue_no_message_is_searched_for(
     assert not sweeper.queue
 
 
-def test_an_open_run_keeps_its_message(app: Celery, ledger: Ledger, sweeper: Sweeper) -> None:
+def test_a_run_that_goes_on_keeps_its_message(
+    app: Celery, ledger: Ledger, sweeper: Sweeper
+) -> None:
     [run] = sent(app, ledger)
     ledger.client.sadd(ledger.keys.leftovers, "celery", "elsewhere")
     assert sweeper.sweep() == 0
@@ -502,7 +504,9 @@ def test_of_a_long_queue_a_few_at_a_time_are_suspected_the_oldest_first(broken: 
     assert broken.after(timedelta(seconds=1)) == []
 
 
-def test_an_idle_queue_hides_no_loss(broken: Broken, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_queue_that_nobody_works_does_not_hide_what_others_lose(
+    broken: Broken, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(queued_messages, "RUNS_PER_CHECK", 10)
     broken.send("stuck", 25)
     lost = broken.send("mail", 2)

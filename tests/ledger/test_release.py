@@ -63,7 +63,9 @@ def test_a_job_goes_back_under_the_name_that_beat_schedule_has(app: Celery, ledg
 
 
 @pytest.mark.parametrize("names", [["a job", "a-job"], ["a-job", "a job"], ["a job", "a:job"]])
-def test_clashing_names_go_back_as_they_were(app: Celery, ledger: Ledger, names: list[str]) -> None:
+def test_names_that_clash_go_back_as_they_were(
+    app: Celery, ledger: Ledger, names: list[str]
+) -> None:
     """As `adopt` writes them: the second has a number after its name."""
     app.conf.beat_schedule = {n: {"task": "proj.task", "schedule": 60.0} for n in names}
     jobs = [JobSpec(name=n, task="proj.task", every="1m") for n in ("a-job", "a-job-2")]
@@ -106,9 +108,7 @@ BERLIN = {"timezone": "Europe/Berlin"}
     ],
     ids=str,
 )
-def test_a_released_entry_has_the_times_of_the_job(
-    app: Celery, ledger: Ledger, when: dict[str, Any]
-) -> None:
+def test_a_released_entry_has_its_times(app: Celery, ledger: Ledger, when: dict[str, Any]) -> None:
     entry = released(app, ledger, **when)
     spec = JobSpec.model_validate({"name": "job", "task": "proj.task", **when})
     now = datetime.now(UTC)

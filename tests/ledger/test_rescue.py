@@ -161,7 +161,9 @@ def test_an_overlap_is_measured_against_all_later_runs(ledger: Ledger) -> None:
 @pytest.mark.parametrize(
     ("on_crash", "ending"), [("rerun", Ending.RESCUED), ("fail", Ending.ENDED)]
 )
-def test_who_reports_death_publishes_its_run(ledger: Ledger, on_crash: str, ending: Ending) -> None:
+def test_who_reports_a_death_publishes_the_run(
+    ledger: Ledger, on_crash: str, ending: Ending
+) -> None:
     spec = job(ledger, on_crash=on_crash)
     at_work(ledger, spec, 0, "token")
     next_up = (run_id(spec, 0),) if ending is Ending.RESCUED else ()
@@ -300,7 +302,7 @@ def runs(ledger: Ledger) -> tuple[str, str]:
     return first, second
 
 
-def test_who_comes_back_while_another_works_its_queue_is_told_to_stop(
+def test_who_comes_back_beside_another_is_told_to_stop(
     ledger: Ledger, runs: tuple[str, str]
 ) -> None:
     first, second = runs

@@ -99,7 +99,9 @@ def test_a_second_trigger_is_skipped(ledger: Ledger, supervisor: Supervisor) -> 
     assert "queued" in supervisor("show", run).stdout
 
 
-def test_pause_changes_nothing_if_one_name_is_wrong(ledger: Ledger, supervisor: Supervisor) -> None:
+def test_pause_and_resume_change_the_job_and_nothing_when_a_name_is_wrong(
+    ledger: Ledger, supervisor: Supervisor
+) -> None:
     job(ledger)
     assert supervisor("pause", "nightly").stdout == "nightly paused\n"
     assert ledger.job("nightly").paused
@@ -454,7 +456,9 @@ def on_terminal(redis_url: str, verb: str) -> list[str]:
         return terminal.whole().split()
 
 
-def test_what_is_listed_is_shown(ledger: Ledger, redis_url: str, supervisor: Supervisor) -> None:
+def test_a_run_that_is_listed_is_shown(
+    ledger: Ledger, redis_url: str, supervisor: Supervisor
+) -> None:
     spec = job(ledger, "report-of-all-the-departments-of-the-night")
     ledger.admit(ticks(spec, 0))
     assert spec.name in on_terminal(redis_url, "jobs")

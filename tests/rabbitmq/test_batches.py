@@ -190,7 +190,7 @@ def test_no_message_to_a_deleted_queue_counts_as_sent(
     assert sorted(runs_in(broker.url, name)) == sorted(tick.run_id for tick in found)
 
 
-def test_a_message_that_is_refused_holds_back_no_other(
+def test_a_refused_message_holds_back_no_other(
     broker: RabbitMQ, redis_url: str, ledger: Ledger
 ) -> None:
     routes = {"proj.astray": {"exchange": "missing", "routing_key": "astray"}}

@@ -248,7 +248,7 @@ def test_who_has_no_role_is_told_so(serve: Serve, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("site", ["cross-site", "same-site", "none"])
-def test_whom_the_proxy_names_acts_from_our_page_alone(
+def test_the_proxys_acts_are_from_our_page(
     serve: Serve, ledger: Ledger, tmp_path: Path, site: str
 ) -> None:
     job(ledger)
@@ -270,7 +270,9 @@ def test_only_the_proxy_says_that_tls_is_spoken(
 
 
 @pytest.mark.parametrize("is_stripped", [True, False])
-def test_the_proxys_path_is_in_addresses(serve: Serve, ledger: Ledger, is_stripped: bool) -> None:
+def test_addresses_begin_with_the_proxys_path(
+    serve: Serve, ledger: Ledger, is_stripped: bool
+) -> None:
     job(ledger)
     client = serve(Access(TOKEN, is_local=False, prefix="/ops"))
     sent_on = "" if is_stripped else "/ops"

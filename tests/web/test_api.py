@@ -236,7 +236,7 @@ def test_pause_and_resume(bearer: httpx.Client, ledger: Ledger) -> None:
     assert not ledger.job("nightly").paused
 
 
-def test_a_run_is_cancelled_once(
+def test_runs_are_cancelled_once(
     bearer: httpx.Client, ledger: Ledger, runs: dict[str, str]
 ) -> None:
     path = f"{API}/runs/{runs['steps']}/cancel"

@@ -235,7 +235,9 @@ def test_a_job_is_made_with_a_form_that_checks_while_it_is_typed(address: str, p
     expect(page.get_by_role("link", name="typed")).to_have_count(0)
 
 
-def test_of_two_editors_the_second_sees_the_first(address: str, context: BrowserContext) -> None:
+def test_two_people_edit_a_job_and_the_second_sees_what_the_first_saved(
+    address: str, context: BrowserContext
+) -> None:
     first, second = context.new_page(), context.new_page()
     session = log_in(first, address, TOKEN)
     for page in (first, second):

@@ -423,7 +423,9 @@ def test_a_job_of_files_shows_its_file_and_no_form(editor: httpx.Client, ledger:
     assert send(editor, "put").status_code == 409
 
 
-def test_the_form_takes_a_session(editor: httpx.Client, ledger: Ledger, serve: Serve) -> None:
+def test_the_form_takes_session_and_page(
+    editor: httpx.Client, ledger: Ledger, serve: Serve
+) -> None:
     for action in ("put", "check", "remove/report"):
         stranger = editor.post(f"actions/{action}", data=NEW, headers=FROM_ANOTHER_SITE)
         assert stranger.status_code == 403

@@ -24,7 +24,9 @@ def tick_ago(ledger: Ledger, seconds: float) -> None:
 
 
 @pytest.mark.parametrize(("ago", "leads"), [(SECONDS - 10, True), (SECONDS + 0.1, False)])
-def test_all_agree_who_leads(ledger: Ledger, reader: httpx.Client, ago: float, leads: bool) -> None:
+def test_all_agree_on_a_leader(
+    ledger: Ledger, reader: httpx.Client, ago: float, leads: bool
+) -> None:
     job(ledger)
     beat_is_there(ledger, "a", leads=True)
     tick_ago(ledger, 0)

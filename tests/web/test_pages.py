@@ -230,7 +230,9 @@ def test_every_page_has_a_title_of_its_own(reader: httpx.Client, ledger: Ledger)
 @pytest.mark.parametrize(
     "query", ["page=0", "page=99", "page=x", "page=-1", "state=bad", "search="]
 )
-def test_any_address_shows_jobs(reader: httpx.Client, ledger: Ledger, query: str) -> None:
+def test_an_address_that_makes_no_sense_still_shows_jobs(
+    reader: httpx.Client, ledger: Ledger, query: str
+) -> None:
     job(ledger)
     assert names_on(reader.get(f"/?{query}")) == ["nightly"]
 
@@ -404,7 +406,9 @@ def test_a_run_that_did_not_start_says_why(reader: httpx.Client, ledger: Ledger)
     assert reader.get(f"/runs/{run_id(spec, 1)}").status_code == 200, "its job is gone"
 
 
-def test_a_job_is_shown_between_its_neighbours(reader: httpx.Client, ledger: Ledger) -> None:
+def test_a_job_is_shown_between_those_before_and_after(
+    reader: httpx.Client, ledger: Ledger
+) -> None:
     sources = [f"source-{number:02}" for number in range(50)]
     for source in sources:
         job(ledger, source)

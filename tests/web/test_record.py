@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -129,7 +130,9 @@ def test_what_the_api_refuses_is_entered_as_that(maker: httpx.Client, ledger: Le
 # Logins.
 
 
-def test_logins_and_logouts_are_entered(serve: Serve, ledger: Ledger) -> None:
+def test_a_login_and_a_logout_are_entered(
+    serve: Callable[[Access], httpx.Client], ledger: Ledger
+) -> None:
     client = serve(Access(TOKEN))
     log_in(client)
     client.post("/logout", headers=FROM_OUR_PAGE)
@@ -139,7 +142,7 @@ def test_logins_and_logouts_are_entered(serve: Serve, ledger: Ledger) -> None:
 
 
 def test_who_tries_tokens_does_not_push_others_out_of_the_record(
-    serve: Serve, ledger: Ledger
+    serve: Callable[[Access], httpx.Client], ledger: Ledger
 ) -> None:
     client = serve(Access(TOKEN))
     for _ in range(5):
@@ -150,7 +153,7 @@ def test_who_tries_tokens_does_not_push_others_out_of_the_record(
 
 
 def test_what_a_role_or_a_scope_does_not_allow_is_entered(
-    serve: Serve, ledger: Ledger, tmp_path: Path
+    serve: Callable[[Access], httpx.Client], ledger: Ledger, tmp_path: Path
 ) -> None:
     job(ledger)
     client, path = serve(access_of(tmp_path)), f"{API}/jobs/nightly/pause"
@@ -170,7 +173,7 @@ def test_what_a_role_or_a_scope_does_not_allow_is_entered(
 
 
 def test_who_sees_some_jobs_is_shown_no_action_on_others_too(
-    serve: Serve, app: Celery, ledger: Ledger, tmp_path: Path
+    serve: Callable[[Access], httpx.Client], app: Celery, ledger: Ledger, tmp_path: Path
 ) -> None:
     client = serve(access_of(tmp_path))
     client.headers.update(named_by_the_proxy("carl", "billing"))
@@ -226,7 +229,9 @@ def test_the_page_shows_acts_as_text(reader: httpx.Client, app: Celery, ledger: 
     assert reader.get("/record?before=x").status_code == 400
 
 
-def test_a_jobs_page_shows_what_acts_changed_of_it(reader: httpx.Client, ledger: Ledger) -> None:
+def test_a_jobs_page_shows_what_an_action_changed_of_it(
+    reader: httpx.Client, ledger: Ledger
+) -> None:
     for name in ("report", "other"):
         job(ledger, name)
     changes = Change("report", "cron", "was edited"), Change("other", "queue", "is secret")
@@ -256,7 +261,9 @@ def test_the_page_of_a_removed_job_says_who_removed_it(maker: httpx.Client, ledg
     assert "by token (remove, api 127.0.0.1): left" in answer.text
 
 
-def test_reading_pushes_nothing_out_of_it(ledger: Ledger, serve: Serve, tmp_path: Path) -> None:
+def test_reading_pushes_nothing_out_of_the_record(
+    ledger: Ledger, serve: Serve, tmp_path: Path
+) -> None:
     client = serve(access_of(tmp_path))
     form = {"token": TOKENS["reads"]}
     answers = [client.post("/login", data=form, headers=FROM_OUR_PAGE) for _ in range(25)]

@@ -219,7 +219,9 @@ def test_events_tell_nothing_of_others(ledger: Ledger, own_run: str) -> None:
     assert seen_of(seen, [*topics, Topic(Kind.BEAT)]) == [topics[0], topics[2], Topic(Kind.BEAT)]
 
 
-def test_no_run_takes_others_locks(person: httpx.Client, ledger: Ledger, own_run: str) -> None:
+def test_no_run_takes_the_lock_of_others(
+    person: httpx.Client, ledger: Ledger, own_run: str
+) -> None:
     at = "/actions/trigger/billing-daily"
     assert person.post(at, data={"key": OTHER, "overlap": "replace"}).status_code == 400
     assert (
