@@ -48,7 +48,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.parametrize("words", ACTING, ids=" ".join)
-def test_acts_are_told_in_one_shape(
+def test_what_was_done_is_told_in_one_shape(
     words: tuple[str, ...], ledger: Ledger, supervisor: Supervisor
 ) -> None:
     spec = admitted(ledger, 0)

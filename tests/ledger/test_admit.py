@@ -42,7 +42,9 @@ def test_the_first_tick_is_queued_with_the_lock(ledger: Ledger) -> None:
 
 
 @pytest.mark.parametrize("overlap", ["skip", "allow"])
-def test_a_tick_is_admitted_once_though_its_run_was_forgotten(ledger: Ledger, overlap: str) -> None:
+def test_a_tick_is_admitted_once_also_when_its_run_was_forgotten(
+    ledger: Ledger, overlap: str
+) -> None:
     spec = begun(ledger, overlap=overlap)
     ledger.finish(run_id(spec, 0), "token", RunState.SUCCEEDED)
     ledger.client.delete(ledger.keys.run(run_id(spec, 0)))
@@ -332,7 +334,9 @@ def test_a_run_has_the_place_that_the_lost_reply_told(
     assert caller.job(spec.name).counters["triggered"] == 2
 
 
-def test_an_id_known_before_is_a_duplicate_whatever_was_lost(caller: Ledger, way: Proxy) -> None:
+def test_an_id_that_was_known_before_is_a_duplicate_whatever_was_lost(
+    caller: Ledger, way: Proxy
+) -> None:
     spec = job(caller)
     caller.admit_request(spec, RunRequest(run_id="mine"))
     caller.client.zincrby(caller.keys.history(spec.name), -60_000, "mine")  # a minute ago
@@ -349,7 +353,9 @@ def test_several_runs_have_the_places_that_the_lost_reply_told(caller: Ledger, w
     assert len(caller.history(spec.name)) == 3
 
 
-def test_who_is_told_nothing_asks_again_under_the_same_id(caller: Ledger, way: Proxy) -> None:
+def test_who_is_told_nothing_at_all_asks_again_under_the_same_id(
+    caller: Ledger, way: Proxy
+) -> None:
     spec = job(caller)
     way.replies_to_lose = 1_000
     with pytest.raises(RedisConnectionError):

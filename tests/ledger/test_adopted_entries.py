@@ -110,7 +110,9 @@ def test_it_is_emitted_through_the_ledger_and_its_reader_sees_that(
     assert all(id.startswith("secondly@") for id in runs())
 
 
-def test_an_entry_saved_again_is_the_new_schedule(app: Celery, beat: SupervisedScheduler) -> None:
+def test_an_entry_that_is_saved_again_is_the_jobs_new_schedule(
+    app: Celery, beat: SupervisedScheduler
+) -> None:
     entry = save(app, "edited")
     beat.tick()
     before = jobs.get("edited", app=app)
@@ -126,7 +128,7 @@ def test_an_entry_saved_again_is_the_new_schedule(app: Celery, beat: SupervisedS
     assert not jobs.get("edited", app=app).paused
 
 
-def test_an_entry_keeps_a_name_no_job_has(
+def test_an_entry_whose_name_no_job_can_have_keeps_it(
     app: Celery, beat: SupervisedScheduler, ledger: Ledger
 ) -> None:
     saved = save(app, "tenant 42", timedelta(seconds=1))
@@ -172,7 +174,9 @@ def test_names_that_would_harm_a_terminal_are_shown_harmlessly(
     assert unguarded(app, ledger) == []
 
 
-def test_a_job_of_an_entry_leaves_beat_schedule_its_names(redis_url: str, ledger: Ledger) -> None:
+def test_a_job_made_of_an_entry_leaves_beat_schedule_its_names(
+    redis_url: str, ledger: Ledger
+) -> None:
     app = Celery("static", broker=redis_url, set_as_current=False)
     app.conf.beat_schedule = {"tenant-42": {"task": "proj.task", "schedule": 3600}}
     supervise(app, adopt_entries=True)
@@ -231,14 +235,18 @@ def test_entries_of_beat_schedule_are_left_to_redbeat(redis_url: str, ledger: Le
         assert "static" in Entries(app, ledger.client, ledger.keys).unguarded()
 
 
-def test_it_is_edited_where_it_was_saved_alone(app: Celery, beat: SupervisedScheduler) -> None:
+def test_it_is_edited_where_it_was_saved_and_nowhere_else(
+    app: Celery, beat: SupervisedScheduler
+) -> None:
     save(app, "theirs")
     beat.tick()
     with pytest.raises(JobElsewhere, match="RedBeat's schedule"):
         jobs.put("theirs", task="t", every="1m", app=app)
 
 
-def test_what_an_entry_refuses_is_foreseen_and_settles_nothing(app: Celery, ledger: Ledger) -> None:
+def test_what_an_entry_would_refuse_is_foreseen_and_settles_nothing(
+    app: Celery, ledger: Ledger
+) -> None:
     jobs.put("mine", task="t", every="1s", app=app)
     save(app, "theirs")
     verdict = JobEdits(ledger, app).verdict("theirs", {"task": "t", "every": "1m"})

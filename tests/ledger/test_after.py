@@ -78,7 +78,9 @@ def fan_in(ledger: Ledger, entries: Entries, **keys: Any) -> dict[str, JobSpec]:
 
 
 @pytest.mark.parametrize("policy", ["success", "done"])
-def test_a_fan_in_of_50_with_one_failure(ledger: Ledger, entries: Entries, policy: str) -> None:
+def test_a_fan_in_of_50_with_a_failure_in_the_middle(
+    ledger: Ledger, entries: Entries, policy: str
+) -> None:
     jobs = fan_in(ledger, entries, after_policy=policy)
     for number in range(50):
         ran(ledger, jobs[f"source-{number}"], 1, FAILED if number == 25 else SUCCEEDED)
@@ -116,7 +118,9 @@ def test_a_backfill_makes_up_for_the_failure(ledger: Ledger, entries: Entries) -
     assert made_up.id == f"{skipped.id}+01ARZ3NDEKTSV4RRFFQ69G5FAV"
 
 
-def test_a_beat_that_died_uncommitted_admits_no_run_twice(ledger: Ledger, entries: Entries) -> None:
+def test_a_beat_that_died_before_it_committed_admits_no_run_twice(
+    ledger: Ledger, entries: Entries
+) -> None:
     jobs = loaded(
         ledger, entries, a={}, b={"after": ["a"]}, c={"after": ["a"], "after_match": "latest"}
     )
@@ -133,7 +137,9 @@ def test_a_beat_that_died_uncommitted_admits_no_run_twice(ledger: Ledger, entrie
     assert not ledger.followers.endings(10)
 
 
-def test_endings_another_beat_dealt_with_change_nothing(ledger: Ledger, entries: Entries) -> None:
+def test_endings_that_another_beat_dealt_with_change_nothing(
+    ledger: Ledger, entries: Entries
+) -> None:
     jobs = loaded(ledger, entries, a={}, b={"after": ["a"]})
     ran(ledger, jobs["a"], 1)
     texts = ledger.followers.endings(10)
@@ -143,7 +149,9 @@ def test_endings_another_beat_dealt_with_change_nothing(ledger: Ledger, entries:
     assert len(ledger.followers.endings(10)) == 1
 
 
-def test_a_commit_sent_again_takes_nothing_more_off(ledger: Ledger, entries: Entries) -> None:
+def test_a_commit_that_is_sent_again_takes_nothing_more_off(
+    ledger: Ledger, entries: Entries
+) -> None:
     for second in (1, 2):
         for most in (2, 3):  # edited once before the first end, and twice before the second
             jobs = loaded(ledger, entries, a={}, b={"after": ["a"], "max_running": most})
@@ -163,7 +171,9 @@ def test_an_ending_that_cannot_be_read_stops_nothing(ledger: Ledger, entries: En
     assert not ledger.followers.endings(10)
 
 
-def test_latest_runs_once_all_succeeded_since_its_last(ledger: Ledger, entries: Entries) -> None:
+def test_latest_runs_once_all_have_succeeded_since_its_last_run(
+    ledger: Ledger, entries: Entries
+) -> None:
     keys = {"after": ["a", "b"], "after_match": "latest", "overlap": "allow"}
     jobs = loaded(ledger, entries, a={}, b={}, both=keys)
     for second in (1, 2):
@@ -182,7 +192,9 @@ def test_latest_runs_once_all_succeeded_since_its_last(ledger: Ledger, entries: 
     assert len(runs(ledger, "both")) == 2
 
 
-def test_each_of_two_runs_triggered_at_once_is_followed(ledger: Ledger, entries: Entries) -> None:
+def test_each_of_two_runs_that_are_triggered_at_once_is_followed(
+    ledger: Ledger, entries: Entries
+) -> None:
     all_at_once = {"overlap": "allow"}
     jobs = loaded(ledger, entries, a=all_at_once, b={"after": ["a"], **all_at_once})
     triggered = [
@@ -199,7 +211,9 @@ def test_each_of_two_runs_triggered_at_once_is_followed(ledger: Ledger, entries:
     assert [ledger.run(run).state.value for run in after] == ["queued", "skipped", "queued"]
 
 
-def test_of_latest_the_last_to_end_may_be_of_an_old_time(ledger: Ledger, entries: Entries) -> None:
+def test_of_latest_the_last_to_end_may_be_of_a_time_that_had_a_run(
+    ledger: Ledger, entries: Entries
+) -> None:
     """The id of a run has the time of the end that it followed; two jobs may end for one time."""
     keys = {"after": ["quick", "slow"], "after_match": "latest", "overlap": "allow"}
     jobs = loaded(ledger, entries, quick={}, slow={"overlap": "allow"}, both=keys)
@@ -228,7 +242,9 @@ def scheduled(ledger: Ledger, entries: Entries, **keys: Any) -> dict[str, JobSpe
 
 
 @pytest.mark.parametrize("is_first", [True, False])
-def test_ticks_wait_for_their_run(ledger: Ledger, entries: Entries, is_first: bool) -> None:
+def test_a_tick_waits_for_the_run_of_its_time(
+    ledger: Ledger, entries: Entries, is_first: bool
+) -> None:
     jobs = scheduled(ledger, entries)
     if is_first:
         ran(ledger, jobs["extract"], 1)
@@ -271,7 +287,9 @@ def test_a_tick_waits_no_longer_than_max_wait(ledger: Ledger, entries: Entries) 
     assert states(ledger, jobs["report"]) == ["skipped"]
 
 
-def test_missed_ticks_end_the_ticks_that_wait_for_them(ledger: Ledger, entries: Entries) -> None:
+def test_a_range_of_missed_ticks_ends_the_ticks_that_wait_for_them(
+    ledger: Ledger, entries: Entries
+) -> None:
     jobs = scheduled(ledger, entries, overlap="allow")
     ledger.admit(ticks(jobs["report"], 1, 2, 9))
     turn(ledger)
@@ -343,7 +361,9 @@ def test_many_endings_are_dealt_with_in_order(ledger: Ledger, entries: Entries) 
     assert len(Following(ledger)._followers.memories(["b"])["b"].times) == 100
 
 
-def test_a_beat_that_lost_its_lock_takes_half_as_many(ledger: Ledger, entries: Entries) -> None:
+def test_a_beat_that_lost_its_lock_on_the_way_takes_half_as_many(
+    ledger: Ledger, entries: Entries
+) -> None:
     lock = "redbeat::lock"
     jobs = loaded(ledger, entries, a={}, b={"after": ["a"]})
     for second in range(20):
@@ -361,7 +381,7 @@ def test_a_beat_that_lost_its_lock_takes_half_as_many(ledger: Ledger, entries: E
 # What people are told.
 
 
-def test_why_says_why_a_tick_waits(
+def test_why_says_what_a_tick_waits_for(
     ledger: Ledger, entries: Entries, supervisor: Supervisor
 ) -> None:
     report = {"after": ["extract", "prices"], "every": "1s", "max_wait": "2h"}
@@ -393,7 +413,7 @@ def test_why_says_what_a_job_without_a_schedule_waits_for(
     assert "which it follows, failed" in said
 
 
-def test_why_names_the_awaited_run(
+def test_a_trigger_after_a_run_is_told_so(
     ledger: Ledger, entries: Entries, supervisor: Supervisor
 ) -> None:
     jobs = loaded(ledger, entries, a={}, b={})
@@ -438,7 +458,9 @@ def test_a_trigger_does_not_wait_for_a_run_whose_record_is_gone(
         ({"after": ["third"]}, "a circle, second after third after second"),
     ],
 )
-def test_a_job_that_is_put_follows_a_job(app: Celery, keys: dict[str, Any], said: str) -> None:
+def test_a_job_that_is_put_has_someone_to_follow(
+    app: Celery, keys: dict[str, Any], said: str
+) -> None:
     at_run_time.put("nightly", task="t", app=app)
     at_run_time.put("second", task="t", after=["nightly"], app=app)
     at_run_time.put("third", task="t", after=["second"], app=app)
@@ -451,7 +473,9 @@ def test_a_job_that_is_put_follows_a_job(app: Celery, keys: dict[str, Any], said
     assert at_run_time.put_many(many, app=app).added == ("a", "b")
 
 
-def test_files_keep_jobs_that_others_follow(app: Celery, ledger: Ledger, entries: Entries) -> None:
+def test_files_keep_the_jobs_that_others_follow(
+    app: Celery, ledger: Ledger, entries: Entries
+) -> None:
     loaded(ledger, entries, a={})
     at_run_time.put("b", task="t", after=["a"], app=app, by="ann")
     [problem] = clashes(ledger.loaded(), ScheduleSet({}, "", {}, Listing("", 2026, {}, {})))

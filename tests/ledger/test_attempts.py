@@ -49,7 +49,9 @@ def test_only_a_running_attempt_is_marked_for_its_end(ledger: Ledger) -> None:
 
 
 @pytest.mark.parametrize("keys", [{}, {"serial": "own"}])
-def test_fencing_tokens_grow_though_a_clock_is_behind(ledger: Ledger, keys: dict[str, str]) -> None:
+def test_fencing_tokens_grow_under_a_clock_that_is_behind(
+    ledger: Ledger, keys: dict[str, str]
+) -> None:
     """As that of a server that was promoted can be."""
     spec = job(ledger, overlap="queue_all", **keys)
     granted_before = 9_007_199_254_740_000  # in microseconds: later than any clock says
@@ -243,7 +245,9 @@ def write(store: sqlite3.Connection, fencing_token: int, text: str) -> None:
         cursor.execute("INSERT INTO report VALUES (?)", (text,))
 
 
-def test_no_write_is_taken_without_the_lease(ledger: Ledger, store: sqlite3.Connection) -> None:
+def test_the_write_of_a_run_that_lost_its_lease_is_refused(
+    ledger: Ledger, store: sqlite3.Connection
+) -> None:
     spec = admitted(ledger, 0, on_crash="fail")
     sleeper = begin(ledger, run_id(spec, 0))
     write(store, sleeper.fencing_token, "first page")

@@ -48,7 +48,9 @@ def test_a_run_by_hand_for_a_time_stands_for_no_tick(ledger: Ledger, spec: JobSp
     assert finding.missing == (MIDNIGHT + timedelta(seconds=5),)
 
 
-def test_a_tick_never_counted_is_found_and_named_once(ledger: Ledger, spec: JobSpec) -> None:
+def test_a_tick_that_was_never_counted_is_found_and_named_once(
+    ledger: Ledger, spec: JobSpec
+) -> None:
     ledger.admit(ticks(spec, 1, 2, 4, 5))
     [finding] = audit(ledger, [spec], MIDNIGHT)
     assert (finding.named, finding.span.counted) == (5, 4)
@@ -66,7 +68,9 @@ def test_a_tick_that_was_counted_twice_is_found(ledger: Ledger, spec: JobSpec) -
     assert (finding.difference, finding.unsettled) == (1, 1)
 
 
-def test_a_run_without_an_outcome_is_found_while_it_is_gone(ledger: Ledger, spec: JobSpec) -> None:
+def test_a_run_without_an_outcome_is_found_as_long_as_it_is_gone(
+    ledger: Ledger, spec: JobSpec
+) -> None:
     ledger.admit(ticks(spec, 1))
     ledger.client.srem(ledger.keys.open(spec.name), run_id(spec, 1))
     for _ in range(2):
@@ -79,7 +83,9 @@ def test_a_run_without_an_outcome_is_found_while_it_is_gone(ledger: Ledger, spec
     ("counter", "by"),
     [("n:ticks", 1), ("n:triggered", 2), ("n:finished:succeeded", 3), ("n:skipped:overlap", -4)],
 )
-def test_what_is_acknowledged_is_over(ledger: Ledger, spec: JobSpec, counter: str, by: int) -> None:
+def test_what_is_acknowledged_counts_no_longer(
+    ledger: Ledger, spec: JobSpec, counter: str, by: int
+) -> None:
     def damage() -> None:
         ledger.client.hincrby(ledger.keys.job(spec.name), counter, by)
 
@@ -116,7 +122,9 @@ def test_two_auditors_at_once_do_not_count_a_finding_twice(ledger: Ledger, spec:
     assert ledger.job(spec.name).unaccounted_ticks == 1
 
 
-def test_ticks_that_are_due_and_not_dealt_with_are_overdue(ledger: Ledger, spec: JobSpec) -> None:
+def test_ticks_that_are_due_and_that_nobody_deals_with_are_overdue(
+    ledger: Ledger, spec: JobSpec
+) -> None:
     ledger.admit(ticks(spec, 1, 2))
     [finding] = audit(ledger, [spec], MIDNIGHT + timedelta(seconds=42))
     assert (finding.overdue, finding.difference) == (10, 0)

@@ -54,7 +54,9 @@ def emitter(app: Celery, ledger: Ledger, entries: Entries, leader: Leader) -> Em
     return Emitter(ledger, entries, Publisher(app, ledger), leader.leadership)
 
 
-def test_a_tick_without_work_is_one_call(ledger: Ledger, redis_url: str, tmp_path: Path) -> None:
+def test_a_tick_with_nothing_to_do_is_one_call(
+    ledger: Ledger, redis_url: str, tmp_path: Path
+) -> None:
     (tmp_path / "jobs.yaml").write_text("jobs: {yearly: {task: t, cron: 0 0 1 1 *}}\n")
     app = supervise(Celery("idle", broker=redis_url), schedules=tmp_path)
     with (
@@ -93,7 +95,9 @@ def test_a_beat_whose_look_for_dead_workers_fails_emits_all_the_same(
     app.close()
 
 
-def test_what_a_relieved_beat_left_is_due(app: Celery, ledger: Ledger, entries: Entries) -> None:
+def test_what_a_relieved_beat_could_not_emit_is_due_still(
+    app: Celery, ledger: Ledger, entries: Entries
+) -> None:
     spec = JobSpec(name="minutely", task="t", every="1m")
     relieved, other = ledger.leader(*REDBEAT), ledger.leader(*REDBEAT)
     assert relieved.look().leads
@@ -208,7 +212,9 @@ def test_a_beat_that_stands_by_is_told_nothing_and_signs_nothing(ledger: Ledger)
     assert second.look().leads
 
 
-def test_a_broker_that_is_away_keeps_no_run_from_its_place(ledger: Ledger, redis_url: str) -> None:
+def test_a_broker_elsewhere_that_is_away_keeps_no_run_from_being_admitted(
+    ledger: Ledger, redis_url: str
+) -> None:
     for broker in ("redis://127.0.0.1:1/0", "amqp://127.0.0.1:1"):
         app = supervise(Celery("apart", broker=broker, set_as_current=False), redis_url=redis_url)
         entries, leader = Entries(app, ledger.client, ledger.keys), ledger.leader(*REDBEAT)

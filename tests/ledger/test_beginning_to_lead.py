@@ -150,7 +150,9 @@ def test_notices_that_cannot_be_sent_are_said_in_a_sentence_at_the_start(
     app.close()
 
 
-def test_a_leader_that_cannot_emit_resigns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_leader_that_cannot_emit_gives_way_to_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(scheduler, "RESIGN_AFTER", timedelta(seconds=1))
     jobs = tmp_path / "schedules" / "jobs.yaml"
     jobs.parent.mkdir()
@@ -281,7 +283,9 @@ def ago(ledger: Ledger, time: timedelta) -> None:
     ledger.client.hset(ledger.keys.beat, "last_tick", ms_of(ledger.now() - time))
 
 
-def test_a_job_runs_once_when_the_service_starts(beats: Beats, ledger: Ledger) -> None:
+def test_a_job_runs_once_when_the_service_starts_with_its_files(
+    beats: Beats, ledger: Ledger
+) -> None:
     beat = beats()
     until_settled(beat, ledger)
     found = runs_of(ledger)
@@ -294,7 +298,9 @@ def test_a_job_runs_once_when_the_service_starts(beats: Beats, ledger: Ledger) -
     assert runs_of(ledger) == found
 
 
-def test_it_runs_again_after_a_time_without_a_beat(beats: Beats, ledger: Ledger) -> None:
+def test_it_runs_again_after_a_time_without_a_beat_and_not_at_once(
+    beats: Beats, ledger: Ledger
+) -> None:
     first, second, third = beats(), beats(), beats()
     until_settled(first, ledger)
     first.close()
@@ -318,7 +324,9 @@ def test_a_standby_that_takes_over_late_starts_nothing(beats: Beats, ledger: Led
     assert len(ledger.history("warm")) == 1
 
 
-def test_a_start_that_one_beat_began_is_finished_by_the_next(beats: Beats, ledger: Ledger) -> None:
+def test_a_start_that_a_beat_did_not_finish_is_finished_by_the_next(
+    beats: Beats, ledger: Ledger
+) -> None:
     first = beats()
     until_settled(first, ledger)
     first.close()

@@ -60,7 +60,9 @@ def test_a_call_is_one_script_that_sends_the_message(app: Celery, ledger: Ledger
 
 
 @pytest.mark.parametrize("is_at_hand", [True, False])
-def test_an_end_sends_the_call_that_waited(app: Celery, ledger: Ledger, is_at_hand: bool) -> None:
+def test_the_end_of_a_run_sends_the_message_of_the_call_that_waited(
+    app: Celery, ledger: Ledger, is_at_hand: bool
+) -> None:
     task = guarded(app, key="{number}", overlap="queue_all")
     called(ledger, task, 2)
     waiting, running, _ = (run.id for run in ledger.history(task.name))
@@ -78,7 +80,9 @@ def test_an_end_sends_the_call_that_waited(app: Celery, ledger: Ledger, is_at_ha
 
 
 @pytest.mark.parametrize("end", ["cancelled", "expired"])
-def test_the_kept_message_goes_when_the_call_ends(app: Celery, ledger: Ledger, end: str) -> None:
+def test_the_kept_message_of_a_call_goes_when_the_call_ends(
+    app: Celery, ledger: Ledger, end: str
+) -> None:
     task = guarded(app, overlap="queue_all", max_wait="1h" if end == "cancelled" else "1ms")
     called(ledger, task, 2)
     waiting = next(run.id for run in ledger.history(task.name) if run.state is RunState.WAITING)
@@ -157,7 +161,9 @@ def sent_of(ledger: Ledger, run_id: str) -> list[Any]:
     return [m for m in map(json.loads, texts) if m["headers"]["id"] == run_id][::-1]
 
 
-def test_who_listens_is_told_of_those_sent_alone(app: Celery, ledger: Ledger) -> None:
+def test_who_listens_to_messages_is_told_of_those_that_are_sent_alone(
+    app: Celery, ledger: Ledger
+) -> None:
     told = []
 
     def listen(headers: dict[str, Any], **_: Any) -> None:
@@ -184,7 +190,9 @@ def test_one_that_replaces_another_is_sent_once(app: Celery, ledger: Ledger) -> 
     assert ledger.client.llen("celery") == 3
 
 
-def test_a_task_with_its_own_sending_is_sent_when_it_may_begin(app: Celery, ledger: Ledger) -> None:
+def test_a_task_that_is_sent_by_code_of_its_own_is_sent_when_it_may_begin(
+    app: Celery, ledger: Ledger
+) -> None:
     sent = []
 
     class Own(app.Task):  # type: ignore[name-defined,misc]
@@ -200,7 +208,9 @@ def test_a_task_with_its_own_sending_is_sent_when_it_may_begin(app: Celery, ledg
     assert ledger.client.llen("celery") == 1
 
 
-def test_the_parts_of_a_group_need_no_more_connections(app: Celery, ledger: Ledger) -> None:
+def test_the_parts_of_a_group_need_no_more_connections_than_there_are(
+    app: Celery, ledger: Ledger
+) -> None:
     app.conf.broker_pool_limit = 1
     task = guarded(app, overlap="queue_all")
     task.delay(0)
@@ -289,7 +299,9 @@ def task_of(app: Celery, **options: Any) -> Any:
         {"countdown": 1e15},
     ],
 )
-def test_a_time_beyond_all_is_readable(app: Celery, ledger: Ledger, option: dict[str, Any]) -> None:
+def test_a_time_beyond_all_times_can_be_read_again(
+    app: Celery, ledger: Ledger, option: dict[str, Any]
+) -> None:
     called = task_of(app).apply_async((1,), **option)
     assert [run.id for run in ledger.history("calls.work")] == [called.id]
 
@@ -312,7 +324,9 @@ def test_a_class_of_its_own_need_not_know_all_of_celerys_positions(
     assert ledger.client.llen("celery") == 1
 
 
-def test_a_skipped_call_nobody_waits_for_needs_no_backend(redis_url: str, ledger: Ledger) -> None:
+def test_a_call_that_is_skipped_needs_no_result_backend_where_nobody_waits(
+    redis_url: str, ledger: Ledger
+) -> None:
     away = {"retry_policy": {"max_retries": 0}}
     with Celery("away", broker=redis_url, set_as_current=False) as app:
         app.conf.update(

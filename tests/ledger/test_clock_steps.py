@@ -130,7 +130,7 @@ def test_what_is_called_begins_within_a_leases_time_of_a_set_back(
     assert ledger.now() - began < timedelta(seconds=patience(5))
 
 
-def test_ticks_survive_a_leap_and_back(
+def test_ticks_go_on_after_a_leap_of_a_day_and_back(
     ledger: Ledger, beat: SupervisedScheduler, clock: Clock
 ) -> None:
     wait_until(lambda: beat.tick() >= 0 and ledger.history("often"))

@@ -98,7 +98,9 @@ def test_a_begin_that_a_promoted_replica_never_heard_of_is_made_good(ledger: Led
 
 
 @pytest.mark.parametrize("keys", [{"serial": "one"}, {"key": "one"}])
-def test_what_a_replica_gave_to_another_stays_there(ledger: Ledger, keys: dict[str, str]) -> None:
+def test_what_a_promoted_replica_gave_to_another_is_not_taken_back(
+    ledger: Ledger, keys: dict[str, str]
+) -> None:
     spec, other = job(ledger, **keys), job(ledger, "other", **keys)
     ledger.admit(ticks(spec, 0))
     if "key" in keys:
@@ -149,7 +151,9 @@ def test_a_tick_that_ended_and_is_history_no_more_is_not_begun_anew(ledger: Ledg
 
 
 @pytest.mark.parametrize("code", ["", '{"name": "nightly", "task": "proj.nightly"}'])
-def test_a_run_that_comes_back_makes_its_job_known(ledger: Ledger, code: str) -> None:
+def test_a_run_that_comes_back_makes_its_job_known_where_code_has_it(
+    ledger: Ledger, code: str
+) -> None:
     spec = job(ledger)
     ledger.client.delete(ledger.keys.guarded)
     assert (

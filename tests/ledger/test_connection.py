@@ -52,7 +52,7 @@ def test_a_verb_says_what_is_refused_and_not_that_redis_is_away(
     assert (told.exit_code, said in told.output) == (4, True)
 
 
-def test_a_primary_without_replicas_is_away_and_changes_nothing(
+def test_a_primary_without_its_replicas_counts_as_away_and_changes_nothing(
     ledger: Ledger, redis_url: str
 ) -> None:
     spec = admitted(ledger, 0)

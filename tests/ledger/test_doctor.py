@@ -136,7 +136,9 @@ def says_of_its_clock(ledger: Ledger, name: str, seconds: float) -> None:
             ledger.client.set(key, json.dumps({**said, "offset": seconds}), keepttl=True)
 
 
-def test_processes_whose_clocks_are_off_are_told_of(healthy: Ledger, redis_url: str) -> None:
+def test_a_worker_and_a_beat_whose_clocks_are_off_are_told_of(
+    healthy: Ledger, redis_url: str
+) -> None:
     says_of_its_clock(healthy, "w@host", 30)
     says_of_its_clock(healthy, "b", -2.5)
     assert [finding["what"] for finding in said(redis_url)] == [

@@ -107,7 +107,9 @@ REFUSED: dict[str, tuple[str, ...]] = {
 
 
 @pytest.mark.parametrize("said", REFUSED)
-def test_what_is_refused_exits_4(said: str, project: Path, ledger: Ledger, redis_url: str) -> None:
+def test_what_is_refused_as_things_are_exits_4(
+    said: str, project: Path, ledger: Ledger, redis_url: str
+) -> None:
     job(ledger, every="1h")
     ledger.take_over("another")
     (project / "schedules" / "example.yaml").write_text("jobs: {}")

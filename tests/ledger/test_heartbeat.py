@@ -362,7 +362,7 @@ def test_a_running_child_is_killed_before_its_lease_is_gone(
             assert not lock_is_free(ledger, spec)
 
 
-def test_a_run_without_its_lease_returns_to_a_server_that_forgot(
+def test_a_run_without_its_lease_comes_back_to_a_server_that_forgot_it(
     ledger: Ledger, deaf: Deaf
 ) -> None:
     spec = began(ledger, "nightly", lease_ttl="3s", on_lease_lost="continue")

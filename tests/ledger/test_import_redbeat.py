@@ -110,7 +110,9 @@ def test_an_entry_that_is_never_due_again_is_read_too(app: Celery, ledger: Ledge
     assert set(jobs(app)) == {"done"}
 
 
-def test_many_entries_are_read_in_batches(app: Celery, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_more_entries_than_a_round_trip_holds_are_all_read(
+    app: Celery, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("supervisor.beat.import_celery.BATCH", 2)
     for number in range(5):
         save(app, f"job-{number}", schedule(60))

@@ -89,7 +89,7 @@ def test_an_end_is_reported_however_long_the_server_was_away(fragile: EmbeddedSe
         assert child.outcomes == ["succeeded"]
 
 
-def test_an_end_is_given_up_after_the_worker_was_stopped(
+def test_an_end_is_given_up_some_time_after_the_worker_was_told_to_stop(
     fragile: EmbeddedServer, table: None
 ) -> None:
     with Child(fragile.url) as child:
@@ -145,7 +145,7 @@ def test_who_is_at_work_is_so_for_one_attempt(table: None) -> None:
     assert not child_table.is_running(os.getpid(), "token")
 
 
-def test_an_end_is_known_while_the_server_hangs(
+def test_the_main_process_knows_an_end_before_a_server_that_hangs(
     redis_url: str, ledger: Ledger, table: None
 ) -> None:
     with proxy_to(redis_url) as way, Child(way.url) as child:

@@ -175,7 +175,9 @@ def test_a_job_does_not_begin_to_follow_what_another_edits_at_once(
     assert jobs.get("a", app=app).spec.after == ()
 
 
-def test_a_job_followed_meanwhile_is_kept(app: Celery, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_job_that_another_begins_to_follow_is_not_removed(
+    app: Celery, monkeypatch: pytest.MonkeyPatch
+) -> None:
     put(app)
     ledger, _ = jobs.ledger_of(app)
     follow = lambda: put(app, "mail", every=None, after=["report"])  # noqa: E731
@@ -225,7 +227,9 @@ def test_jobs_are_listed_by_prefix_label_and_source(app: Celery) -> None:
     assert names("b", label="kind=report", source="django") == ["b-1"]
 
 
-def test_a_trigger_may_have_a_time_to_come_and_a_priority(app: Celery, ledger: Ledger) -> None:
+def test_a_trigger_may_be_for_a_time_to_come_and_has_a_priority(
+    app: Celery, ledger: Ledger
+) -> None:
     put(app)
     at = ledger.now() + timedelta(hours=1)
     run = ledger.run(jobs.trigger("report", at=at, priority=9, app=app))
@@ -279,7 +283,9 @@ def test_ticks_of_the_old_times_are_settled_and_counted_once(app: Celery, ledger
     assert ledger.job("report").unaccounted_ticks == 0
 
 
-def test_a_tick_read_before_an_edit_is_not_admitted_after_it(app: Celery, ledger: Ledger) -> None:
+def test_a_tick_that_beat_read_before_an_edit_is_not_admitted_after_it(
+    app: Celery, ledger: Ledger
+) -> None:
     old = put(app, every="1s").spec
     look = ledger.now()
     put(app, every="2h")
@@ -338,7 +344,7 @@ def test_a_removed_job_is_audited_as_long_as_its_records_are_kept(
     assert ledger.removed() == {}
 
 
-def test_a_removed_jobs_runs_are_listed(
+def test_runs_of_a_removed_job_are_listed(
     app: Celery, ledger: Ledger, supervisor: Supervisor
 ) -> None:
     put(app)
@@ -385,7 +391,7 @@ HOSTILE: list[tuple[str, dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("name", "keys", "what"), HOSTILE, ids=lambda value: str(value)[:20])
-def test_what_is_hostile_is_refused(
+def test_what_is_hostile_is_refused_with_a_word(
     app: Celery, name: str, keys: dict[str, Any], what: str
 ) -> None:
     with pytest.raises(InvalidJob) as error:

@@ -52,7 +52,9 @@ def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
-def test_put_loads_jobs_beside_others(file: Path, supervisor: Supervisor, ledger: Ledger) -> None:
+def test_put_loads_the_jobs_of_a_file_beside_all_others(
+    file: Path, supervisor: Supervisor, ledger: Ledger
+) -> None:
     job(ledger, "other")
     dry = supervisor("put", str(file), "--dry-run", app=APP)
     assert dry.stdout.splitlines()[-1] == "3 added, 0 changed, 0 removed, 0 unchanged"
@@ -65,7 +67,7 @@ def test_put_loads_jobs_beside_others(file: Path, supervisor: Supervisor, ledger
     assert again.stdout.splitlines()[-1] == "put: 0 added, 0 changed, 0 removed, 3 unchanged"
 
 
-def test_an_export_loads_as_the_same_jobs(
+def test_what_is_exported_is_accepted_and_is_the_same_jobs(
     file: Path, supervisor: Supervisor, ledger: Ledger
 ) -> None:
     assert supervisor("put", str(file), app=APP).exit_code == 0
@@ -104,7 +106,9 @@ def test_with_a_problem_nothing_of_the_file_is_put(
     assert ledger.scheduled() == {}
 
 
-def test_jobs_of_files_are_not_edited(file: Path, supervisor: Supervisor, ledger: Ledger) -> None:
+def test_a_job_of_files_is_neither_put_nor_removed(
+    file: Path, supervisor: Supervisor, ledger: Ledger
+) -> None:
     job(ledger, "one")
     ledger.client.hset(ledger.keys.sources, "one", "files 7 schedules/a.yaml:12")
     for words in (("put", str(file)), ("put", str(file), "--dry-run"), ("remove", "one")):
@@ -114,7 +118,9 @@ def test_jobs_of_files_are_not_edited(file: Path, supervisor: Supervisor, ledger
     assert set(ledger.scheduled()) == {"one"}
 
 
-def test_jobs_may_follow_loaded_jobs(file: Path, supervisor: Supervisor, ledger: Ledger) -> None:
+def test_the_jobs_of_a_file_may_follow_jobs_that_are_loaded(
+    file: Path, supervisor: Supervisor, ledger: Ledger
+) -> None:
     file.write_text("jobs: {load: {task: planned.poll, after: [extract]}}")
     for words in (("--dry-run",), ()):
         lost = supervisor("put", str(file), *words, app=APP)
@@ -124,7 +130,9 @@ def test_jobs_may_follow_loaded_jobs(file: Path, supervisor: Supervisor, ledger:
     assert supervisor("put", "-", app=APP, answer=file.read_text()).exit_code == 0
 
 
-def test_remove_takes_all_jobs_or_none(file: Path, supervisor: Supervisor, ledger: Ledger) -> None:
+def test_remove_takes_all_of_the_named_jobs_or_none(
+    file: Path, supervisor: Supervisor, ledger: Ledger
+) -> None:
     supervisor("put", str(file), app=APP)
     unknown = supervisor("remove", "one", "thre", app=APP)
     assert (unknown.exit_code, "did you mean 'three'" in unknown.stderr) == (3, True)

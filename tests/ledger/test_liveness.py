@@ -104,7 +104,9 @@ def test_a_run_is_reported_once_its_worker_is_gone(hire: Hire, seen: Look, ledge
     assert seen() == []
 
 
-def test_a_begin_that_comes_late_is_reported_too(hire: Hire, seen: Look, ledger: Ledger) -> None:
+def test_a_run_whose_begin_was_still_on_its_way_is_reported_as_well(
+    hire: Hire, seen: Look, ledger: Ledger
+) -> None:
     worker = hire()
     worker.kill()
     assert seen() == [worker.run]
@@ -208,7 +210,7 @@ def test_a_child_that_lives_on_is_a_worker_that_lives(hire: Hire, seen: Look) ->
     assert wait_until(seen) == [worker.run]
 
 
-def test_a_child_forked_during_a_look_hides_no_death(
+def test_a_child_forked_during_a_look_hides_the_death_from_no_witness(
     hire: Hire, seen: Look, directory: Path
 ) -> None:
     worker = hire()
@@ -251,7 +253,9 @@ def test_a_file_of_another_machine_proves_nothing(hire: Hire, seen: Look, direct
     assert seen() == [worker.run]
 
 
-def test_a_copy_of_a_workers_file_proves_nothing(hire: Hire, seen: Look, directory: Path) -> None:
+def test_a_copy_of_a_living_workers_file_proves_nothing(
+    hire: Hire, seen: Look, directory: Path
+) -> None:
     hire()
     [path] = directory.iterdir()
     copy = path.rename(directory / "moved").read_bytes()
@@ -281,7 +285,7 @@ def test_a_directory_that_cannot_be_read_harms_nobody(
     assert seen() == []
 
 
-def test_a_worker_ends_though_its_file_stays(
+def test_a_worker_ends_though_its_file_cannot_be_removed(
     directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     liveness.hold()
@@ -296,7 +300,9 @@ def test_a_worker_ends_though_its_file_stays(
     assert liveness.own_process() == ""
 
 
-def test_many_dead_are_looked_up_at_once(seen: Look, ledger: Ledger, directory: Path) -> None:
+def test_many_of_the_dead_are_looked_up_at_once(
+    seen: Look, ledger: Ledger, directory: Path
+) -> None:
     admitted(ledger, 0)
     for number in range(200):
         path = directory / "new"
@@ -311,7 +317,9 @@ def test_many_dead_are_looked_up_at_once(seen: Look, ledger: Ledger, directory: 
     assert calls() - before < 20
 
 
-def test_an_attempt_that_began_elsewhere_is_left(hire: Hire, seen: Look, ledger: Ledger) -> None:
+def test_an_attempt_that_began_elsewhere_meanwhile_is_left_alone(
+    hire: Hire, seen: Look, ledger: Ledger
+) -> None:
     worker = hire()
     worker.kill()
     ledger.report_dead(worker.run, "token", "seen by another")
@@ -320,7 +328,9 @@ def test_an_attempt_that_began_elsewhere_is_left(hire: Hire, seen: Look, ledger:
     assert ledger.run(worker.run).attempt == 2
 
 
-def test_an_attempt_that_a_replica_lost_is_left(hire: Hire, seen: Look, ledger: Ledger) -> None:
+def test_an_attempt_whose_begin_a_replica_lost_is_left_alone(
+    hire: Hire, seen: Look, ledger: Ledger
+) -> None:
     worker = hire()
     worker.kill()
     assert seen() == [worker.run]
@@ -329,7 +339,9 @@ def test_an_attempt_that_a_replica_lost_is_left(hire: Hire, seen: Look, ledger: 
     assert ledger.run(worker.run).attempt == 2
 
 
-def test_an_attempt_of_an_older_version_is_left(hire: Hire, seen: Look, ledger: Ledger) -> None:
+def test_an_attempt_of_a_worker_of_an_older_version_is_left_alone(
+    hire: Hire, seen: Look, ledger: Ledger
+) -> None:
     worker = hire()
     key = ledger.keys.run(worker.run)
     recorded = ledger.client.hget(key, "process")

@@ -67,7 +67,9 @@ def due(ledger: Ledger) -> dict[str, float]:
     return {key.removeprefix("redbeat:"): score for key, score in found}
 
 
-def test_what_is_loaded_is_known_and_due_in_redbeat(ledger: Ledger, entries: Entries) -> None:
+def test_what_is_loaded_is_due_in_redbeat_and_known_to_the_ledger(
+    ledger: Ledger, entries: Entries
+) -> None:
     wanted = jobs(spec("a"), spec("b", every="1h"))
     assert load(ledger, entries, wanted, "one", NOW).added == ("a", "b")
     assert ledger.scheduled() == wanted
@@ -88,7 +90,9 @@ def test_each_job_is_read_without_being_remembered(ledger: Ledger, entries: Entr
     assert job_spec.cache_info() == remembered
 
 
-def test_two_that_load_at_once_leave_no_mixture(ledger: Ledger, entries: Entries) -> None:
+def test_two_that_load_at_once_leave_one_set_and_no_mixture(
+    ledger: Ledger, entries: Entries
+) -> None:
     load(ledger, entries, jobs(spec("a"), spec("b")), "before", NOW)
     theirs, ours = jobs(spec("c"), spec("b", every="1h")), jobs(spec("a"), spec("d"))
     changes = load(
@@ -104,7 +108,9 @@ def test_two_that_load_at_once_leave_no_mixture(ledger: Ledger, entries: Entries
     assert (changes.added, changes.removed) == (("a", "d"), ("b", "c"))
 
 
-def test_a_plan_is_not_applied_to_something_else(ledger: Ledger, entries: Entries) -> None:
+def test_a_plan_that_was_agreed_to_is_not_applied_to_something_else(
+    ledger: Ledger, entries: Entries
+) -> None:
     load(ledger, entries, jobs(spec("a")), "before", NOW)
     seen = ledger.scheduled()
     load(ledger, entries, jobs(spec("a", every="1h")), "theirs", NOW)
@@ -113,7 +119,9 @@ def test_a_plan_is_not_applied_to_something_else(ledger: Ledger, entries: Entrie
     assert ledger.scheduled() == jobs(spec("a", every="1h"))
 
 
-def test_a_plan_is_refused_when_another_loads_meanwhile(ledger: Ledger, entries: Entries) -> None:
+def test_a_plan_is_refused_also_when_another_loads_in_the_same_moment(
+    ledger: Ledger, entries: Entries
+) -> None:
     theirs = jobs(spec("c"))
     ours = Interrupted(jobs(spec("a")), lambda: load(ledger, entries, theirs, "theirs", NOW))
     with pytest.raises(PlanOutdated):
@@ -121,7 +129,9 @@ def test_a_plan_is_refused_when_another_loads_meanwhile(ledger: Ledger, entries:
     assert ledger.scheduled() == theirs
 
 
-def test_a_tick_admitted_during_an_edit_is_counted_once(ledger: Ledger, entries: Entries) -> None:
+def test_a_tick_admitted_while_an_edit_is_loaded_is_counted_once(
+    ledger: Ledger, entries: Entries
+) -> None:
     old, new = spec("a"), spec("a", every="1m")
     load(ledger, entries, jobs(old), "before", NOW)
     tick = Tick(old, NOW + timedelta(minutes=5))
@@ -135,7 +145,9 @@ def test_a_tick_admitted_during_an_edit_is_counted_once(ledger: Ledger, entries:
     assert audit(ledger, [new], NOW) == []
 
 
-def test_no_edit_keeps_a_watermark_ahead_of_the_clock(ledger: Ledger, entries: Entries) -> None:
+def test_a_watermark_beyond_the_servers_clock_is_not_kept_by_an_edit(
+    ledger: Ledger, entries: Entries
+) -> None:
     load(ledger, entries, jobs(spec("a")), "before", NOW)
     ahead = ledger.now() + timedelta(days=1)
     ledger.client.hset(ledger.keys.job("a"), "watermark", ms_of(ahead))
@@ -161,7 +173,9 @@ def test_ticks_of_a_pause_that_a_file_ended_stay_excluded(ledger: Ledger, entrie
     assert admission.placement is Placement.EXCLUDED
 
 
-def test_a_file_that_pauses_too_shortens_no_pause(ledger: Ledger, entries: Entries) -> None:
+def test_a_file_that_pauses_a_paused_job_does_not_shorten_its_pause(
+    ledger: Ledger, entries: Entries
+) -> None:
     load(ledger, entries, jobs(spec("a")), "one", NOW)
     ledger.pause("a", "by hand", ledger.now() + timedelta(days=1))
     since = ledger.marks(["a"])["a"].pause
@@ -172,7 +186,9 @@ def test_a_file_that_pauses_too_shortens_no_pause(ledger: Ledger, entries: Entri
     assert ledger.client.zcard(ledger.keys.pauses) == 0
 
 
-def test_loads_of_files_are_in_the_record(ledger: Ledger, entries: Entries, tmp_path: Path) -> None:
+def test_a_beat_that_loads_files_is_in_the_record(
+    ledger: Ledger, entries: Entries, tmp_path: Path
+) -> None:
     (tmp_path / "jobs.yaml").write_text("jobs: {a: {task: t, every: 5m}}")
     read_and_load(Reloading(tmp_path, ledger, entries), None)
     (tmp_path / "jobs.yaml").write_text("jobs: {a: {task: t, every: 9m}}")
@@ -229,7 +245,9 @@ def test_a_fault_in_judging_the_files_keeps_what_is_loaded_and_is_told(
     assert problem == "the schedule files cannot be judged: RuntimeError('a fault of ours')"
 
 
-def test_invalid_files_withdraw_nothing(ledger: Ledger, entries: Entries, tmp_path: Path) -> None:
+def test_files_that_cannot_be_loaded_withdraw_nothing(
+    ledger: Ledger, entries: Entries, tmp_path: Path
+) -> None:
     load(ledger, entries, jobs(spec("a")), "one", NOW)
     (tmp_path / "jobs.yaml").write_text("jobs: {b: {task: t, evry: 5m}}")
     Reloading(tmp_path, ledger, entries).begin(NOW, "one")
@@ -273,7 +291,7 @@ def test_an_edited_file_alone_is_read_and_its_jobs_compared(
     assert ledger.origins()["c"].place == f"{tmp_path}/jobs.yaml:4"
 
 
-def test_after_another_load_all_are_compared(
+def test_all_files_are_compared_where_another_set_is_loaded(
     ledger: Ledger, entries: Entries, tmp_path: Path
 ) -> None:
     (tmp_path / "others.yaml").write_text("jobs: {other: {task: t, every: 5m}}")
@@ -306,7 +324,9 @@ def test_many_changes_of_files_are_loaded_some_at_a_time(
     assert {name: origin.place for name, origin in ledger.origins().items()} == left
 
 
-def test_holidays_are_computed_each_year(ledger: Ledger, entries: Entries, tmp_path: Path) -> None:
+def test_a_beat_computes_holidays_again_when_a_year_begins(
+    ledger: Ledger, entries: Entries, tmp_path: Path
+) -> None:
     job = "{task: t, cron: '0 3 * * *', exclude: [{holidays: DE-BY}]}"
     (tmp_path / "jobs.yaml").write_text(f"jobs: {{nightly: {job}}}")
     reloading = Reloading(tmp_path, ledger, entries)
@@ -394,7 +414,9 @@ def test_files_that_remove_most_jobs_are_loaded_only_by_a_person(
     assert set(ledger.specs()) == {*names[:4], "put"}
 
 
-def test_a_moved_job_has_its_new_line(ledger: Ledger, entries: Entries, tmp_path: Path) -> None:
+def test_a_job_that_only_moved_is_found_at_its_new_line(
+    ledger: Ledger, entries: Entries, tmp_path: Path
+) -> None:
     written(tmp_path, "a", "b")
     reloading_ = Reloading(tmp_path, ledger, entries)
     reloading_.begin(NOW, None)

@@ -214,7 +214,9 @@ def test_openmetrics_says_the_same_and_since_when_it_counts(ledger: Ledger) -> N
     assert "_created" not in bare
 
 
-def test_a_family_in_parts_is_one_family(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_family_of_many_jobs_is_one_though_it_comes_in_parts(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for name, limit in (("a", None), ("b", "5m"), ("c", None), ("d", None), ("e", None)):
         job(ledger, name=name, time_limit=limit)
     metrics = Metrics(ledger)
@@ -587,7 +589,7 @@ def test_sums_are_kept_of_a_few_labels_and_of_those_that_are_scraped(ledger: Led
     assert ticks_by("once") == 0, "forgotten, which Prometheus takes for a restart"
 
 
-def test_slow_sums_are_of_the_scrape_before(
+def test_sums_that_take_long_are_those_of_the_scrape_before(
     ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job(ledger, "a")

@@ -119,7 +119,7 @@ SEED = 3
 
 @pytest.mark.timeout(0)
 @pytest.mark.parametrize("what", STAGES_BREAKS)
-def test_the_stages_machine_fails_when(
+def test_the_machine_of_stages_fails_when(
     ledger: Ledger, monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
     monkeypatch.setattr(functions, "ITEMS_PER_END", 1)

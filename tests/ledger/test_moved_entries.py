@@ -102,7 +102,9 @@ def test_an_upgrade_moves_all_entries_as_they_are(own: Ledger, started: Started)
     wait_until(lambda: (beat.tick(), own.job("second").counters["ticks"] > ticks)[1])
 
 
-def test_entries_of_another_ledger_stay(own: Ledger, ledger: Ledger, started: Started) -> None:
+def test_entries_of_another_ledger_stay_where_they_are(
+    own: Ledger, ledger: Ledger, started: Started
+) -> None:
     before_the_upgrade(started, own)
     own.client.hset("redbeat:others", "spec", '{"name": "others", "task": "t", "every": "PT1S"}')
     own.client.zadd("redbeat::schedule", {"redbeat:others": 1.0, "redbeat:gone": 1.0}, xx=False)
@@ -113,7 +115,9 @@ def test_entries_of_another_ledger_stay(own: Ledger, ledger: Ledger, started: St
     assert {"yearly", "static", "made"} <= entries(own.client, "own:redbeat:").keys()
 
 
-def test_nothing_moves_while_an_older_beat_leads(own: Ledger, started: Started) -> None:
+def test_nothing_moves_while_an_older_beat_of_the_ledger_leads(
+    own: Ledger, started: Started
+) -> None:
     older = ticked(started(redbeat_key_prefix="redbeat:"))
     wait_until(lambda: (older.tick(), own.scheduled())[1])
     own.client.hdel(own.keys.beat, "entries")
@@ -135,7 +139,9 @@ def test_entries_follow_a_prefix_that_the_app_changes(own: Ledger, started: Star
     assert own.client.execute_command("KEYS", "one:*") == []
 
 
-def test_a_new_ledger_says_which_it_leaves(own: Ledger, started: Started, redis_url: str) -> None:
+def test_a_new_ledger_takes_no_entry_and_says_which_it_leaves(
+    own: Ledger, started: Started, redis_url: str
+) -> None:
     before = Celery("before", redbeat_redis_url=redis_url, set_as_current=False)
     RedBeatSchedulerEntry("made", "t.known", crontab(hour="1"), app=before).save()
     with capture_logs() as logs:

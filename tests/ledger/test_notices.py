@@ -116,7 +116,9 @@ def test_log_says_which_address_did_not_take_a_notice(ledger: Ledger, leader: Le
     assert said == [("notice not sent", shown), ("notice dropped", shown)]
 
 
-def test_a_service_that_hung_is_asked_again_later(ledger: Ledger, leader: Leader) -> None:
+def test_a_service_that_hung_is_asked_again_a_wait_after_it_hung(
+    ledger: Ledger, leader: Leader
+) -> None:
     def hang(*_: object, **__: object) -> tuple[Answer, str]:
         threading.Event().wait(0.2)
         return Answer.UNAVAILABLE, "no answer"
@@ -180,7 +182,9 @@ def test_ticks_excluded_on_purpose_are_not_told(ledger: Ledger) -> None:
 
 
 @pytest.mark.parametrize(("keys", "tolerated"), [({}, 3), ({"max_consecutive_skips": 1}, 1)])
-def test_many_skips_in_a_row_are_told(ledger: Ledger, keys: dict[str, int], tolerated: int) -> None:
+def test_too_many_skips_in_a_row_are_told(
+    ledger: Ledger, keys: dict[str, int], tolerated: int
+) -> None:
     spec = told(ledger, **keys)
     at_work(ledger, spec, 0)
     ledger.admit(ticks(spec, *range(1, tolerated + 1)))
@@ -421,7 +425,9 @@ def test_look_says_whether_there_is_anything_to_tell(ledger: Ledger, leader: Lea
     assert not leader.look().has_notices, "it is not due"
 
 
-def test_beat_watches_loaded_jobs_that_ask_for_notices(ledger: Ledger, entries: Entries) -> None:
+def test_beat_watches_the_loaded_jobs_that_ask_for_notices(
+    ledger: Ledger, entries: Entries
+) -> None:
     plain, asking = (
         JobSpec(name=n, task="t", every=60, notify=u) for n, u in (("a", []), ("b", [URL]))
     )

@@ -24,7 +24,7 @@ def tasks(app: Celery) -> Tasks:
     return Tasks(app)
 
 
-def test_an_unguarded_task_has_the_returned_id(
+def test_an_unguarded_task_is_sent_under_the_id_that_was_returned(
     session: Session, tasks: Tasks, ledger: Ledger
 ) -> None:
     ids = [
@@ -38,7 +38,9 @@ def test_an_unguarded_task_has_the_returned_id(
     assert ledger.job_names() == []
 
 
-def test_a_guarded_task_has_the_returned_id(session: Session, tasks: Tasks, ledger: Ledger) -> None:
+def test_a_guarded_task_is_a_run_under_the_id_that_was_returned(
+    session: Session, tasks: Tasks, ledger: Ledger
+) -> None:
     first, second = (trigger_on_commit(session, tasks.import_feed, ("a",)) for _ in "ab")
     other = trigger_on_commit(
         session, tasks.import_feed, ("a",), headers={"guard": {"key": "apart"}}, queue="slow"
@@ -51,7 +53,9 @@ def test_a_guarded_task_has_the_returned_id(session: Session, tasks: Tasks, ledg
     assert first.startswith("shop.import_feed@manual-")
 
 
-def test_the_same_id_may_be_asked_again(session: Session, tasks: Tasks, ledger: Ledger) -> None:
+def test_to_ask_again_under_the_same_id_is_safe(
+    session: Session, tasks: Tasks, ledger: Ledger
+) -> None:
     run = trigger_on_commit(session, tasks.import_feed, ("a",))
     session.commit()
     again = tasks.import_feed.apply_async(("a",), task_id=run)
@@ -61,7 +65,9 @@ def test_the_same_id_may_be_asked_again(session: Session, tasks: Tasks, ledger: 
     assert [message[0] for message in sent(ledger)] == [run]
 
 
-def test_a_job_takes_what_trigger_takes(session: Session, app: Celery, ledger: Ledger) -> None:
+def test_a_job_takes_what_the_verb_trigger_takes(
+    session: Session, app: Celery, ledger: Ledger
+) -> None:
     job(ledger, overlap="skip", args=(1,))
     first = trigger_on_commit(session, "nightly", app=app)
     skipped = trigger_on_commit(session, "nightly", app=app)
@@ -78,7 +84,7 @@ def test_a_job_takes_what_trigger_takes(session: Session, app: Celery, ledger: L
     assert [message[1] for message in sent(ledger)] == [[1], [2]]
 
 
-def test_the_app_is_the_current_by_default(
+def test_the_app_of_a_job_is_the_current_one_by_default(
     session: Session, redis_url: str, ledger: Ledger
 ) -> None:
     nightly(ledger)
@@ -104,7 +110,9 @@ def test_what_is_done_to_the_arguments_later_changes_nothing(
     ]
 
 
-def test_times_are_as_celerys(session: Session, app: Celery, tasks: Tasks, ledger: Ledger) -> None:
+def test_times_are_sent_as_celery_sends_them(
+    session: Session, app: Celery, tasks: Tasks, ledger: Ledger
+) -> None:
     nightly(ledger)
     moment = datetime(2026, 3, 1, tzinfo=UTC)
     tasks.mail.apply_async((moment,))
@@ -117,7 +125,9 @@ def test_times_are_as_celerys(session: Session, app: Celery, tasks: Tasks, ledge
 
 
 @pytest.mark.parametrize("where", ["job", "guarded", "unguarded"])
-def test_a_row_is_refused_at_once(session: Session, app: Celery, tasks: Tasks, where: str) -> None:
+def test_a_row_as_an_argument_is_refused_at_once(
+    session: Session, app: Celery, tasks: Tasks, where: str
+) -> None:
     order = Order(number=1)
     session.add(order)
     what = {"job": "nightly", "guarded": tasks.import_feed, "unguarded": tasks.mail}[where]
@@ -160,7 +170,9 @@ def test_a_task_that_is_called_wrongly_is_refused_at_once(
         trigger_on_commit(session, tasks.import_feed, **options)
 
 
-def test_a_task_that_lacks_an_argument_is_refused_at_once(session: Session, tasks: Tasks) -> None:
+def test_an_unguarded_task_that_lacks_an_argument_is_refused_at_once(
+    session: Session, tasks: Tasks
+) -> None:
     with pytest.raises(TypeError, match="missing 1 required positional argument: 'number'"):
         trigger_on_commit(session, tasks.mail)
 

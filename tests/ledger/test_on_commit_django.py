@@ -63,7 +63,9 @@ def order(number: int, using: str = "default") -> None:
         cursor.execute("INSERT INTO orders VALUES (%s)", [number])
 
 
-def test_a_run_is_triggered_by_the_commit(app: Celery, ledger: Ledger, database: Path) -> None:
+def test_a_run_is_triggered_after_the_commit_and_not_before(
+    app: Celery, ledger: Ledger, database: Path
+) -> None:
     with transaction.atomic():
         order(1)
         run = trigger_on_commit("nightly")
@@ -72,7 +74,9 @@ def test_a_run_is_triggered_by_the_commit(app: Celery, ledger: Ledger, database:
     assert runs(ledger) == [run]
 
 
-def test_a_rolled_back_savepoint_takes_its_triggers_along(app: Celery, ledger: Ledger) -> None:
+def test_a_savepoint_that_is_rolled_back_takes_its_triggers_along(
+    app: Celery, ledger: Ledger
+) -> None:
     with transaction.atomic():
         outer = trigger_on_commit("nightly")
         with transaction.atomic():

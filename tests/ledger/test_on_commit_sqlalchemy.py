@@ -43,7 +43,7 @@ def ask(session: Session, app: Celery, ledger: Ledger) -> Ask:
     return lambda of=session, **keys: trigger_on_commit(of, "nightly", app=app, **keys)
 
 
-def test_a_trigger_fires_after_the_row_is_there(
+def test_the_row_is_there_for_others_when_the_trigger_fires(
     session: Session, app: Celery, database: Path
 ) -> None:
     app.conf.task_always_eager = True
@@ -59,7 +59,9 @@ def test_a_trigger_fires_after_the_row_is_there(
     assert seen == [7]
 
 
-def test_a_trigger_holds_no_connection(session: Session, app: Celery, engine: Engine) -> None:
+def test_the_connection_is_given_back_before_a_trigger_fires(
+    session: Session, app: Celery, engine: Engine
+) -> None:
     app.conf.task_always_eager = True
     busy: list[int] = []
 
@@ -87,7 +89,9 @@ def test_a_transaction_that_does_not_commit_triggers_nothing(
     assert runs(ledger) == []
 
 
-def test_a_refused_commit_triggers_nothing(session: Session, ask: Ask, ledger: Ledger) -> None:
+def test_a_commit_that_the_database_refuses_triggers_nothing(
+    session: Session, ask: Ask, ledger: Ledger
+) -> None:
     session.execute(
         text(
             "CREATE TABLE lines (number INTEGER"
@@ -146,7 +150,7 @@ def test_a_trigger_fires_with_the_outermost_commit_or_never(
     assert runs(ledger) == [asked[number] for number in TRANSACTIONS[steps]]
 
 
-def test_sessions_keep_their_triggers(
+def test_sessions_do_not_fire_each_others_triggers(
     session: Session, ask: Ask, ledger: Ledger, engine: Engine
 ) -> None:
     ask()
@@ -157,7 +161,9 @@ def test_sessions_keep_their_triggers(
 
 
 @pytest.mark.parametrize("hook", ["before_flush", "after_flush", "before_commit"])
-def test_a_sessions_hook_may_ask(session: Session, ask: Ask, ledger: Ledger, hook: str) -> None:
+def test_a_hook_of_the_session_may_ask(
+    session: Session, ask: Ask, ledger: Ledger, hook: str
+) -> None:
     asked: list[str] = []
     event.listen(session, hook, lambda *_: asked.append(ask()), once=True)
     session.add(Order(number=1))
@@ -165,7 +171,7 @@ def test_a_sessions_hook_may_ask(session: Session, ask: Ask, ledger: Ledger, hoo
     assert runs(ledger) == asked != []
 
 
-def test_a_flushs_savepoint_hands_on_to_the_whole(
+def test_a_savepoint_of_a_flush_hands_on_to_the_transaction_around_it(
     session: Session, ask: Ask, ledger: Ledger
 ) -> None:
     asked: list[str] = []
@@ -214,7 +220,9 @@ def test_a_trigger_may_ask_for_the_next(session: Session, app: Celery) -> None:
         assert steps[-1] == len(steps) == expected
 
 
-def test_a_scoped_session_is_its_scopes(engine: Engine, ask: Ask, ledger: Ledger) -> None:
+def test_a_scoped_session_is_the_session_of_its_scope(
+    engine: Engine, ask: Ask, ledger: Ledger
+) -> None:
     scoped = scoped_session(sessionmaker(engine))
     run = ask(scoped)
     scoped().commit()
@@ -249,7 +257,9 @@ def test_an_async_session_fires_at_its_commit(database: Path, ask: Ask, ledger: 
     assert runs(ledger) == kept
 
 
-def test_a_commit_succeeds_without_redis_and_logs_all(session: Session, database: Path) -> None:
+def test_a_commit_succeeds_without_redis_and_the_log_has_all_facts(
+    session: Session, database: Path
+) -> None:
     app = shop_app(NOWHERE)
     tasks = Tasks(app)
     session.add(Order(number=1))

@@ -63,7 +63,9 @@ def newer(ledger: Ledger, entries: Entries) -> JobSpec:
 
 
 @pytest.mark.usefixtures("newer")
-def test_what_cannot_be_read_hides_no_other(ledger: Ledger, app: Celery, entries: Entries) -> None:
+def test_what_cannot_be_read_keeps_nobody_from_the_rest(
+    ledger: Ledger, app: Celery, entries: Entries
+) -> None:
     reads.job_spec.cache_clear()
     reads.note.cache_clear()
     with capture_logs() as logs:
@@ -95,7 +97,9 @@ def test_a_task_that_other_code_guards_is_passed_over_likewise(ledger: Ledger) -
         ledger.spec("send")
 
 
-def test_its_runs_are_left_to_others(ledger: Ledger, app: Celery, newer: JobSpec) -> None:
+def test_its_runs_are_left_to_who_can_send_them(
+    ledger: Ledger, app: Celery, newer: JobSpec
+) -> None:
     both = [Tick(each, LATER) for each in (newer, spec("ours"))]
     theirs, ours = (admission.run_id for admission in ledger.admit(both))
     assert list(Assignments(ledger).of(ledger.runs([theirs, ours]))) == [ours]
@@ -105,7 +109,9 @@ def test_its_runs_are_left_to_others(ledger: Ledger, app: Celery, newer: JobSpec
     assert ledger.client.zscore(ledger.keys.outbox, theirs) > ms_of(ledger.now())
 
 
-def test_files_replace_it_and_it_goes_on(ledger: Ledger, entries: Entries, newer: JobSpec) -> None:
+def test_files_replace_it_and_its_ticks_are_counted_on(
+    ledger: Ledger, entries: Entries, newer: JobSpec
+) -> None:
     assert audit(ledger, [newer], NOW) == []
     changes = load(ledger, entries, jobs(spec("ours"), newer), "older", LATER)
     assert (changes.added, changes.changed, changes.unchanged) == ((), ("theirs",), 1)
@@ -114,7 +120,9 @@ def test_files_replace_it_and_it_goes_on(ledger: Ledger, entries: Entries, newer
     assert ledger.marks(["theirs"])["theirs"].watermark == NOW
 
 
-def test_files_with_other_times_begin_now(ledger: Ledger, entries: Entries, newer: JobSpec) -> None:
+def test_files_with_other_times_for_it_count_from_now_on(
+    ledger: Ledger, entries: Entries, newer: JobSpec
+) -> None:
     edited = newer.model_copy(update={"every": timedelta(minutes=1)})
     assert load(ledger, entries, jobs(spec("ours"), edited), "older", LATER).changed == ("theirs",)
     assert ledger.marks(["theirs"])["theirs"].watermark == LATER
@@ -134,7 +142,9 @@ def test_what_is_no_job_at_all_is_replaced_as_well(ledger: Ledger, entries: Entr
     assert ledger.marks(["a"])["a"].watermark == LATER
 
 
-def test_a_process_keeps_its_functions(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_goes_on_with_the_functions_it_began_with(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
     functions.sources.cache_clear()
     began_before = Ledger(ledger.client, ledger.keys)
 

@@ -70,7 +70,9 @@ def test_a_ping_says_how_long_the_attempt_took(ledger: Ledger, listener: Listene
     assert start.lasted < timedelta(seconds=90) <= end.lasted
 
 
-def test_start_and_end_are_told_in_order_with_one_id(ledger: Ledger, listener: Listener) -> None:
+def test_start_and_end_are_told_in_order_with_one_id_and_the_facts(
+    ledger: Ledger, listener: Listener
+) -> None:
     spec = pinged(ledger, listener)
     ended(ledger, spec, 0, RunState.FAILED, "ValueError: boom")
     ended(ledger, spec, 1, RunState.SUCCEEDED)
@@ -106,7 +108,7 @@ def test_a_job_without_an_address_writes_nothing(ledger: Ledger) -> None:
     assert "ping" not in spec.rules().json_fields
 
 
-def test_attempts_are_one_run_and_the_rescuer_tells_its_end(
+def test_attempts_are_one_run_and_a_dead_worker_is_told_by_the_rescuer(
     ledger: Ledger, listener: Listener
 ) -> None:
     spec = pinged(ledger, listener, max_crashes=2)
@@ -118,7 +120,9 @@ def test_attempts_are_one_run_and_the_rescuer_tells_its_end(
     assert outbox(ledger) == ["start started", "fail lost"]
 
 
-def test_a_run_never_begun_and_one_cancelled(ledger: Ledger, listener: Listener) -> None:
+def test_a_run_that_nobody_began_and_one_that_was_cancelled(
+    ledger: Ledger, listener: Listener
+) -> None:
     spec = pinged(ledger, listener)
     ledger.admit(ticks(spec, 0))
     lease_runs_out(ledger, spec, run_id(spec, 0))
@@ -184,7 +188,7 @@ def test_what_is_too_old_is_dropped(ledger: Ledger, listener: Listener) -> None:
     assert ledger.job(spec.name).counters["pings_dropped"] == 2
 
 
-def test_a_hanging_server_holds_up_neither_beat_nor_jobs(
+def test_a_server_that_hangs_holds_up_neither_beat_nor_other_jobs(
     ledger: Ledger, listener: Listener
 ) -> None:
     with listening() as hanging:
@@ -291,7 +295,9 @@ def test_slow_servers_leave_threads_to_the_others(ledger: Ledger, listener: List
 
 
 @pytest.mark.usefixtures("long_waits")
-def test_many_that_cannot_be_sent_hold_up_no_other(ledger: Ledger, listener: Listener) -> None:
+def test_many_that_cannot_be_sent_hold_up_none_behind_them(
+    ledger: Ledger, listener: Listener
+) -> None:
     away, there = (
         job(ledger, name="away", ping_url="http://127.0.0.1:1/secret"),
         pinged(ledger, listener),

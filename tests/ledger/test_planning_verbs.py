@@ -49,7 +49,9 @@ def lead(ledger: Ledger, follows: str) -> None:
     ledger.client.hset(ledger.keys.beat, mapping=signs)
 
 
-def test_a_plan_has_a_block_for_each_job(loaded: Ledger, supervisor: Supervisor) -> None:
+def test_a_plan_has_a_block_for_each_job_and_the_counts(
+    loaded: Ledger, supervisor: Supervisor
+) -> None:
     before_it = loaded.scheduled()
     lines = supervisor("plan").stdout.splitlines()
     assert loaded.scheduled() == before_it
@@ -68,7 +70,9 @@ def test_a_plan_has_a_block_for_each_job(loaded: Ledger, supervisor: Supervisor)
     )
 
 
-def test_a_plan_as_json_has_keys_and_ticks(loaded: Ledger, supervisor: Supervisor) -> None:
+def test_a_plan_as_json_names_keys_ticks_and_clock_changes(
+    loaded: Ledger, supervisor: Supervisor
+) -> None:
     plan = as_json(supervisor("plan", "--json"))
     assert (plan["added"], plan["changed"], plan["removed"]) == (["nightly"], ["edited"], ["gone"])
     assert plan["unchanged"] == 1
@@ -80,7 +84,9 @@ def test_a_plan_as_json_has_keys_and_ticks(loaded: Ledger, supervisor: Superviso
     assert nightly["overlaps"] is None
 
 
-def test_a_plan_foresees_overlaps_by_past_durations(loaded: Ledger, supervisor: Supervisor) -> None:
+def test_a_plan_foresees_overlaps_from_the_durations_that_the_ledger_has(
+    loaded: Ledger, supervisor: Supervisor
+) -> None:
     buckets = {"h:duration:9": 95, "h:duration:10": 5, "h:duration:sum": 20_000_000}
     loaded.client.hset(loaded.keys.job("edited"), mapping=buckets)
     output = supervisor("plan").stdout
@@ -107,7 +113,9 @@ def test_without_changes_the_exit_code_is_0(supervisor: Supervisor) -> None:
 
 
 @pytest.mark.parametrize("verb", ["plan", "simulate"])
-def test_problems_are_told_as_check_does(here: Path, supervisor: Supervisor, verb: str) -> None:
+def test_files_with_problems_are_told_as_check_does(
+    here: Path, supervisor: Supervisor, verb: str
+) -> None:
     (here / "schedules" / "jobs.yaml").write_text("jobs: {a: {task: t, evry: 5m}}")
     for words in ((), ("--json",)):
         told, checked = supervisor(verb, *words), supervisor("check", *words)
@@ -141,7 +149,7 @@ def test_apply_asks(
     ("app", "said"),
     [(None, "name the Celery app: supervisor -A proj apply"), (PLAIN, "supervise(")],
 )
-def test_apply_needs_an_app(
+def test_apply_needs_a_supervised_app(
     loaded: Ledger, supervisor: Supervisor, app: str | None, said: str
 ) -> None:
     result = supervisor("apply", "--yes", app=app)
@@ -175,7 +183,9 @@ def test_apply_does_not_warn_of_a_beat_that_is_gone(loaded: Ledger, supervisor: 
 DAY = ("--from", "2026-03-01", "--to", "2026-03-02")
 
 
-def test_a_simulation_lists_jobs_and_queues(ledger: Ledger, supervisor: Supervisor) -> None:
+def test_a_simulation_has_a_line_for_each_job_and_each_queue(
+    ledger: Ledger, supervisor: Supervisor
+) -> None:
     result = supervisor("simulate", *DAY, "--duration", "kept=8m", "--duration", "edited=1m")
     jobs, queues = result.stdout.split("\n\n")
     rows = {row.split()[0]: row.split() for row in jobs.splitlines()[1:]}
@@ -184,7 +194,9 @@ def test_a_simulation_lists_jobs_and_queues(ledger: Ledger, supervisor: Supervis
     assert [row.split()[0] for row in queues.splitlines()[1:]] == ["celery", "slow"]
 
 
-def test_a_job_without_ticks_has_its_line_too(ledger: Ledger, supervisor: Supervisor) -> None:
+def test_a_job_without_ticks_in_that_time_has_its_line_too(
+    ledger: Ledger, supervisor: Supervisor
+) -> None:
     found = as_json(
         supervisor("simulate", "--json", "--from", "2026-03-01", "--to", "2026-03-01T01")
     )
@@ -195,7 +207,9 @@ def test_a_job_without_ticks_has_its_line_too(ledger: Ledger, supervisor: Superv
     ]
 
 
-def test_a_simulation_takes_the_observed_median(ledger: Ledger, supervisor: Supervisor) -> None:
+def test_a_simulation_takes_the_median_of_what_was_observed(
+    ledger: Ledger, supervisor: Supervisor
+) -> None:
     ledger.client.hset(ledger.keys.job("kept"), mapping={"h:duration:6": 10})
     found = as_json(supervisor("simulate", *DAY, "--json", "--duration", "edited=1m"))
     durations = {job["job"]: job["duration_seconds"] for job in found["jobs"]}
@@ -244,7 +258,7 @@ def test_what_cannot_be_simulated_is_a_mistake_of_the_command_line(
     assert said in result.stderr
 
 
-def test_jobs_of_other_sources_stay(
+def test_jobs_of_other_sources_are_in_no_plan_and_stay(
     loaded: Ledger, entries: Entries, supervisor: Supervisor
 ) -> None:
     put = JobSpec(name="put", task="planned.poll", every=timedelta(minutes=5))
@@ -272,7 +286,7 @@ def test_a_name_that_another_source_has_is_a_problem_with_both_places(
     assert loaded.scheduled() == before
 
 
-def test_removing_most_jobs_is_warned_of(
+def test_the_removal_of_most_jobs_is_warned_of(
     loaded: Ledger, supervisor: Supervisor, here: Path
 ) -> None:
     for number in range(5):

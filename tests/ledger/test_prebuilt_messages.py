@@ -144,7 +144,9 @@ def test_what_may_differ_or_be_refused_goes_through_the_outbox(
     assert ledger.client.llen("celery") == 0
 
 
-def test_jobs_of_different_priorities_go_to_different_lists(ledger: Ledger, redis_url: str) -> None:
+def test_jobs_that_differ_in_their_priority_alone_go_to_different_lists(
+    ledger: Ledger, redis_url: str
+) -> None:
     prebuilt = prebuilt_of(app_on(redis_url), ledger)
     for name, priority in (("a", 0), ("b", 5), ("c", None), ("d", 9)):
         ledger.admit(map(prebuilt.filled, ticks(job(ledger, name, priority=priority), 0)))
@@ -170,7 +172,7 @@ def test_steps_and_calls_have_the_priority_of_their_job(ledger: Ledger, redis_ur
     assert other["headers"]["id"] == by_hand.id
 
 
-def test_who_listens_hears_of_each(ledger: Ledger, redis_url: str) -> None:
+def test_who_listens_to_messages_hears_of_each(ledger: Ledger, redis_url: str) -> None:
     prebuilt, [tick] = prebuilt_of(app_on(redis_url), ledger), ticks(job(ledger), 0)
 
     def listen(**_: Any) -> None: ...
@@ -271,7 +273,9 @@ def test_who_listens_hears_of_each_message_to_another_redis(
     assert sorted(heard) == sorted(tick.run_id for tick in found)
 
 
-def test_no_broker_elsewhere_is_asked_in_admission(ledger: Ledger, redis_url: str) -> None:
+def test_a_broker_elsewhere_is_not_asked_while_runs_are_admitted(
+    ledger: Ledger, redis_url: str
+) -> None:
     app = supervise(app_on("redis://127.0.0.1:1/0"), redis_url=redis_url)
     app.conf.broker_transport_options = {"max_retries": 0}
     publisher = Publisher(app, ledger)

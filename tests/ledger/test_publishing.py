@@ -89,7 +89,9 @@ def test_a_broker_that_is_gone_holds_nobody_up_for_ever(ledger: Ledger, redis_ur
     assert run in ledger.outbox()
 
 
-def test_a_run_is_not_given_up_for_an_absent_backend(ledger: Ledger, redis_url: str) -> None:
+def test_a_run_is_not_given_up_for_results_that_cannot_be_listened_for(
+    ledger: Ledger, redis_url: str
+) -> None:
     app = app_at(
         redis_url,
         redis_url,
@@ -212,7 +214,9 @@ def test_a_message_of_before_a_retry_begins_no_attempt_after_it(
     assert ledger.run(run).duplicates == 1
 
 
-def test_a_run_published_twice_begins_once(ledger: Ledger, redis_url: str, broker: Proxy) -> None:
+def test_a_run_that_two_processes_publish_begins_once(
+    ledger: Ledger, redis_url: str, broker: Proxy
+) -> None:
     """A worker waits for its broker's answer for longer than beat leaves the run to it."""
     worker = Publisher(app_at(broker.url, redis_url), ledger)
     worker.publish([queued(ledger, 0)])
@@ -279,7 +283,7 @@ def in_queue(ledger: Ledger) -> list[str]:
 
 
 @pytest.mark.parametrize("priority", [0, 9])
-def test_ended_runs_messages_go(
+def test_only_messages_of_ended_runs_are_removed(
     app: Celery, ledger: Ledger, sweeper: Sweeper, priority: int
 ) -> None:
     runs = sent(app, ledger, 200, priority)
@@ -326,7 +330,7 @@ def test_in_the_middle_of_a_long_queue_no_message_is_searched_for(
     assert not sweeper.queue
 
 
-def test_a_run_that_goes_on_keeps_its_message(
+def test_a_run_that_is_to_be_run_again_keeps_its_message(
     app: Celery, ledger: Ledger, sweeper: Sweeper
 ) -> None:
     [run] = sent(app, ledger)
@@ -457,7 +461,9 @@ def test_of_several_priorities_the_one_with_a_loss_is_published_again(broken: Br
     assert broken.after(MINUTE) == []
 
 
-def test_what_begins_meanwhile_is_not_lost(broken: Broken, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_begins_while_the_broker_is_asked_is_not_lost(
+    broken: Broken, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The worker takes the message first, and begins its run while beat counts the others."""
     [first, second] = broken.send("mail", 2)
     broken.ledger.client.rpop("mail")

@@ -79,7 +79,7 @@ class Model:
 
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(steps=steps)
-def test_the_model_agrees_with_loads(
+def test_puts_and_loads_do_as_the_model(
     steps: list[Any], ledger: Ledger, entries: Entries, app: Celery
 ) -> None:
     ledger.client.flushdb()

@@ -110,7 +110,9 @@ def test_a_verb_is_entered_with_its_reason(
     assert entry.action.by.origin == "cli"
 
 
-def test_what_only_shows_is_no_act(supervisor: Supervisor, ledger: Ledger, tmp_path: Path) -> None:
+def test_what_only_shows_is_not_entered(
+    supervisor: Supervisor, ledger: Ledger, tmp_path: Path
+) -> None:
     (tmp_path / "jobs.yaml").write_text(FILE)
     job(ledger, every="1h")
     supervisor("put", str(tmp_path / "jobs.yaml"), "--dry-run", app=APP)
@@ -267,7 +269,9 @@ def test_the_record_is_bounded_in_entries_and_in_size(ledger: Ledger) -> None:
 HOSTILE = "\x1b[2J\x07\u202eevil\nsecond line\ud800"
 
 
-def test_hostile_text_breaks_neither_line_nor_json(supervisor: Supervisor, ledger: Ledger) -> None:
+def test_hostile_text_moves_no_cursor_and_breaks_no_json(
+    supervisor: Supervisor, ledger: Ledger
+) -> None:
     spec = job(ledger)
     hostile = Actor(HOSTILE, "api", HOSTILE)
     control.pause(ledger, spec.name, "", None, by=hostile, reason=HOSTILE)

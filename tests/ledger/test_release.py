@@ -63,7 +63,7 @@ def test_a_job_goes_back_under_the_name_that_beat_schedule_has(app: Celery, ledg
 
 
 @pytest.mark.parametrize("names", [["a job", "a-job"], ["a-job", "a job"], ["a job", "a:job"]])
-def test_names_that_clash_go_back_as_they_were(
+def test_names_that_would_be_one_go_back_as_they_were_told_apart(
     app: Celery, ledger: Ledger, names: list[str]
 ) -> None:
     """As `adopt` writes them: the second has a number after its name."""
@@ -108,7 +108,9 @@ BERLIN = {"timezone": "Europe/Berlin"}
     ],
     ids=str,
 )
-def test_a_released_entry_has_its_times(app: Celery, ledger: Ledger, when: dict[str, Any]) -> None:
+def test_a_released_entry_has_the_times_of_the_job(
+    app: Celery, ledger: Ledger, when: dict[str, Any]
+) -> None:
     entry = released(app, ledger, **when)
     spec = JobSpec.model_validate({"name": "job", "task": "proj.task", **when})
     now = datetime.now(UTC)
@@ -124,7 +126,9 @@ def test_an_interval_goes_on_in_step_with_its_phase(app: Celery, ledger: Ledger)
     assert not entry.is_due()[0]
 
 
-def test_a_released_entry_has_its_arguments_and_limits(app: Celery, ledger: Ledger) -> None:
+def test_a_released_entry_has_the_arguments_queue_and_limits_of_the_job(
+    app: Celery, ledger: Ledger
+) -> None:
     entry = released(
         app,
         ledger,
@@ -223,7 +227,9 @@ def test_a_stock_beat_keeps_what_was_in_beat_schedule_before(app: Celery, ledger
     assert RedBeatSchedulerEntry.from_key("redbeat:job", app=app).args == [1]
 
 
-def test_without_entries_nothing_of_what_beat_entered_is_left(app: Celery, ledger: Ledger) -> None:
+def test_without_entries_nothing_of_redbeats_is_left_that_beat_entered(
+    app: Celery, ledger: Ledger
+) -> None:
     app.conf.beat_schedule = {"code": {"task": "proj.task", "schedule": 3600.0}}
     RedBeatScheduler(app)
     RedBeatSchedulerEntry("own", "proj.task", schedule(60, app=app), app=app).save()

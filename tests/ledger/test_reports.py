@@ -98,7 +98,9 @@ def test_a_run_that_has_ended_or_is_unknown_can_say_nothing(ledger: Ledger, run:
     assert texts(ledger, run) == texts(ledger, "nobody@1") == []
 
 
-def test_a_retry_begins_its_progress_anew_and_keeps_the_log(ledger: Ledger, run: str) -> None:
+def test_a_retry_begins_its_progress_anew_and_goes_on_with_the_log(
+    ledger: Ledger, run: str
+) -> None:
     write(ledger, run, said("first", done=7))
     ledger.retry(run, "token", timedelta())
     kept = ledger.run(run).progress
@@ -221,7 +223,9 @@ def reporter(connect: Connect) -> Reporter:
     return Reporter(connect)
 
 
-def test_news_are_written_meanwhile(ledger: Ledger, run: str, reporter: Reporter) -> None:
+def test_news_are_written_while_the_job_goes_on(
+    ledger: Ledger, run: str, reporter: Reporter
+) -> None:
     report = reporter.open(run, "token")
     report.log("one")
     wait_until(lambda: texts(ledger, run) == ["one"])
@@ -229,7 +233,9 @@ def test_news_are_written_meanwhile(ledger: Ledger, run: str, reporter: Reporter
     wait_until(lambda: texts(ledger, run) == ["one", "two"])
 
 
-def test_a_busy_job_is_written_now_and_then(ledger: Ledger, run: str, reporter: Reporter) -> None:
+def test_a_busy_job_is_written_down_a_few_times_a_second(
+    ledger: Ledger, run: str, reporter: Reporter
+) -> None:
     report = reporter.open(run, "token")
 
     def batches() -> int:
@@ -246,7 +252,9 @@ def test_a_busy_job_is_written_now_and_then(ledger: Ledger, run: str, reporter: 
     assert batches() <= 6 * (clock() - started)
 
 
-def test_closing_writes_what_is_left(ledger: Ledger, run: str, reporter: Reporter) -> None:
+def test_what_is_left_is_written_when_the_report_is_closed(
+    ledger: Ledger, run: str, reporter: Reporter
+) -> None:
     report = reporter.open(run, "token")
     for number in range(5):
         report.log(str(number))

@@ -45,7 +45,9 @@ def test_a_lock_key_that_vanished_before_its_time_is_put_back(ledger: Ledger) ->
 
 
 @pytest.mark.parametrize("serial", [False, "reports"])
-def test_a_waiting_run_whose_lock_is_free_is_promoted(ledger: Ledger, serial: bool | str) -> None:
+def test_a_waiting_run_whose_lock_nobody_holds_is_promoted(
+    ledger: Ledger, serial: bool | str
+) -> None:
     spec = admitted(ledger, 0, 1, overlap="queue_one", serial=serial)
     # The holder and its lock are gone without a trace, as after a restart with older data.
     ledger.client.delete(
@@ -107,7 +109,9 @@ def test_a_broken_record_does_not_keep_others_from_their_turn(ledger: Ledger, ru
 
 
 @pytest.mark.parametrize("is_hash", [True, False])
-def test_a_broken_record_keeps_no_other_from_its_rescue(ledger: Ledger, is_hash: bool) -> None:
+def test_a_broken_record_does_not_keep_others_from_being_rescued(
+    ledger: Ledger, is_hash: bool
+) -> None:
     broken, whole = (job(ledger, name) for name in ("broken", "whole"))
     for spec in (broken, whole):
         at_work(ledger, spec, 0)
@@ -161,7 +165,7 @@ def test_an_overlap_is_measured_against_all_later_runs(ledger: Ledger) -> None:
 @pytest.mark.parametrize(
     ("on_crash", "ending"), [("rerun", Ending.RESCUED), ("fail", Ending.ENDED)]
 )
-def test_who_reports_a_death_publishes_the_run(
+def test_who_reports_a_dead_process_publishes_its_run_again(
     ledger: Ledger, on_crash: str, ending: Ending
 ) -> None:
     spec = job(ledger, on_crash=on_crash)
@@ -302,7 +306,7 @@ def runs(ledger: Ledger) -> tuple[str, str]:
     return first, second
 
 
-def test_who_comes_back_beside_another_is_told_to_stop(
+def test_who_comes_back_while_another_works_its_queue_is_told_to_stop(
     ledger: Ledger, runs: tuple[str, str]
 ) -> None:
     first, second = runs
@@ -331,7 +335,9 @@ def test_two_at_work_on_one_queue_are_an_overlap(ledger: Ledger, runs: tuple[str
     assert "overlaps" not in ledger.job("second").counters
 
 
-def test_a_silent_run_is_settled_before_another(ledger: Ledger, runs: tuple[str, str]) -> None:
+def test_a_silent_run_is_settled_before_another_works_its_queue(
+    ledger: Ledger, runs: tuple[str, str]
+) -> None:
     first, second = runs
     begin(ledger, second)
     assert ledger.run(first).state is RunState.QUEUED

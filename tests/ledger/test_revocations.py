@@ -99,7 +99,9 @@ def test_what_it_does_not_store_is_given_up_in_the_end(
     assert (line["event"], line["run"], line["log_level"]) == ("revocation not sent", run, "error")
 
 
-def test_failures_end_a_look(app: Celery, ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_some_failures_end_a_look(
+    app: Celery, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for number in range(2 * MOST_FAILURES):
         cancelled(ledger, number)
     monkeypatch.setattr(Memory, "is_unavailable", True)

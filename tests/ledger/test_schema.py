@@ -245,7 +245,9 @@ def without_right(ledger: Ledger, settings: Settings) -> Iterator[Ledger]:
     ledger.client.acl_deluser("caller")
 
 
-def test_a_user_who_may_load_no_functions_is_told_so(ledger: Ledger, without_right: Ledger) -> None:
+def test_a_user_who_may_not_load_functions_is_told_so(
+    ledger: Ledger, without_right: Ledger
+) -> None:
     ledger.client.function_flush()
     with pytest.raises(NoPermissionError) as refused:
         without_right.rescue()
@@ -256,7 +258,9 @@ def test_a_user_who_may_load_no_functions_is_told_so(ledger: Ledger, without_rig
     without_right.rescue()
 
 
-def test_a_user_who_may_load_no_functions_reads_jobs(ledger: Ledger, without_right: Ledger) -> None:
+def test_a_user_who_may_not_load_functions_reads_jobs(
+    ledger: Ledger, without_right: Ledger
+) -> None:
     spec = begun(ledger)
     ledger.client.function_flush()
     ledger.client.script_flush()

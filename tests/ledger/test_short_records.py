@@ -56,7 +56,7 @@ def test_a_run_that_is_skipped_at_once_is_short_as_well(ledger: Ledger) -> None:
 
 
 @pytest.mark.parametrize(("keys", "waits"), [({}, False), ({"overlap": "queue_one"}, True)])
-def test_a_skipped_run_hides_as_its_job(
+def test_a_skipped_run_hides_what_its_job_hides(
     ledger: Ledger, keys: dict[str, Any], *, waits: bool
 ) -> None:
     """waits: for a while, until it is skipped."""

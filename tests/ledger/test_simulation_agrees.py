@@ -85,7 +85,9 @@ def done_to(ledger: Ledger, transitions: Iterable[Transition]) -> list[Simulated
     max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(jobs=worlds(), slots=st.none() | st.integers(1, 2))
-def test_the_simulation_agrees(ledger: Ledger, jobs: list[SimulatedJob], slots: int | None) -> None:
+def test_what_is_simulated_is_what_the_ledger_does(
+    ledger: Ledger, jobs: list[SimulatedJob], slots: int | None
+) -> None:
     ledger.client.flushdb()
     ledger.acknowledge_server()
     for job in jobs:

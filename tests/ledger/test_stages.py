@@ -88,7 +88,7 @@ def test_what_a_stage_returns_is_handed_to_the_next(ledger: Ledger) -> None:
 
 
 @pytest.mark.parametrize("order", [("extract", "scan"), ("scan", "extract")])
-def test_of_two_values_the_later_named_holds(
+def test_of_two_that_return_the_same_the_later_named_holds(
     ledger: Ledger, run: str, order: tuple[str, str]
 ) -> None:
     for step in order:
@@ -304,7 +304,7 @@ def test_a_failed_item_fails_its_batch_and_the_rest_is_left(ledger: Ledger) -> N
         ({"on_item_failure": "threshold", "max_failed": "49%"}, 2, "failed"),
     ],
 )
-def test_so_many_items_may_fail(
+def test_how_many_items_may_fail(
     ledger: Ledger, keys: dict[str, Any], failing: int, outcome: str
 ) -> None:
     place = batch(ledger, items=4, **keys)

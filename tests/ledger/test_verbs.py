@@ -53,7 +53,9 @@ def test_runs_has_a_line_for_each_attempt(ledger: Ledger, supervisor: Supervisor
     assert len(as_json(supervisor("runs", "--outcome", "skipped", "--json"))) == 1
 
 
-def test_attempts_not_kept_are_told_by_number(ledger: Ledger, supervisor: Supervisor) -> None:
+def test_attempts_that_are_not_kept_are_told_by_their_number(
+    ledger: Ledger, supervisor: Supervisor
+) -> None:
     spec = admitted(ledger, 0)
     try_often(ledger, run_id(spec, 0), ATTEMPTS_KEPT + 3)
     begin(ledger, run_id(spec, 0), "the last")
@@ -68,7 +70,9 @@ def test_attempts_not_kept_are_told_by_number(ledger: Ledger, supervisor: Superv
     assert "late" not in told
 
 
-def test_show_says_how_a_run_failed_and_where(supervisor: Supervisor, ledger: Ledger) -> None:
+def test_show_says_how_a_run_failed_and_where_its_lines_are(
+    supervisor: Supervisor, ledger: Ledger
+) -> None:
     spec = begun(ledger, log_url="https://logs.example/?q={run}")
     run = run_id(spec, 0)
     told = "Traceback:\n  in \x1b[31mload\nValueError: not so"
@@ -86,7 +90,9 @@ def test_show_says_how_a_run_failed_and_where(supervisor: Supervisor, ledger: Le
     assert [(found["attempt"], found["traceback"]) for found in as_shape["failures"]] == [(1, told)]
 
 
-def test_a_second_trigger_is_skipped(ledger: Ledger, supervisor: Supervisor) -> None:
+def test_a_trigger_is_a_run_and_a_second_one_is_skipped(
+    ledger: Ledger, supervisor: Supervisor
+) -> None:
     job(ledger)
     first = supervisor("trigger", "nightly", "--kwargs", '{"day": 3}')
     assert first.exit_code == 0
@@ -157,7 +163,9 @@ def test_a_run_can_be_cancelled_once(ledger: Ledger, supervisor: Supervisor) -> 
     assert (again.exit_code, "has ended: cancelled" in again.output) == (4, True)
 
 
-def test_a_trigger_may_have_policy_key_patience(ledger: Ledger, supervisor: Supervisor) -> None:
+def test_a_trigger_may_bring_policy_key_and_patience(
+    ledger: Ledger, supervisor: Supervisor
+) -> None:
     spec = job(ledger)
     supervisor("trigger", spec.name)
     assert supervisor("trigger", spec.name).exit_code == 1
@@ -220,7 +228,9 @@ def test_every_verb_takes_a_moment_in_every_form(
     assert ("more than 100 years" in result.output) == is_too_far
 
 
-def test_durations_lead_ahead_or_back_as_their_verb(ledger: Ledger, supervisor: Supervisor) -> None:
+def test_a_duration_leads_ahead_or_back_as_its_verb_or_its_sign_says(
+    ledger: Ledger, supervisor: Supervisor
+) -> None:
     spec, now = job(ledger, every="30m"), ledger.now()
     supervisor("pause", spec.name, "--until", "1h")
     until = ledger.job(spec.name).paused_until
@@ -251,7 +261,9 @@ def test_the_next_ticks_are_listed_in_both_zones(ledger: Ledger, supervisor: Sup
     assert "02:30 does not exist in Europe/Berlin, runs at 03:00" in listed.stdout
 
 
-def test_what_is_excluded_is_among_next_ticks(ledger: Ledger, supervisor: Supervisor) -> None:
+def test_what_is_excluded_stands_between_the_next_ticks(
+    ledger: Ledger, supervisor: Supervisor
+) -> None:
     job(ledger, every=None, cron="0 6 * * *", exclude=["SAT-SUN"], jitter="5m")
     words = ("next", "nightly", "-n", "2", "--after", "2026-03-06T00:00")
     lines = supervisor(*words).stdout.splitlines()[1:]
@@ -275,7 +287,9 @@ def test_a_backfill_lists_first_and_then_runs(ledger: Ledger, supervisor: Superv
     assert supervisor(*days, "--limit", "2").exit_code == 4
 
 
-def test_the_audit_exits_1_until_acknowledged(ledger: Ledger, supervisor: Supervisor) -> None:
+def test_the_audit_exits_1_until_what_it_found_is_acknowledged(
+    ledger: Ledger, supervisor: Supervisor
+) -> None:
     clear_of(24 * 3_600, 20)
     spec = job(ledger, every="24h")
     today = ledger.now().replace(hour=0, minute=0, second=0, microsecond=0)
@@ -309,7 +323,9 @@ def say(ledger: Ledger, run: str, batch: int, done: int, *texts: str) -> None:
     assert ledger.reports.write(run, "token", Reported(batch, progress, lines), 0.0)
 
 
-def test_show_tells_progress_and_log(ledger: Ledger, supervisor: Supervisor, run: str) -> None:
+def test_show_tells_progress_and_the_end_of_the_log(
+    ledger: Ledger, supervisor: Supervisor, run: str
+) -> None:
     say(ledger, run, 1, 1, *(f"line {number}" for number in range(30)), "\x1b[2Jcleared")
     output = supervisor("show", run).stdout.splitlines()
     assert "progress          1/4 (25%) loading" in output
@@ -318,7 +334,9 @@ def test_show_tells_progress_and_log(ledger: Ledger, supervisor: Supervisor, run
     assert not output[-21].endswith("line 10")
 
 
-def test_show_as_json_has_all_lines(ledger: Ledger, supervisor: Supervisor, run: str) -> None:
+def test_show_as_json_has_progress_and_all_lines(
+    ledger: Ledger, supervisor: Supervisor, run: str
+) -> None:
     say(ledger, run, 1, 1, *map(str, range(30)))
     shape = json.loads(supervisor("show", run, "--json").stdout)
     assert shape["progress"] | {"at": ""} == {"done": 1, "total": 4, "text": "loading", "at": ""}
@@ -343,7 +361,9 @@ def test_a_run_that_has_ended_is_told_at_once_and_by_the_exit_status(
     assert lines[-1] == f"{run_id(spec, 0)} {outcome.value}: so it is"
 
 
-def test_a_run_is_followed_until_its_end(ledger: Ledger, supervisor: Supervisor, run: str) -> None:
+def test_a_run_is_followed_until_it_has_ended(
+    ledger: Ledger, supervisor: Supervisor, run: str
+) -> None:
     results: list[Result] = []
     following = threading.Thread(target=lambda: results.append(supervisor("show", run, "--follow")))
     say(ledger, run, 1, 1, "one")
@@ -365,7 +385,9 @@ def hash_reads(ledger: Ledger) -> int:
     return int(ledger.client.info("commandstats").get("cmdstat_hgetall", {"calls": 0})["calls"])
 
 
-def test_a_terminal_shows_a_bar_below_the_lines(ledger: Ledger, redis_url: str, run: str) -> None:
+def test_on_a_terminal_there_is_a_bar_below_the_lines(
+    ledger: Ledger, redis_url: str, run: str
+) -> None:
     say(ledger, run, 1, 1, "\x1b[31m[red]one")
     with Terminal(redis_url, "show", run, "--follow") as terminal:
         wait_until(lambda: "1/4 (25%) loading" in terminal.shown, 20)
@@ -378,7 +400,9 @@ def test_a_terminal_shows_a_bar_below_the_lines(ledger: Ledger, redis_url: str, 
         assert "Z  two" in terminal.shown
 
 
-def test_ctrl_c_ends_the_following_not_the_run(ledger: Ledger, redis_url: str, run: str) -> None:
+def test_ctrl_c_ends_the_following_and_not_the_run(
+    ledger: Ledger, redis_url: str, run: str
+) -> None:
     say(ledger, run, 1, 1)
     with Terminal(redis_url, "show", run, "--follow") as terminal:
         wait_until(lambda: "1/4 (25%) loading" in terminal.shown, 20)
@@ -456,7 +480,7 @@ def on_terminal(redis_url: str, verb: str) -> list[str]:
         return terminal.whole().split()
 
 
-def test_a_run_that_is_listed_is_shown(
+def test_a_run_that_is_listed_on_a_terminal_can_be_shown(
     ledger: Ledger, redis_url: str, supervisor: Supervisor
 ) -> None:
     spec = job(ledger, "report-of-all-the-departments-of-the-night")

@@ -42,7 +42,9 @@ def this_minute(ledger: Ledger) -> datetime:
     return ledger.now().replace(second=0, microsecond=0)
 
 
-def test_a_skip_names_the_blocker_and_its_lease(ledger: Ledger, supervisor: Supervisor) -> None:
+def test_a_skip_names_the_blocker_its_lease_and_its_last_heartbeat(
+    ledger: Ledger, supervisor: Supervisor
+) -> None:
     spec = admitted(ledger, 0)
     grant = begin(ledger, run_id(spec, 0))
     ledger.admit(ticks(spec, 1))
@@ -55,14 +57,18 @@ def test_a_skip_names_the_blocker_and_its_lease(ledger: Ledger, supervisor: Supe
     assert "the run of 2026-03-01 00:00 failed at" in why(supervisor, run_id(spec, 1))
 
 
-def test_the_blocker_is_told_as_it_was_then(ledger: Ledger, supervisor: Supervisor) -> None:
+def test_the_blocker_is_told_as_it_was_and_not_as_it_is(
+    ledger: Ledger, supervisor: Supervisor
+) -> None:
     spec = admitted(ledger, 0)
     ledger.admit(ticks(spec, 1))
     begin(ledger, run_id(spec, 0))
     assert "came first and had not started" in why(supervisor, run_id(spec, 1))
 
 
-def test_a_dead_worker_is_named_with_its_attempt(ledger: Ledger, supervisor: Supervisor) -> None:
+def test_a_dead_worker_is_named_with_the_attempt_that_it_had(
+    ledger: Ledger, supervisor: Supervisor
+) -> None:
     spec = begun(ledger)
     lease_runs_out(ledger, spec, run_id(spec, 0))
     ledger.rescue()
@@ -80,7 +86,9 @@ def test_a_second_delivery_is_told(ledger: Ledger, supervisor: Supervisor) -> No
     assert "it was delivered again 2 times" in why(supervisor, run_id(spec, 0))
 
 
-def test_a_missed_tick_names_the_time_without_beat(ledger: Ledger, supervisor: Supervisor) -> None:
+def test_a_missed_tick_names_the_time_in_which_no_beat_led(
+    ledger: Ledger, supervisor: Supervisor
+) -> None:
     spec, now = job(ledger, every="1m"), this_minute(ledger)
     lead(ledger, now - timedelta(minutes=30))
     lead(ledger, now - timedelta(minutes=30) + timedelta(seconds=1))  # no silence
@@ -93,7 +101,9 @@ def test_a_missed_tick_names_the_time_without_beat(ledger: Ledger, supervisor: S
     assert len(ledger.client.lrange(ledger.keys.away, 0, -1)) == 1
 
 
-def test_a_pause_is_told_with_its_note_when_over(ledger: Ledger, supervisor: Supervisor) -> None:
+def test_a_pause_is_told_with_its_note_also_when_it_is_over(
+    ledger: Ledger, supervisor: Supervisor
+) -> None:
     spec = job(ledger)
     pause(ledger, spec)
     ledger.client.hset(ledger.keys.job(spec.name), "paused_note", "stocktaking")

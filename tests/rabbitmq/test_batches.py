@@ -118,7 +118,9 @@ def test_a_task_that_decides_how_it_is_sent_is_asked(
     assert [message.headers["own"] for message in taken(broker.url, "own")] == [1]
 
 
-def test_who_listens_hears_of_each(broker: RabbitMQ, publisher: Publisher, ledger: Ledger) -> None:
+def test_who_listens_to_messages_hears_of_each(
+    broker: RabbitMQ, publisher: Publisher, ledger: Ledger
+) -> None:
     found = queued(ledger, job(ledger, overlap="allow", queue="heard"), 30)
     before: list[str] = []
     after: list[str] = []
@@ -190,7 +192,7 @@ def test_no_message_to_a_deleted_queue_counts_as_sent(
     assert sorted(runs_in(broker.url, name)) == sorted(tick.run_id for tick in found)
 
 
-def test_a_refused_message_holds_back_no_other(
+def test_a_message_that_is_refused_holds_back_no_other(
     broker: RabbitMQ, redis_url: str, ledger: Ledger
 ) -> None:
     routes = {"proj.astray": {"exchange": "missing", "routing_key": "astray"}}
@@ -220,7 +222,7 @@ def test_a_connection_that_was_closed_meanwhile_is_made_again(
     assert len(taken(broker.url, "again")) == 3
 
 
-def test_nothing_is_sent_while_the_broker_hangs(
+def test_while_the_broker_hangs_nothing_counts_as_sent(
     broker: RabbitMQ, publisher: Publisher, ledger: Ledger
 ) -> None:
     spec = job(ledger, overlap="allow", queue="hung")

@@ -141,7 +141,9 @@ def test_lengths_and_findings_are_true(deployed: Deployed) -> None:
     assert "no worker consumes nowhere" in why
 
 
-def test_higher_numbers_are_taken_first(deployed: Deployed, server: EmbeddedServer) -> None:
+def test_messages_of_higher_numbers_are_taken_first(
+    deployed: Deployed, server: EmbeddedServer
+) -> None:
     url = database(server.url, 13)
     emptied(url)
     ledger, runs = Ledger.open(Settings(redis_url=url)), {}

@@ -185,7 +185,9 @@ REPLAYED = (
 
 
 @pytest.mark.parametrize("method, path", REPLAYED)
-def test_a_cookie_alone_does_nothing(serve: Serve, ledger: Ledger, method: str, path: str) -> None:
+def test_a_cookie_alone_neither_acts_nor_reads(
+    serve: Serve, ledger: Ledger, method: str, path: str
+) -> None:
     job(ledger, description="what only readers see")
     client = serve(PUBLIC)
     address = f"http://{client.base_url.netloc.decode()}"

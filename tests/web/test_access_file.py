@@ -72,7 +72,9 @@ def test_names_and_tokens_are_given_once(tmp_path: Path) -> None:
     ]
 
 
-def test_a_wrong_file_stops_the_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_server_does_not_start_with_a_wrong_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = tmp_path / "access.yaml"
     path.write_text("tokens: 3\n")
     monkeypatch.setenv("SUPERVISOR_ACCESS_FILE", str(path))
@@ -101,7 +103,9 @@ def test_an_edited_file_takes_over_and_one_with_problems_does_not(
     assert len(refused) == 2
 
 
-def test_a_file_is_read_once_it_may_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_is_read_again_once_it_may_be_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(access_file, "LOOKS_EVERY", 0.0)
     access, path, read = access_of(tmp_path), tmp_path / "access.yaml", access_file.policy_in
 
@@ -248,7 +252,7 @@ def test_who_has_no_role_is_told_so(serve: Serve, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("site", ["cross-site", "same-site", "none"])
-def test_the_proxys_acts_are_from_our_page(
+def test_whom_the_proxy_names_acts_from_our_page_alone(
     serve: Serve, ledger: Ledger, tmp_path: Path, site: str
 ) -> None:
     job(ledger)
@@ -270,7 +274,7 @@ def test_only_the_proxy_says_that_tls_is_spoken(
 
 
 @pytest.mark.parametrize("is_stripped", [True, False])
-def test_addresses_begin_with_the_proxys_path(
+def test_below_a_path_of_the_proxy_all_addresses_begin_with_it(
     serve: Serve, ledger: Ledger, is_stripped: bool
 ) -> None:
     job(ledger)

@@ -120,7 +120,9 @@ def test_a_run_of_several_steps_lists_them(bearer: httpx.Client, runs: dict[str,
     assert step["run"] == f"{runs['steps']}/a"
 
 
-def test_jobs_are_searched_and_listed_by_pages(bearer: httpx.Client, ledger: Ledger) -> None:
+def test_jobs_are_searched_and_listed_a_page_at_a_time(
+    bearer: httpx.Client, ledger: Ledger
+) -> None:
     for number in range(5):
         job(ledger, f"job-{number}")
     job(ledger, "other")
@@ -184,13 +186,17 @@ def test_a_trigger_takes_arguments_and_policy(bearer: httpx.Client, ledger: Ledg
     assert run.options == {"priority": 9}
 
 
-def test_a_trigger_without_a_body_is_as_the_job(bearer: httpx.Client, ledger: Ledger) -> None:
+def test_a_trigger_without_a_body_is_as_the_job_has_it(
+    bearer: httpx.Client, ledger: Ledger
+) -> None:
     job(ledger)
     found = checked(bearer.post(f"{API}/jobs/nightly/trigger"), "/jobs/{job}/trigger", 201)
     assert (found["state"], ledger.run(found["run"]).args) == ("queued", None)
 
 
-def test_a_skipped_trigger_names_its_blocker(bearer: httpx.Client, runs: dict[str, str]) -> None:
+def test_a_skipped_trigger_is_a_conflict_that_names_the_blocker(
+    bearer: httpx.Client, runs: dict[str, str]
+) -> None:
     answer = bearer.post(f"{API}/jobs/nightly/trigger")
     found = checked(answer, "/jobs/{job}/trigger", 409)
     assert runs["running"] in found["error"]
@@ -210,7 +216,9 @@ def test_a_skipped_trigger_names_its_blocker(bearer: httpx.Client, runs: dict[st
         ),
     ],
 )
-def test_a_senseless_trigger_is_refused(bearer: httpx.Client, ledger: Ledger, body: object) -> None:
+def test_a_trigger_that_makes_no_sense_is_refused(
+    bearer: httpx.Client, ledger: Ledger, body: object
+) -> None:
     job(ledger)
     answer = bearer.post(f"{API}/jobs/nightly/trigger", json=body)
     assert checked(answer, "/jobs/{job}/trigger", 400)["error"]
@@ -236,7 +244,7 @@ def test_pause_and_resume(bearer: httpx.Client, ledger: Ledger) -> None:
     assert not ledger.job("nightly").paused
 
 
-def test_runs_are_cancelled_once(
+def test_a_run_is_cancelled_once(
     bearer: httpx.Client, ledger: Ledger, runs: dict[str, str]
 ) -> None:
     path = f"{API}/runs/{runs['steps']}/cancel"

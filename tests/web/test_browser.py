@@ -123,7 +123,9 @@ def test_the_page_of_a_run_shows_its_log_as_it_is_written(
     assert has_stayed(page)
 
 
-def test_a_trigger_of_the_page_is_confirmed(workers: Workers, address: str, page: Page) -> None:
+def test_a_trigger_from_the_page_is_confirmed_and_runs(
+    workers: Workers, address: str, page: Page
+) -> None:
     ledger = workers.project.ledger
     before = len(ended(ledger, "works"))
     log_in(page, address, TOKEN)
@@ -138,7 +140,9 @@ def test_a_trigger_of_the_page_is_confirmed(workers: Workers, address: str, page
     assert len(ended(ledger, "works")) == before + 1
 
 
-def test_a_dialog_is_left_by_the_keyboard(workers: Workers, address: str, page: Page) -> None:
+def test_a_dialog_is_left_by_the_keyboard_and_nothing_was_done(
+    workers: Workers, address: str, page: Page
+) -> None:
     before = len(workers.project.ledger.history("works"))
     log_in(page, address, TOKEN)
     page.goto(f"{address}/jobs/works")

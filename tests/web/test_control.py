@@ -71,7 +71,9 @@ def test_times_that_make_no_sense_are_refused_alike(
     assert (ledger.job("nightly").paused, ledger.history("nightly")) == (False, [])
 
 
-def test_a_long_note_is_refused_alike(ledger: Ledger, bearer: httpx.Client, redis_url: str) -> None:
+def test_a_note_that_is_too_long_is_refused_alike(
+    ledger: Ledger, bearer: httpx.Client, redis_url: str
+) -> None:
     job(ledger)
     answer = bearer.post(f"{API}/jobs/nightly/pause", json={"note": "x" * 501})
     assert answer.status_code == 400
@@ -79,7 +81,9 @@ def test_a_long_note_is_refused_alike(ledger: Ledger, bearer: httpx.Client, redi
     assert not ledger.job("nightly").paused
 
 
-def test_a_local_time_is_one_instant(ledger: Ledger, bearer: httpx.Client, redis_url: str) -> None:
+def test_a_local_time_is_the_same_instant_everywhere(
+    ledger: Ledger, bearer: httpx.Client, redis_url: str
+) -> None:
     spec = job(ledger, timezone="Europe/Berlin", every="1h")
     answer = bearer.post(f"{API}/jobs/nightly/pause", json={"until": IN_THE_GAP})
     assert datetime.fromisoformat(answer.json()["until"]) == ITS_END
@@ -92,7 +96,9 @@ def test_a_local_time_is_one_instant(ledger: Ledger, bearer: httpx.Client, redis
     assert nominal_time(IN_THE_GAP, spec, ITS_END) == ITS_END
 
 
-def test_a_run_for_later_waits_alike(ledger: Ledger, bearer: httpx.Client, redis_url: str) -> None:
+def test_a_run_for_a_time_to_come_waits_for_it_alike(
+    ledger: Ledger, bearer: httpx.Client, redis_url: str
+) -> None:
     job(ledger, timezone="Europe/Berlin", every="1h", overlap="skip")
     answer = bearer.post(f"{API}/jobs/nightly/trigger", json={"at": IN_THE_GAP})
     by_api = ledger.run(answer.json()["run"])
@@ -107,7 +113,9 @@ def test_a_run_for_later_waits_alike(ledger: Ledger, bearer: httpx.Client, redis
     assert ledger.run(by_api.id).state is RunState.CANCELLED
 
 
-def test_a_run_for_later_starts_then_whichever_beat_leads(ledger: Ledger, redis_url: str) -> None:
+def test_a_run_for_a_time_to_come_starts_then_whichever_beat_is_there(
+    ledger: Ledger, redis_url: str
+) -> None:
     job(ledger)
     told = json.loads(
         supervisor_at(redis_url)("trigger", "nightly", "--at", "500ms", "--json").stdout
@@ -119,7 +127,9 @@ def test_a_run_for_later_starts_then_whichever_beat_leads(ledger: Ledger, redis_
     assert run.queued_at >= run.nominal_at
 
 
-def test_a_step_is_cancelled_alike(ledger: Ledger, bearer: httpx.Client, redis_url: str) -> None:
+def test_a_step_is_cancelled_alike_and_fails_its_run(
+    ledger: Ledger, bearer: httpx.Client, redis_url: str
+) -> None:
     spec = admitted(ledger, 0, 1, task=None, steps=STEPS, overlap="allow")
     by_api, by_command = (f"{run_id(spec, second)}/a" for second in (0, 1))
     answer = bearer.post(f"{API}/runs/{by_api}/cancel")

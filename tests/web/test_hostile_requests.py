@@ -45,7 +45,9 @@ BODIES: Mapping[str, tuple[str, str | bytes]] = {
 
 
 @pytest.mark.parametrize("name", BODIES)
-def test_a_body_of_no_request_is_refused(bearer: httpx.Client, ledger: Ledger, name: str) -> None:
+def test_a_body_that_is_no_request_is_refused(
+    bearer: httpx.Client, ledger: Ledger, name: str
+) -> None:
     job(ledger)
     path, body = BODIES[name]
     headers = {"content-type": "application/json"}
@@ -238,7 +240,9 @@ def test_what_a_job_wrote_moves_no_cursor_and_makes_no_line(ledger: Ledger, redi
         assert not any(line.startswith("forged") for line in done.output.splitlines())
 
 
-def test_a_step_that_returned_no_number_is_shown(ledger: Ledger, reader: httpx.Client) -> None:
+def test_a_step_that_returned_no_number_can_be_looked_at(
+    ledger: Ledger, reader: httpx.Client
+) -> None:
     spec = job(ledger, task=None, steps=[{"task": "a", "priority": 1}], params={"x": math.nan})
     run = ledger.trigger(spec).id
     assert reader.get(f"/api/v1/runs/{run}").json()["params"] == {"x": "NaN"}

@@ -137,7 +137,9 @@ def test_a_job_of_files_is_read_only_here(maker: httpx.Client, ledger: Ledger) -
     assert "schedules/a.yaml:12" in check["problems"][0]
 
 
-def test_arguments_a_task_does_not_take_are_a_warning(maker: httpx.Client, app: Celery) -> None:
+def test_arguments_that_a_task_does_not_take_are_a_warning(
+    maker: httpx.Client, app: Celery
+) -> None:
     """The server's code may be older than that of the workers."""
 
     @app.task(name="proj.report", shared=False)
@@ -151,7 +153,9 @@ def test_arguments_a_task_does_not_take_are_a_warning(maker: httpx.Client, app: 
     assert put(maker, kwargs=wrong["kwargs"]).status_code == 201
 
 
-def test_a_check_tells_what_saving_would_do(maker: httpx.Client, ledger: Ledger) -> None:
+def test_a_check_tells_what_saving_would_do_and_saves_nothing(
+    maker: httpx.Client, ledger: Ledger
+) -> None:
     answer = maker.post(f"{JOB}/check", json={**HOURLY, "paused": True})
     found = checked(answer, f"{PATH}/check", 200)
     assert (found["problems"], found["change"], len(found["next_ticks"])) == ([], "added", 5)
@@ -160,7 +164,9 @@ def test_a_check_tells_what_saving_would_do(maker: httpx.Client, ledger: Ledger)
     assert ledger.job_names() == []
 
 
-def test_a_check_foresees_overlaps_by_past_durations(maker: httpx.Client, ledger: Ledger) -> None:
+def test_a_check_foresees_overlaps_by_what_was_observed(
+    maker: httpx.Client, ledger: Ledger
+) -> None:
     put(maker)
     minutes = {"h:duration:9": 95, "h:duration:10": 5, "h:duration:sum": 20_000_000}
     ledger.client.hset(ledger.keys.job("report"), mapping=minutes)
@@ -347,7 +353,9 @@ def test_the_form_is_checked_without_being_saved(editor: httpx.Client, ledger: L
     assert ledger.job_names() == []
 
 
-def test_the_second_editor_sees_what_the_first_saved(editor: httpx.Client, app: Celery) -> None:
+def test_the_second_of_two_editors_sees_what_the_first_saved(
+    editor: httpx.Client, app: Celery
+) -> None:
     jobs.put("report", app=app, **HOURLY)
     form = fields_on(editor.get("actions/edit/report"))
     theirs = jobs.put("report", app=app, by="ann", **{**HOURLY, "every": "2h"})
@@ -362,7 +370,9 @@ def test_the_second_editor_sees_what_the_first_saved(editor: httpx.Client, app: 
     assert jobs.get("report", app=app).spec.every == timedelta(hours=3)
 
 
-def test_the_second_is_told_though_its_form_is_no_job(editor: httpx.Client, app: Celery) -> None:
+def test_the_second_is_told_also_where_its_form_is_no_job_by_now(
+    editor: httpx.Client, app: Celery
+) -> None:
     secret = {"kwargs": {"password": "geheim"}, "mask": ["password"]}
     jobs.put("report", app=app, **HOURLY, **secret)
     form = fields_on(editor.get("actions/edit/report"))
@@ -373,7 +383,9 @@ def test_the_second_is_told_though_its_form_is_no_job(editor: httpx.Client, app:
     assert "geheim" not in answer.text
 
 
-def test_a_removed_job_and_a_name_that_is_taken_are_told(editor: httpx.Client, app: Celery) -> None:
+def test_a_form_of_a_removed_job_and_a_name_that_is_taken_are_told(
+    editor: httpx.Client, app: Celery
+) -> None:
     jobs.put("report", app=app, **HOURLY)
     form = fields_on(editor.get("actions/edit/report"))
     assert "There is a job report already" in text_of(send(editor, "put", times="5m"))
@@ -384,7 +396,9 @@ def test_a_removed_job_and_a_name_that_is_taken_are_told(editor: httpx.Client, a
     assert again.status_code == 303
 
 
-def test_a_job_is_removed_unless_another_edited_it(editor: httpx.Client, app: Celery) -> None:
+def test_a_job_is_removed_from_its_page_unless_another_edited_it(
+    editor: httpx.Client, app: Celery
+) -> None:
     jobs.put("report", app=app, **HOURLY)
     page = editor.get("jobs/report").text
     assert 'href="actions/edit/report"' in page and "made at run time" in page
@@ -412,7 +426,9 @@ def test_a_server_without_an_app_has_no_form_to_open(
     assert "supervisor -A proj serve" in text_of(send(without, "put", name="other"))
 
 
-def test_a_job_of_files_shows_its_file_and_no_form(editor: httpx.Client, ledger: Ledger) -> None:
+def test_a_job_of_files_shows_its_file_and_has_no_form(
+    editor: httpx.Client, ledger: Ledger
+) -> None:
     job(ledger, "report")
     ledger.client.hset(ledger.keys.sources, "report", "files 7 schedules/a.yaml:12")
     page = editor.get("jobs/report").text
@@ -423,7 +439,7 @@ def test_a_job_of_files_shows_its_file_and_no_form(editor: httpx.Client, ledger:
     assert send(editor, "put").status_code == 409
 
 
-def test_the_form_takes_session_and_page(
+def test_the_form_takes_a_session_and_our_own_page(
     editor: httpx.Client, ledger: Ledger, serve: Serve
 ) -> None:
     for action in ("put", "check", "remove/report"):

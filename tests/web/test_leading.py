@@ -24,7 +24,7 @@ def tick_ago(ledger: Ledger, seconds: float) -> None:
 
 
 @pytest.mark.parametrize(("ago", "leads"), [(SECONDS - 10, True), (SECONDS + 0.1, False)])
-def test_all_agree_on_a_leader(
+def test_all_that_report_a_leader_agree(
     ledger: Ledger, reader: httpx.Client, ago: float, leads: bool
 ) -> None:
     job(ledger)

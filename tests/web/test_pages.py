@@ -77,7 +77,9 @@ def evil(ledger: Ledger) -> str:
         *(f"/jobs/{quote(EVIL, safe='')}", f"/login?next={quote(EVIL)}"),
     ],
 )
-def test_what_people_write_stays_text(reader: httpx.Client, evil: str, path: str) -> None:
+def test_what_jobs_and_people_write_is_text_everywhere(
+    reader: httpx.Client, evil: str, path: str
+) -> None:
     answer = reader.get(path.replace("{run}", evil), headers={"accept": "text/html"})
     elements = Elements(answer.text)
     assert "img" not in elements.names
@@ -99,7 +101,9 @@ def test_a_page_asks_no_other_host_for_anything(reader: httpx.Client, evil: str)
         assert re.findall(r"url\(|@import", text) == []
 
 
-def test_the_list_shows_runs_and_blockers(reader: httpx.Client, ledger: Ledger) -> None:
+def test_the_list_shows_what_runs_what_waits_and_who_blocked(
+    reader: httpx.Client, ledger: Ledger
+) -> None:
     spec = admitted(ledger, 0, 1, 2, overlap="queue_one")
     begin(ledger, run_id(spec, 0))
     text = reader.get("/").text
@@ -162,7 +166,9 @@ def test_jobs_are_sorted_by_how_they_stand(reader: httpx.Client, ledger: Ledger)
     assert [shape["job"] for shape in shapes] == ["a", "d"]
 
 
-def test_late_jobs_are_found_and_say_how_overdue(reader: httpx.Client, ledger: Ledger) -> None:
+def test_late_jobs_are_found_and_overdue_ones_say_by_how_much(
+    reader: httpx.Client, ledger: Ledger
+) -> None:
     now = round(ledger.now().timestamp() * 1000)
     standing(ledger, "overdue", next=now - 180_000)
     standing(ledger, "in-time", next=now - 1_000)
@@ -175,7 +181,9 @@ def test_late_jobs_are_found_and_say_how_overdue(reader: httpx.Client, ledger: L
     assert reader.get("/api/v1/jobs?state=lost").status_code == 400
 
 
-def test_deadlines_and_how_runs_missed_them_are_shown(reader: httpx.Client, ledger: Ledger) -> None:
+def test_deadlines_of_a_job_and_how_its_runs_missed_them_are_shown(
+    reader: httpx.Client, ledger: Ledger
+) -> None:
     spec = job(ledger, due_by="45m", max_duration="1h", min_duration="5m")
     hour_ago = ms_of(ledger.now()) - 3_610_000
     ledger.client.hset(ledger.keys.job(spec.name), "loaded", hour_ago)
@@ -246,7 +254,9 @@ def test_many_jobs_are_shown_a_page_at_a_time(reader: httpx.Client, ledger: Ledg
     assert "page 2 of 3" in pages[1].text
 
 
-def test_the_timeline_shows_what_was_held_back(reader: httpx.Client, ledger: Ledger) -> None:
+def test_the_timeline_has_attempts_and_what_was_held_back(
+    reader: httpx.Client, ledger: Ledger
+) -> None:
     spec = job(ledger)
     moments = ledger.now().replace(microsecond=0)
     at_work(ledger, spec, 0)
@@ -324,7 +334,9 @@ def test_a_step_has_a_button_of_its_own_that_ends_it(serve: Serve, ledger: Ledge
     assert (done.status_code, ledger.run(step).state) == (303, RunState.CANCELLED)
 
 
-def test_a_senseless_form_is_shown_again_with_what_is_wrong(serve: Serve, ledger: Ledger) -> None:
+def test_a_form_that_makes_no_sense_is_shown_again_with_what_is_wrong(
+    serve: Serve, ledger: Ledger
+) -> None:
     job(ledger)
     client = serve(Access(TOKEN))
     log_in(client)
@@ -378,7 +390,9 @@ def test_an_empty_page_says_what_to_do(reader: httpx.Client, path: str, said: st
     assert said in reader.get(path).text
 
 
-def test_a_job_without_runs_says_when_one_is_due(reader: httpx.Client, ledger: Ledger) -> None:
+def test_a_job_without_runs_says_when_the_first_is_due(
+    reader: httpx.Client, ledger: Ledger
+) -> None:
     standing(ledger, "nightly", next=round(ledger.now().timestamp() * 1000) + 60_000)
     job(ledger, "by-hand", every=None)
     assert "The first is due <time" in reader.get("/jobs/nightly").text
@@ -387,7 +401,9 @@ def test_a_job_without_runs_says_when_one_is_due(reader: httpx.Client, ledger: L
     assert "It is paused" in reader.get("/jobs/nightly").text
 
 
-def test_the_first_page_warns_of_an_idle_queue(reader: httpx.Client, ledger: Ledger) -> None:
+def test_the_first_page_warns_of_a_queue_without_a_worker(
+    reader: httpx.Client, ledger: Ledger
+) -> None:
     job(ledger, "alone", serial=True)
     assert "No worker consumes the queue serial.alone" in reader.get("/").text
     assert "<code>celery -A proj worker -Q serial.alone -c 1</code>" in reader.get("/").text
@@ -397,7 +413,9 @@ def test_the_first_page_warns_of_an_idle_queue(reader: httpx.Client, ledger: Led
     assert "2 workers consume the serial queue serial.alone" in reader.get("/").text
 
 
-def test_a_run_that_did_not_start_says_why(reader: httpx.Client, ledger: Ledger) -> None:
+def test_a_run_that_did_not_start_has_the_reason_in_sentences(
+    reader: httpx.Client, ledger: Ledger
+) -> None:
     spec = begun(ledger)
     ledger.admit(ticks(spec, 1))
     text = reader.get(f"/runs/{run_id(spec, 1)}").text
@@ -406,7 +424,7 @@ def test_a_run_that_did_not_start_says_why(reader: httpx.Client, ledger: Ledger)
     assert reader.get(f"/runs/{run_id(spec, 1)}").status_code == 200, "its job is gone"
 
 
-def test_a_job_is_shown_between_those_before_and_after(
+def test_a_job_is_shown_between_those_it_follows_and_those_that_follow_it(
     reader: httpx.Client, ledger: Ledger
 ) -> None:
     sources = [f"source-{number:02}" for number in range(50)]
@@ -429,7 +447,9 @@ def test_a_job_is_shown_between_those_before_and_after(
 LOG_URL = "https://logs.example/?q={run}&from={started_ms}"
 
 
-def test_a_run_shows_how_it_failed_and_its_lines(reader: httpx.Client, ledger: Ledger) -> None:
+def test_a_run_shows_how_it_failed_its_lines_and_where_others_are(
+    reader: httpx.Client, ledger: Ledger
+) -> None:
     spec = begun(ledger, log_url=LOG_URL)
     run = run_id(spec, 0)
     lines = (ReportedLine(1, "the first", 0.0), ReportedLine(1_200, "the last", 0.0))

@@ -150,7 +150,9 @@ def browsers() -> Iterator[Page]:
         yield context.new_page()
 
 
-def test_who_signs_in_at_the_proxy_has_a_name(address: str, ledger: Ledger, browsers: Page) -> None:
+def test_a_person_signs_in_at_the_proxy_and_acts_by_name(
+    address: str, ledger: Ledger, browsers: Page
+) -> None:
     page = browsers
     page.goto(f"{address}/jobs/nightly")
     page.get_by_role("link", name="Sign in").click()
@@ -172,7 +174,9 @@ def test_who_signs_in_at_the_proxy_has_a_name(address: str, ledger: Ledger, brow
     expect(page.get_by_role("link", name="Sign in")).to_be_visible()
 
 
-def test_no_header_makes_one_another(address: str, own_address: str, ledger: Ledger) -> None:
+def test_nobody_is_another_by_a_header_of_their_own(
+    address: str, own_address: str, ledger: Ledger
+) -> None:
     forged = {"x-forwarded-user": "eve@example.com", "x-supervisor-proxy": "made up"}
     forged["x-forwarded-for"] = "203.0.113.9"
     bob = {"cookie": "_oauth2_proxy=bob@example.com", **FROM_OUR_PAGE, **forged}

@@ -217,7 +217,9 @@ def test_the_api_gives_the_record_page_by_page(bearer: httpx.Client, ledger: Led
 HOSTILE = "<b>\x1b[2J\u202eevil\n\ud800"
 
 
-def test_the_page_shows_acts_as_text(reader: httpx.Client, app: Celery, ledger: Ledger) -> None:
+def test_the_page_shows_who_did_what_and_marks_nothing_up(
+    reader: httpx.Client, app: Celery, ledger: Ledger
+) -> None:
     job(ledger, "report")
     hostile = Actor(HOSTILE, "api", HOSTILE)
     control.pause(ledger, "report", "", None, by=hostile, reason=HOSTILE)
@@ -229,7 +231,7 @@ def test_the_page_shows_acts_as_text(reader: httpx.Client, app: Celery, ledger: 
     assert reader.get("/record?before=x").status_code == 400
 
 
-def test_a_jobs_page_shows_what_an_action_changed_of_it(
+def test_a_jobs_page_shows_of_an_action_what_it_changed_of_that_job(
     reader: httpx.Client, ledger: Ledger
 ) -> None:
     for name in ("report", "other"):
@@ -261,7 +263,7 @@ def test_the_page_of_a_removed_job_says_who_removed_it(maker: httpx.Client, ledg
     assert "by token (remove, api 127.0.0.1): left" in answer.text
 
 
-def test_reading_pushes_nothing_out_of_the_record(
+def test_who_may_only_read_pushes_nothing_out_of_the_record(
     ledger: Ledger, serve: Serve, tmp_path: Path
 ) -> None:
     client = serve(access_of(tmp_path))
@@ -291,7 +293,9 @@ def test_a_server_logs_each_entry_also_those_of_before_it_started(ledger: Ledger
     assert lines[0]["by"] == "ann"
 
 
-def test_a_server_behind_a_proxy_logs_what_it_missed(ledger: Ledger, tmp_path: Path) -> None:
+def test_a_server_of_people_whom_a_proxy_names_logs_what_it_missed(
+    ledger: Ledger, tmp_path: Path
+) -> None:
     spec, access = job(ledger), Access(file=access_of(tmp_path, text=PROXY_ALONE).file)
     record_log(ledger, access).log_new()
     control.pause(ledger, spec.name, "while none runs", None, by=ANN)

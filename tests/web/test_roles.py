@@ -193,7 +193,9 @@ def test_nothing_that_is_read_names_a_job_of_others(person: httpx.Client, own_ru
 
 
 @pytest.mark.parametrize("part", ["job", "timeline", "runs", "log", "run", "steps"])
-def test_no_part_is_shown_of_others(person: httpx.Client, own_run: str, part: str) -> None:
+def test_no_part_of_a_page_is_shown_of_others(
+    person: httpx.Client, own_run: str, part: str
+) -> None:
     other = own_run.replace("billing-daily", OTHER)
     for path in (f"/jobs/{OTHER}", f"/runs/{other}"):
         answer = person.get(f"{path}?parts={part}")
@@ -219,7 +221,7 @@ def test_events_tell_nothing_of_others(ledger: Ledger, own_run: str) -> None:
     assert seen_of(seen, [*topics, Topic(Kind.BEAT)]) == [topics[0], topics[2], Topic(Kind.BEAT)]
 
 
-def test_no_run_takes_the_lock_of_others(
+def test_no_run_takes_the_lock_of_others_or_follows_theirs(
     person: httpx.Client, ledger: Ledger, own_run: str
 ) -> None:
     at = "/actions/trigger/billing-daily"
@@ -234,7 +236,9 @@ def keys(name: str, **more: str) -> dict[str, str]:
     return {"version": "0", "name": name, "task": "a", "kind": "every", "times": "1h", **more}
 
 
-def test_an_editor_makes_own_jobs_alone(person: httpx.Client, ledger: Ledger, own_run: str) -> None:
+def test_an_editor_makes_jobs_that_the_editor_sees_alone(
+    person: httpx.Client, ledger: Ledger, own_run: str
+) -> None:
     labels = "labels: {team: billing}"
     made = person.post("/actions/put", data=keys("billing-new", more=labels))
     assert made.status_code == 303, made.text

@@ -148,7 +148,9 @@ def test_events_are_streamed_as_what_changed(reader: httpx.Client, ledger: Ledge
         assert json.loads(next(lines).removeprefix("data: ")) == ["beat", "job"]
 
 
-def test_head_takes_no_pages_place(reader: httpx.Client, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_head_takes_no_place_of_a_page(
+    reader: httpx.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(watching, "MOST_SUBSCRIBERS", 1)
     for _ in range(3):
         answer = reader.head("/events?beat=")
