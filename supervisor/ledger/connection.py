@@ -1,4 +1,8 @@
-"""Clients of the ledger's server. Every call has a time-out: nothing of ours hangs for ever."""
+"""Clients of the ledger's server. Every call has a time-out: nothing of ours hangs for ever.
+
+The file is long because it has all ways to the server - plain, TLS, Sentinel, cluster - and what
+each error means on each of them, for callers who have to know whether to try again.
+"""
 
 from __future__ import annotations
 
