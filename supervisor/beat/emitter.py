@@ -8,8 +8,8 @@ A tick's path, step 2 of 6. Next: ledger/admit.lua.
 3. **Admit** the former with their messages, RUNS_PER_CALL a call. No reply is waited for: while
    the server gives these their places, the next portion is loaded and decided.
 4. **Record** when the jobs are next due, in one go, once all have their places.
-5. **Publish** the messages that the server could not send, for it is not the broker; the log is
-   last.
+5. **Publish** the messages that the server could not send, for it is not the broker.
+6. **Log** what became of the ticks, once none is due any more.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from celery import signals
 
 from supervisor import process
 from supervisor.beat.entries import DueEntry, Entries
-from supervisor.job.spec import JobSpec
+from supervisor.job.spec import MOST_JOBS, JobSpec
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.reads import chunks
 from supervisor.ledger.replies import Admission, Placement, Rescue
@@ -46,6 +46,9 @@ ENTRIES_PER_PORTION = 2 * RUNS_PER_CALL
 #: A backlog of more ticks is dealt with in several passes: what falls due meanwhile comes first,
 #: and the leader's lock is extended in between.
 TICKS_AT_MOST = 20_000
+
+#: Admissions logged in one turn, and how many may wait for a turn in which nothing is due.
+LINES_PER_TURN, MOST_UNLOGGED = 10_000, MOST_JOBS
 
 NOT_TAKEN = (Placement.NOT_LEADER, Placement.FAILED)
 
@@ -123,6 +126,7 @@ class Emitter:
         self._publisher = publisher
         self._leadership = leadership
         self._as_admitted = as_admitted
+        self._unlogged: list[Admission] = []
         self._refused: dict[str, str | None] = {}
         self._undecided: dict[str, str] = {}
 
@@ -162,9 +166,20 @@ class Emitter:
         started = (a.run_id for a in admissions if a.placement is Placement.START)
         to_send = [without_message[run_id] for run_id in started if run_id in without_message]
         emitted.has_broker = self._publisher.publish_ticks(to_send)
-        note_all(admissions)
+        self._unlogged += admissions
+        if len(self._unlogged) > MOST_UNLOGGED:
+            self.log_some()
         self._note_refused(admissions)
         return emitted
+
+    def log_some(self) -> bool:
+        """Logs some of what has been admitted; returns whether more is left.
+
+        It takes half as long as to admit them, so it is for a turn in which nothing else is due.
+        """
+        some, self._unlogged = self._unlogged[:LINES_PER_TURN], self._unlogged[LINES_PER_TURN:]
+        note_all(some)
+        return bool(self._unlogged)
 
     def _note_refused(self, admissions: Sequence[Admission]) -> None:
         """A tick that the server refuses is due again with each turn; logged when that changes."""

@@ -256,6 +256,7 @@ class SupervisedScheduler(RedBeatScheduler):  # type: ignore[misc]
             return self._turn()
         except (RedisError, OperationalError, OSError) as error:
             self._report(error)
+            self._emitter.log_some()
             self._led_at = 0.0  # so that files edited meanwhile are read first
             return (self._resign_if_failing() if self._is_emitting else INTERVAL).total_seconds()
 
@@ -291,6 +292,8 @@ class SupervisedScheduler(RedBeatScheduler):  # type: ignore[misc]
             self._attendance.leave()
         except (RedisError, WrongSchema) as error:
             log.warning("leadership not resigned", error=str(error))
+        while self._emitter.log_some():
+            pass
         super().close()
 
     def _watched(self) -> Watchdog:
@@ -309,6 +312,7 @@ class SupervisedScheduler(RedBeatScheduler):  # type: ignore[misc]
         self._witness.look()
         if not look.leads:
             self._fault = self._failing_since = None
+            self._emitter.log_some()
             return INTERVAL.total_seconds()
         self._recover(look)
         emitted = self._emit(look)
@@ -317,7 +321,7 @@ class SupervisedScheduler(RedBeatScheduler):  # type: ignore[misc]
         self._publish(look, emitted)
         self._notify(look)
         self._last_turn_at, self._fault = look.at, None
-        if not emitted.is_complete:
+        if not emitted.is_complete or self._emitter.log_some():
             return 0.0
         interval = self._reload(look)
         self._finish_start()

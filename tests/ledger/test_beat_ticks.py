@@ -173,6 +173,32 @@ def test_a_tick_with_all_jobs_there_can_be_is_the_only_one(
     assert (whole.is_complete, len(whole.emissions)) == (True, 4)
 
 
+def test_runs_are_logged_once_nothing_more_is_due_or_beat_ends(
+    app: Celery, ledger: Ledger, entries: Entries, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start = ledger.now() - timedelta(hours=2)
+    monkeypatch.setattr(emitting, "ENTRIES_PER_TURN", 3)
+    monkeypatch.setattr(emitting, "LINES_PER_TURN", 3)
+    with capture_logs() as lines:
+
+        def logged() -> list[str]:
+            return sorted(line["job"] for line in lines if line["event"] == "run queued")
+
+        with closing(SupervisedScheduler(app, lazy=True)) as beat:
+            load(ledger, entries, jobs_named("abcd"), "digest", start)
+            assert (beat.tick(), logged()) == (0, [])
+            assert (beat.tick(), len(logged())) == (0, 3)
+            assert beat.tick() > 0
+            assert logged() == ["a", "b", "c", "d"]
+            load(ledger, entries, jobs_named("abcdefgh"), "another", start)
+            assert (beat.tick(), logged()) == (0, ["a", "b", "c", "d"])
+        assert logged() == ["a", "b", "c", "d", "e", "f", "g"]
+
+
+def jobs_named(names: str) -> dict[str, JobSpec]:
+    return {name: JobSpec(name=name, task="t", every="1h") for name in names}
+
+
 def test_a_look_tells_what_there_is_to_do(ledger: Ledger) -> None:
     leader, ms = ledger.leader(*REDBEAT), ledger.now().timestamp() * 1000
     nothing = leader.look()
