@@ -190,7 +190,8 @@ def directory() -> Path | None:
 
 def boot() -> str:
     """The id of this boot of the machine, with which the names of its files begin."""
-    return BOOT_ID.read_text().strip()
+    with BOOT_ID.open("rb", buffering=0) as file:  # half the time of reading it as text
+        return file.read().decode().strip()
 
 
 @contextmanager
@@ -254,7 +255,7 @@ class Witness:
 
     def _gone(self) -> Iterator[str]:
         """Yields the workers that are gone. A dead worker stays dead, so no lock is kept."""
-        for path in self._directory.glob(f"{boot()}.*") if self._directory else ():
+        for path in self._files():
             process = path.suffix.removeprefix(".")
             since = self._gone_since.get(process, clock())
             is_own = _own is not None and process == _own.process
@@ -263,6 +264,17 @@ class Witness:
             with locked(path) as inode:
                 if process.endswith(f"-{inode}"):
                     yield process
+
+    def _files(self) -> list[Path]:
+        """Those of this boot. Where there are none, an idle beat does not ask which boot it is."""
+        if self._directory is None:
+            return []
+        try:
+            paths = [*self._directory.iterdir()]
+        except FileNotFoundError:
+            return []
+        beginning = f"{boot()}." if paths else ""
+        return [path for path in paths if path.name.startswith(beginning)]
 
     def _report(self, gone: Collection[str]) -> None:
         next_up: list[str] = []
