@@ -126,9 +126,14 @@ def load_app(name: str) -> Celery:
 
 def named_app(name: str) -> Celery:
     """Like `load_app`, without importing tasks."""
+    if not name.strip(".:"):
+        raise AppNotFound(name, "that names no module")
     try:
         app = find_app(name)
     except ModuleNotFoundError as error:
+        # Of a module without that attribute, Celery looks for a module "proj:attribute" as well.
+        if isinstance(error.__context__, AttributeError) and ":" in (error.name or ""):
+            raise AppNotFound(name, error.__context__) from error
         if error.name and f"{name}.".replace(":", ".").startswith(f"{error.name}."):
             raise AppNotFound(name, error) from error
         raise

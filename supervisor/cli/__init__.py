@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import sys
 from dataclasses import replace
+from errno import ENOSPC
 from importlib import import_module
 from inspect import ismodule
 from typing import Any
@@ -19,7 +20,7 @@ from redis.exceptions import AuthenticationError, NoPermissionError, RedisError
 
 import supervisor.installed  # noqa: F401  (before all others)
 from supervisor.cli.common import Context, Failure, documentation
-from supervisor.errors import REFUSED, UNAVAILABLE, InvalidRequest, SupervisorError
+from supervisor.errors import REFUSED, UNAVAILABLE, WRONG, InvalidRequest, SupervisorError
 from supervisor.ledger.connection import explained
 from supervisor.operate.words import harmless
 from supervisor.settings import Settings
@@ -44,8 +45,8 @@ if "_SUPERVISOR_COMPLETE" in os.environ:
 
 
 class Verbs(click.Group):
-    """Prints errors of this package and of Redis as one message, and exits with their code. Any
-    other error shows its traceback.
+    """Prints errors of this package and of Redis, and that the disk of standard output is full, as
+    one message, and exits with their code. Any other error shows its traceback.
     """
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -71,6 +72,10 @@ class Verbs(click.Group):
             raise Failure(explained(error), REFUSED) from error
         except RedisError as error:
             raise Failure(explained(error), UNAVAILABLE) from error
+        except OSError as error:
+            if error.errno != ENOSPC:
+                raise
+            raise Failure(str(error), WRONG) from error
 
 
 def name_of(app: Any) -> str:

@@ -191,12 +191,19 @@ def write_file(
 
 
 def replace_file(text: str, output: Path) -> None:
-    """Replaces the file in one step: a beat may be following its directory."""
-    unfinished = output.with_name(f".{output.name}.unfinished")
+    """Replaces the file in one step: a beat may be following its directory.
+
+    What a link leads to is replaced, not the link. A device or a pipe is written to.
+    """
     try:
-        output.parent.mkdir(parents=True, exist_ok=True)
+        if output.exists() and not output.is_file():
+            output.write_text(text, encoding="utf-8")
+            return
+        file = output.resolve()
+        unfinished = file.with_name(f".{file.name}.unfinished")
+        file.parent.mkdir(parents=True, exist_ok=True)
         unfinished.write_text(text, encoding="utf-8")
-        unfinished.replace(output)
+        unfinished.replace(file)
     except OSError as error:
         raise SupervisorError(f"{output}: cannot be written: {error.strerror}") from error
 

@@ -132,14 +132,17 @@ def difference(directory: Path, target: str, files: Files) -> Difference:
 
 
 def write(directory: Path, target: str, files: Files) -> Difference:
-    """Raises ForeignFile before anything is written."""
+    """Raises ForeignFile before anything is written, and SupervisorError if it cannot be."""
     found, texts = difference(directory, target, files), stamped(target, files)
-    for path in (*found.added, *found.changed):
-        (directory / path).parent.mkdir(parents=True, exist_ok=True)
-        (directory / path).write_text(texts[path])
-    for path in found.removed:
-        (directory / path).unlink()
-        remove_if_empty((directory / path).parent, directory)
+    try:
+        for path in (*found.added, *found.changed):
+            (directory / path).parent.mkdir(parents=True, exist_ok=True)
+            (directory / path).write_text(texts[path])
+        for path in found.removed:
+            (directory / path).unlink()
+            remove_if_empty((directory / path).parent, directory)
+    except OSError as error:
+        raise SupervisorError(f"{error.filename}: cannot be written: {error.strerror}") from error
     return found
 
 

@@ -135,6 +135,8 @@ def test_pause_and_resume_change_the_job_and_nothing_when_a_name_is_wrong(
         (("-A", "no_such_module", "up"), 2, "no Celery app 'no_such_module'"),
         (("-A", "json", "check"), 2, "no Celery app 'json': json has none"),
         (("-A", "json:dumps", "queues"), 2, "no Celery app 'json:dumps'"),
+        (("-A", "json:app", "check"), 2, "module 'json' has no attribute 'app'"),
+        (("-A", "", "check"), 2, "no Celery app '': that names no module"),
     ],
 )
 def test_mistakes_are_told_and_exit_as_documented(

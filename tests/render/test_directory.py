@@ -12,6 +12,7 @@ from click.testing import CliRunner, Result
 
 from supervisor.cli import main
 from supervisor.deploy.directory import Difference, ForeignFile, difference, rendered_before, write
+from supervisor.errors import SupervisorError
 from tests.render.jobs import ROOT
 
 # What rendering does to a directory that is not empty
@@ -43,6 +44,12 @@ def test_a_foreign_file_in_the_way_stops_it_before_anything_is_written(tmp_path:
     with pytest.raises(ForeignFile):
         write(tmp_path, "systemd", {"a": "old\n", "b": "old\n"})
     assert [path.name for path in tmp_path.iterdir()] == ["b"]
+
+
+def test_a_directory_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("theirs\n")
+    with pytest.raises(SupervisorError, match="cannot be written: Not a directory"):
+        write(tmp_path / "file" / "deploy", "systemd", {"a": "ours\n"})
 
 
 def test_a_link_is_foreign(tmp_path: Path) -> None:

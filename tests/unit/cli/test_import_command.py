@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import os
+import subprocess
 import sys
 from pathlib import Path
 
@@ -142,3 +144,25 @@ def test_a_file_that_is_no_text_and_a_place_that_is_none_are_errors(here: Path) 
     assert (result.exit_code, result.stderr) == (1, "Error: binary is not UTF-8 text\n")
     result = supervisor("import", "crontab", "crontab", "-o", "binary/jobs.yaml")
     assert (result.exit_code, "cannot be written" in result.stderr) == (1, True)
+
+
+def test_a_link_and_a_device_stay_what_they_are(here: Path) -> None:
+    (here / "crontab").write_text("0 1 * * * /bin/true\n")
+    (here / "link.yaml").symlink_to("real.yaml")
+    os.mkfifo(here / "pipe")
+    reader = os.open(here / "pipe", os.O_RDONLY | os.O_NONBLOCK)
+    for name in ("link.yaml", "pipe"):
+        assert supervisor("import", "crontab", "crontab", "-o", name, "--force").exit_code == 0
+    assert (here / "link.yaml").is_symlink()
+    assert (here / "pipe").is_fifo()
+    assert os.read(reader, 100_000).decode() == (here / "real.yaml").read_text()
+    os.close(reader)
+
+
+@pytest.mark.skipif(not Path("/dev/full").is_char_device(), reason="a device of Linux")
+def test_output_to_a_full_disk_is_a_message(here: Path) -> None:
+    with Path("/dev/full").open("w") as full:
+        words = [sys.executable, "-m", "supervisor", "schema"]
+        done = subprocess.run(words, stdout=full, stderr=subprocess.PIPE, text=True, timeout=60)
+    assert done.returncode == 1
+    assert done.stderr == "Error: [Errno 28] No space left on device\n"
