@@ -51,14 +51,11 @@ def supervisor(*words: str) -> Result:
     return CliRunner().invoke(main, words)
 
 
-def test_files_without_problems_are_counted(here: Path) -> None:
+def test_files_without_problems_are_counted_and_none_is_fine(here: Path) -> None:
+    assert supervisor("check").stdout == "schedules: 0 jobs in 0 files, no problems\n"
     (here / "schedules" / "jobs.yaml").write_text(GOOD)
     result = supervisor("check")
     assert (result.exit_code, result.stdout) == (0, "schedules: 2 jobs in 1 file, no problems\n")
-
-
-def test_an_empty_directory_is_fine() -> None:
-    assert supervisor("check").stdout == "schedules: 0 jobs in 0 files, no problems\n"
 
 
 def test_every_problem_is_a_line_with_its_place(here: Path) -> None:
@@ -83,12 +80,13 @@ def test_a_path_that_is_not_there_is_a_problem() -> None:
 
 
 def test_with_an_app_its_included_tasks_are_the_known_ones(here: Path) -> None:
-    (here / "schedules" / "jobs.yaml").write_text(GOOD.replace("mail.poll", "mail.pol", 1))
+    misspelt = GOOD.replace("task: mail.poll", "\n    task: mail.pol", 1)
+    (here / "schedules" / "jobs.yaml").write_text(misspelt)
     assert supervisor("check").exit_code == 0
     result = supervisor("-A", "app_of_the_check_test", "check")
     assert result.exit_code == 1, result.output
     assert result.stdout == (
-        "schedules/jobs.yaml:2: job 'a': unknown task 'mail.pol' (did you mean 'mail.poll'?)\n"
+        "schedules/jobs.yaml:3: job 'a': unknown task 'mail.pol' (did you mean 'mail.poll'?)\n"
     )
 
 

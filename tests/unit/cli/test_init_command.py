@@ -60,21 +60,19 @@ def test_with_an_app_it_names_a_task_of_it(here: Path) -> None:
     assert supervisor("-A", "examples.app", "check", "jobs").exit_code == 0
 
 
-def test_what_is_there_is_not_overwritten(here: Path) -> None:
-    (here / "schedules").mkdir()
-    (here / "schedules" / "example.yaml").write_text("mine")
-    result = supervisor("init", "schedules")
-    assert (result.exit_code, "exists already" in result.output) == (4, True)
-    assert (here / "schedules" / "example.yaml").read_text() == "mine"
-
-
-def test_a_file_in_the_directorys_place_is_left_alone(here: Path) -> None:
-    (here / "schedules").write_text("mine")
-    result = supervisor("init")
-    assert (result.exit_code, "schedules exists already" in result.output) == (4, True)
-
-
-def test_a_directory_that_cannot_be_made_is_named(here: Path) -> None:
-    (here / "file").write_text("mine")
-    result = supervisor("init", "file/schedules")
-    assert (result.exit_code, "cannot be written: Not a directory" in result.output) == (1, True)
+@pytest.mark.parametrize(
+    ("mine", "asked", "code", "said"),
+    [
+        ("schedules/example.yaml", "schedules", 4, "exists already"),
+        ("schedules", "schedules", 4, "schedules exists already"),
+        ("file", "file/schedules", 1, "cannot be written: Not a directory"),
+    ],
+)
+def test_what_is_there_is_left_as_it_is(
+    here: Path, mine: str, asked: str, code: int, said: str
+) -> None:
+    (here / mine).parent.mkdir(exist_ok=True)
+    (here / mine).write_text("mine")
+    result = supervisor("init", asked)
+    assert (result.exit_code, said in result.output) == (code, True)
+    assert (here / mine).read_text() == "mine"

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import math
 import re
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
@@ -16,22 +14,14 @@ from pathlib import Path
 import pytest
 
 from examples.documents import build_index, list_files, measure_tree, report, words
-from examples.full_text import main, most_frequent, replace_index, search
+from examples.full_text import replace_index, search
 from examples.storage import database
 from supervisor.files.schedule_files import load
 from supervisor.guard.current_run import CurrentRun, set_current_run
-from tests.waiting import status_of
 
 ROOT = Path(__file__).parents[3]
 
 TEXTS = {"a.md": "A worker holds a lease.\nThe worker!", "deep/b.md": "Nobody holds a café."}
-
-
-@pytest.fixture(autouse=True)
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    home = tmp_path / "home"
-    monkeypatch.setenv("SUPERVISOR_EXAMPLES_DIR", str(home))
-    return home
 
 
 @pytest.fixture
@@ -77,12 +67,6 @@ def test_what_the_steps_hand_on_makes_an_index_and_a_report_of_it(home: Path, tr
     assert written["search"]["found"] == {files[0]: "a [worker] holds a [lease] the [worker]"}
 
 
-def test_a_document_that_is_read_twice_counts_once(tree: Path) -> None:
-    read_all(tree)
-    build_index(read_all(tree), seconds=0)
-    assert most_frequent() == {"worker": 2, "nobody": 1}
-
-
 def test_a_document_that_cannot_be_read_fails_its_item(tree: Path) -> None:
     files = read_all(tree)
     (tree / "c.md").write_bytes(b"caf\xe9")
@@ -113,31 +97,10 @@ def test_a_new_run_drops_old_words_and_leaves_those_of_the_last_minutes(tree: Pa
     assert extracts() == [("documents@2", "nobody holds a café")]
 
 
-def test_items_of_a_batch_and_an_index_do_not_lock_each_other_out(tree: Path) -> None:
-    item = "from examples.documents import *\nfor _ in range(30): words({!r}, seconds=0)"
-    indexing = (
-        "from examples.full_text import *\n"
-        "for _ in range(30): replace_index([('a', 'worker')] * 100)"
-    )
-    codes = [*(item.format(str(tree / name)) for name in TEXTS), indexing, indexing]
-    processes = [subprocess.Popen([sys.executable, "-c", code]) for code in codes]
-    assert [status_of(process, 60) for process in processes] == [0] * 4
-    assert len(extracts()) == 2
-    assert most_frequent() == {"worker": 100}
-
-
 @pytest.mark.parametrize("text", ['"', "holds AND", "NEAR(", "words:a -", "", "^*"])
 def test_one_can_look_for_any_text(text: str) -> None:
     replace_index([("a", "who holds and near words a")])
     assert all(match.path == "a" for match in search(text))
-
-
-def test_the_command_prints_what_it_finds(capsys: pytest.CaptureFixture[str]) -> None:
-    replace_index([("a.md", "a worker holds a lease")])
-    assert main(["Worker", "lease"]) == 0
-    assert capsys.readouterr().out == "a.md: a [worker] holds a [lease]\n"
-    assert main(["nothing"]) == 1
-    assert main([]) == 2
 
 
 def test_a_run_takes_what_the_page_says_and_ends_before_the_next() -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from examples.witness import bound, overlaps, read, witness
-from tests.waiting import patience, status_of, wait_until
+from tests.waiting import patience, status_of
 
 WORK_UNTIL_TOLD = """
 import sys
@@ -23,12 +23,6 @@ with witness("job"):
 """
 
 Start = Callable[[], "subprocess.Popen[str]"]
-
-
-@pytest.fixture(autouse=True)
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("SUPERVISOR_EXAMPLES_DIR", str(tmp_path))
-    return tmp_path
 
 
 @pytest.fixture
@@ -58,20 +52,6 @@ def start() -> Iterator[Start]:
         process.kill()
         with suppress(BrokenPipeError):
             process.communicate()
-
-
-def test_executions_one_after_the_other_do_not_overlap(testimony: Path) -> None:
-    for _ in range(3):
-        with witness("job"):
-            pass
-    assert len(read(testimony).executions) == 3
-    assert overlaps(testimony) == []
-
-
-def test_two_jobs_at_once_are_no_overlap(testimony: Path) -> None:
-    with witness("job"), witness("other"):
-        pass
-    assert overlaps(testimony) == []
 
 
 def test_an_execution_that_begins_before_the_end_of_another_overlaps(
@@ -107,22 +87,9 @@ def test_a_stopped_process_is_still_running_when_it_is_killed_later(
     assert overlap.first.pid == first.pid
 
 
-def test_a_task_that_raises_leaves_its_end(testimony: Path) -> None:
-    with pytest.raises(LookupError), witness("job"):
-        raise LookupError
-    (execution,) = read(testimony).executions
-    assert execution.ended is not None
-
-
 def line(event: str, pid: int, alone: bool = True) -> str:
     record = {"job": "job", "run": "job@t", "pid": pid, "event": event, "alone": alone}
     return json.dumps(record) + "\n"
-
-
-def test_who_was_not_alone_overlaps_even_when_the_other_has_no_line(testimony: Path) -> None:
-    testimony.write_text(line("start", 1, alone=False) + line("end", 1))
-    (overlap,) = overlaps(testimony)
-    assert overlap.first is None
 
 
 def test_the_killed_are_told_from_the_living_by_who_was_alone(testimony: Path) -> None:
@@ -165,16 +132,3 @@ def test_the_command_gives_the_verdict(
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == exit_code
     assert done.stdout.startswith(said)
-
-
-def test_lines_of_many_processes_do_not_mix(testimony: Path) -> None:
-    hammer = (
-        "from examples.witness import witness\n"
-        "for _ in range(200):\n    with witness(f'job'): pass\n"
-    )
-    processes = [subprocess.Popen([sys.executable, "-c", hammer]) for _ in range(3)]
-    wait_until(lambda: all(process.poll() == 0 for process in processes), timeout=30)
-    told = read(testimony)
-    assert told.unreadable == 0
-    assert len(told.executions) == 600
-    assert all(execution.ended for execution in told.executions)

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.errors import ScheduleFilesInvalid
 from supervisor.files.calendars import FIRST, LAST
 from supervisor.files.schedule_files import load
 from supervisor.job.exclusions import parse_all
 from supervisor.job.spec import JobSpec
+from tests.unit.files.problems import problems_of
 
 
 def event(*lines: str) -> str:
@@ -22,57 +22,41 @@ def calendar(*events: str) -> str:
     return f"BEGIN:VCALENDAR\r\nVERSION:2.0\r\nPRODID:x\r\n{''.join(events)}END:VCALENDAR\r\n"
 
 
-@pytest.fixture
-def directory(tmp_path: Path) -> Path:
-    path = tmp_path / "schedules"
-    path.mkdir()
-    return path
-
-
-def job(directory: Path, exclude: str) -> JobSpec:
+def excluding(schedules: Path, exclude: str) -> Path:
     text = f'jobs:\n  a:\n    task: t\n    cron: "0 2 * * *"\n    exclude: {exclude}\n'
-    (directory / "jobs.yaml").write_text(text)
-    return load(directory).specs["a"]
+    (schedules / "jobs.yaml").write_text(text)
+    return schedules
 
 
-def problems(directory: Path, exclude: str) -> list[str]:
-    with pytest.raises(ScheduleFilesInvalid) as invalid:
-        job(directory, exclude)
-    return [str(problem).removeprefix(f"{directory}/") for problem in invalid.value.problems]
+def job(schedules: Path, exclude: str) -> JobSpec:
+    return load(excluding(schedules, exclude)).specs["a"]
 
 
-def test_a_file_lists_dates_and_ranges(directory: Path) -> None:
+def problems(schedules: Path, exclude: str) -> list[str]:
+    found = problems_of(excluding(schedules, exclude))
+    return [str(problem).removeprefix(f"{schedules}/") for problem in found]
+
+
+def test_a_file_lists_dates_and_ranges(schedules: Path) -> None:
     text = "# ours\n2026-12-24..2026-12-26 # Christmas\n\n2026-12-27\nSUN\n"
-    (directory / "holidays.txt").write_text(text)
-    spec = job(directory, "[2026-05-01, {file: holidays.txt}]")
+    (schedules / "holidays.txt").write_text(text)
+    spec = job(schedules, "[2026-05-01, {file: holidays.txt}]")
     assert spec.exclude == ("SUN", "2026-05-01", "2026-12-24..2026-12-27")
 
 
-def test_an_edit_of_a_calendar_is_an_edit_of_its_jobs(
-    directory: Path,
-) -> None:
-    file = directory / "holidays.txt"
+def test_an_edit_of_a_calendar_is_an_edit_of_its_jobs(schedules: Path) -> None:
+    file = schedules / "holidays.txt"
     file.write_text("2026-12-24\n2026-12-25\n")
-    before, digest = job(directory, "[{file: holidays.txt}]"), load(directory).digest
+    before, digest = job(schedules, "[{file: holidays.txt}]"), load(schedules).digest
     file.write_text("# the same\n2026-12-24..2026-12-25\n")
-    assert (load(directory).specs["a"], load(directory).digest) == (before, digest)
+    assert (load(schedules).specs["a"], load(schedules).digest) == (before, digest)
     file.write_text("2026-12-24\n")
-    assert load(directory).specs["a"].when != before.when
-    assert load(directory).digest != digest
+    assert load(schedules).specs["a"].when != before.when
+    assert load(schedules).digest != digest
 
 
-def test_a_default_calendar_holds_for_the_jobs_that_say_nothing(directory: Path) -> None:
-    (directory / "days.txt").write_text("2026-12-24")
-    (directory / "jobs.yaml").write_text(
-        "defaults:\n  exclude: [{file: days.txt}]\n"
-        "jobs:\n  a: {task: t, every: 1m}\n  b: {task: t, every: 1m, exclude: []}\n"
-    )
-    specs = load(directory).specs
-    assert (specs["a"].exclude, specs["b"].exclude) == (("2026-12-24",), ())
-
-
-def test_events_exclude_their_days_or_their_hours(directory: Path) -> None:
-    (directory / "work.ics").write_text(
+def test_events_exclude_their_days_or_their_hours(schedules: Path) -> None:
+    (schedules / "work.ics").write_text(
         calendar(
             event("DTSTART;VALUE=DATE:20261224", "DTEND;VALUE=DATE:20261227"),
             event("DTSTART;VALUE=DATE:20260501"),
@@ -82,7 +66,7 @@ def test_events_exclude_their_days_or_their_hours(directory: Path) -> None:
             event("DTSTART;VALUE=DATE:20260707", "STATUS:CANCELLED"),
         )
     )
-    assert job(directory, "[{ical: work.ics}]").exclude == (
+    assert job(schedules, "[{ical: work.ics}]").exclude == (
         "2026-05-01",
         "2026-08-17",
         "2026-12-24..2026-12-26",
@@ -91,17 +75,13 @@ def test_events_exclude_their_days_or_their_hours(directory: Path) -> None:
     )
 
 
-def test_events_that_recur_are_followed_for_a_fixed_stretch_of_years(directory: Path) -> None:
-    (directory / "h.ics").write_text(
+def test_events_that_recur_are_followed_for_a_fixed_stretch_of_years(schedules: Path) -> None:
+    (schedules / "h.ics").write_text(
         calendar(
-            event(
-                "DTSTART;VALUE=DATE:20001003",
-                "RRULE:FREQ=YEARLY",
-                "EXDATE;VALUE=DATE:20271003",
-            )
+            event("DTSTART;VALUE=DATE:20001003", "RRULE:FREQ=YEARLY", "EXDATE;VALUE=DATE:20271003")
         )
     )
-    days = job(directory, "[{ical: h.ics}]").exclude
+    days = job(schedules, "[{ical: h.ics}]").exclude
     assert (days[0], days[-1], len(days)) == ("2025-10-03", "2049-10-03", 24)
     assert "2027-10-03" not in days
     assert (FIRST.year, LAST.year) == (2025, 2050)
@@ -116,12 +96,12 @@ def test_events_that_recur_are_followed_for_a_fixed_stretch_of_years(directory: 
     ],
 )
 def test_rules_of_events_mean_what_rfc_5545_says(
-    directory: Path, rule: str, days: list[int]
+    schedules: Path, rule: str, days: list[int]
 ) -> None:
     first = days[0]
     text = calendar(event(f"DTSTART;VALUE=DATE:202601{first:02}", f"RRULE:{rule};UNTIL=20260131"))
-    (directory / "h.ics").write_text(text)
-    found = job(directory, "[{ical: h.ics}]").exclude
+    (schedules / "h.ics").write_text(text)
+    found = job(schedules, "[{ical: h.ics}]").exclude
     january = [date(2026, 1, day) for day in days]
     assert found == parse_all(map(str, january)).texts
 
@@ -167,21 +147,21 @@ def test_rules_of_events_mean_what_rfc_5545_says(
     ],
 )
 def test_what_is_wrong_in_a_calendar_is_told_with_its_line(
-    directory: Path, name: str, content: str, expected: str
+    schedules: Path, name: str, content: str, expected: str
 ) -> None:
-    (directory / name).write_text(content)
+    (schedules / name).write_text(content)
     kind = "ical" if name.endswith(".ics") else "file"
-    (problem,) = problems(directory, f"[{{{kind}: {name}}}]")
+    (problem,) = problems(schedules, f"[{{{kind}: {name}}}]")
     assert problem.startswith(expected)
 
 
-def test_what_is_wrong_with_the_name_of_a_calendar_is_told_at_its_line(directory: Path) -> None:
-    outside = directory.parent / "outside.txt"
+def test_what_is_wrong_with_the_name_of_a_calendar_is_told_at_its_line(schedules: Path) -> None:
+    outside = schedules.parent / "outside.txt"
     outside.write_text("2026-12-24")
-    (directory / "link.txt").symlink_to(outside)
-    (directory / "large.txt").write_bytes(b"#" * (1024 * 1024 + 1))
+    (schedules / "link.txt").symlink_to(outside)
+    (schedules / "large.txt").write_bytes(b"#" * (1024 * 1024 + 1))
     found = problems(
-        directory,
+        schedules,
         "[{file: no.txt}, {file: ../outside.txt}, {file: link.txt}, {fil: x}, {file: 5}, "
         "{file: large.txt}]",
     )
@@ -198,7 +178,7 @@ def test_what_is_wrong_with_the_name_of_a_calendar_is_told_at_its_line(directory
     ]
 
 
-def test_more_days_than_beat_should_carry_are_refused(directory: Path) -> None:
+def test_more_days_than_beat_should_carry_are_refused(schedules: Path) -> None:
     days = (
         f"{year}-{month:02}-{day:02}"
         for year in range(2026, 2032)
@@ -206,9 +186,9 @@ def test_more_days_than_beat_should_carry_are_refused(directory: Path) -> None:
         for day in range(1, 29, 2)
     )
     text = "\n".join(days)
-    (directory / "x.txt").write_text(text)
-    (problem,) = problems(directory, "[{file: x.txt}]")
+    (schedules / "x.txt").write_text(text)
+    (problem,) = problems(schedules, "[{file: x.txt}]")
     assert problem == "x.txt:1: 1,008 dates and ranges; 1,000 are allowed"
-    (directory / "x.txt").write_text("")
-    (problem,) = problems(directory, f"[{', '.join(text.split())}]".replace(" ", "\n      "))
+    (schedules / "x.txt").write_text("")
+    (problem,) = problems(schedules, f"[{', '.join(text.split())}]".replace(" ", "\n      "))
     assert problem == ("jobs.yaml:5: job 'a': 'exclude': 1,008 dates and ranges; 1,000 are allowed")

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.errors import ScheduleFilesInvalid
-from supervisor.files.schedule_files import load
+from tests.unit.files.problems import problems_of
 
 NEW_YORK, BERLIN = "timezone: America/New_York", "timezone: Europe/Berlin"
 
@@ -31,6 +30,4 @@ def test_what_has_no_time_is_refused_at_its_line(
 ) -> None:
     file = tmp_path / "jobs.yaml"
     file.write_text("jobs:\n  j:\n    task: t\n" + "".join(f"    {key}\n" for key in keys))
-    with pytest.raises(ScheduleFilesInvalid) as caught:
-        load(tmp_path)
-    assert str(caught.value.problems[0]).startswith(f"{file}:{line}: job 'j'")
+    assert str(problems_of(tmp_path)[0]).startswith(f"{file}:{line}: job 'j'")

@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
-from supervisor.errors import NotConfigured, ScheduleFilesInvalid
+from supervisor.errors import NotConfigured
 from supervisor.files.schedule_files import json_schema, load
 from supervisor.job.notices import DEFAULT_EVENTS, SERVICE_EVENTS, Event, service_destinations
 from supervisor.job.spec import JobSpec
+from tests.unit.files.problems import problems_of
 
 MISTAKES = """\
 defaults:
@@ -55,9 +56,7 @@ PROBLEMS = [
 def problems(text: str, tmp_path: Path, **options: Any) -> list[tuple[int, str, str | None]]:
     file = tmp_path / "jobs.yaml"
     file.write_text(text)
-    with pytest.raises(ScheduleFilesInvalid) as invalid:
-        load(file, **options)
-    return [(found.line, found.what, found.hint) for found in invalid.value.problems]
+    return [(found.line, found.what, found.hint) for found in problems_of(file, **options)]
 
 
 def test_each_mistake_has_its_line_and_no_address_is_repeated(tmp_path: Path) -> None:

@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.errors import ScheduleFilesInvalid, UnusableReturn
+from supervisor.errors import UnusableReturn
 from supervisor.files.schedule_files import load
 from supervisor.job.spec import JobSpec
 from supervisor.job.steps import Params, filled, handed_on, plan
+from tests.unit.files.problems import problems_of
 
 STEPS = """jobs:
   documents:
@@ -39,9 +40,7 @@ def loaded(path: Path, text: str) -> JobSpec:
 
 def problems(path: Path, steps: str) -> list[str]:
     (path / "jobs.yaml").write_text(f"jobs:\n  a:\n    every: 1h\n    steps:\n{steps}")
-    with pytest.raises(ScheduleFilesInvalid) as invalid:
-        load(path)
-    return [f"{problem.line}: {problem.what}" for problem in invalid.value.problems]
+    return [f"{problem.line}: {problem.what}" for problem in problems_of(path)]
 
 
 def test_a_step_has_what_its_job_says_where_it_says_nothing(tmp_path: Path) -> None:
@@ -108,9 +107,7 @@ def test_all_that_is_wrong_with_steps_is_told_at_its_line(
 
 def test_an_unknown_task_of_a_step_is_told_when_the_app_is_known(tmp_path: Path) -> None:
     (tmp_path / "jobs.yaml").write_text(STEPS)
-    with pytest.raises(ScheduleFilesInvalid) as invalid:
-        load(tmp_path, known_tasks=dict.fromkeys(["docs.extract", "docs.index"]))
-    [problem] = invalid.value.problems
+    [problem] = problems_of(tmp_path, known_tasks=dict.fromkeys(["docs.extract", "docs.index"]))
     assert (problem.line, problem.what) == (10, "unknown task 'docs.words'")
 
 

@@ -44,11 +44,7 @@ def test_a_serial_worker_has_one_process_whatever_the_others_have() -> None:
     ],
 )
 def test_a_prefix_is_in_the_names_of_serial_queues(prefix: str, own: str, shared: str) -> None:
-    specs = [
-        spec("mail", queue="mail"),
-        spec("own", serial=True),
-        spec("shared", serial="reports"),
-    ]
+    specs = [spec("mail", queue="mail"), spec("own", serial=True), spec("shared", serial="reports")]
     queues = [each.kept_apart(prefix).routed_queue for each in specs]
     assert queues == ["mail", own, shared]
 

@@ -94,84 +94,71 @@ def test_a_healthy_deployment_has_no_findings() -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "wrong", "note"),
+    ("change", "told"),
     [
         (
             {"server": replace(SERVER, has_append_only_file=False)},
-            ["Redis writes nothing to disk: no append-only file, no snapshots"],
-            [],
+            ["WRONG Redis writes nothing to disk: no append-only file, no snapshots"],
         ),
         (
             {"server": replace(SERVER, has_append_only_file=False, snapshots="3600 1")},
-            [],
-            ["Redis has no append-only file"],
+            ["note Redis has no append-only file"],
         ),
         (
             {"server": replace(SERVER, has_append_only_file=False, snapshots=None)},
-            [],
-            ["Redis has no append-only file"],
+            ["note Redis has no append-only file"],
         ),
         (
             {"server": replace(SERVER, eviction="allkeys-lru")},
-            ["Redis may evict keys: maxmemory-policy is allkeys-lru"],
-            [],
+            ["WRONG Redis may evict keys: maxmemory-policy is allkeys-lru"],
         ),
         (
             {"server": replace(SERVER, version=(6, 0, 16))},
-            ["Redis is 6.0.16; the oldest supported is 7.0"],
-            [],
+            ["WRONG Redis is 6.0.16; the oldest supported is 7.0"],
         ),
-        ({"roll": roll(worker())}, ["no beat is running"], []),
+        ({"roll": roll(worker())}, ["WRONG no beat is running"]),
         (
             {
                 "roll": roll(
                     *BEATS, replace(worker(), fault="its main loop is in proj.signals.wait")
                 )
             },
-            ["w@host does no work: its main loop is in proj.signals.wait"],
-            [],
+            ["WRONG w@host does no work: its main loop is in proj.signals.wait"],
         ),
         (
             {"roll": roll(*BEATS, replace(worker(), shared_queues=(("b of two", "celery"),)))},
-            ["the queue celery is shared with another ledger: b of two"],
-            [],
+            ["WRONG the queue celery is shared with another ledger: b of two"],
         ),
         (
             {"roll": roll(*BEATS, replace(worker(), is_waiting=True))},
-            ["w@host waits for its broker"],
-            [],
+            ["WRONG w@host waits for its broker"],
         ),
         (
             {"roll": roll(*BEATS, in_pool("threads")), "needs": {"job1": Needs(time_limit=True)}},
             [
-                "workers of the queue celery have the pool threads, which lacks what job job1"
-                " needs: time_limit"
+                "WRONG workers of the queue celery have the pool threads, which lacks what job "
+                "job1 needs: time_limit"
             ],
-            [],
         ),
         (
             {"roll": roll(*BEATS, worker(), in_pool("odd:Pool")), "needs": {"job1": Needs()}},
-            [],
             [
-                "workers of the queue celery have the pool odd:Pool, which lacks what job job1"
-                " needs: the guard"
+                "note workers of the queue celery have the pool odd:Pool, which lacks what job "
+                "job1 needs: the guard"
             ],
         ),
-        ({"roll": roll(beat("a"), worker())}, [], ["only one beat is running"]),
+        ({"roll": roll(beat("a"), worker())}, ["note only one beat is running"]),
         (
             {"beat": replace(BEAT, last_tick_at=NOW - 31 * SECOND)},
-            ["no beat leads, though 2 are running"],
-            [],
+            ["WRONG no beat leads, though 2 are running"],
         ),
         (
             {"roll": roll(beat("a", -1.5 * SECOND), beat("b", SECOND), worker())},
-            ["the clock of a is 1.5s behind that of Redis"],
-            [],
+            ["WRONG the clock of a is 1.5s behind that of Redis"],
         ),
         (
             {"roll": roll(beat("a"), present_leader(), worker())},
-            ["2 beats report that they lead: a, c"],
-            [],
+            ["WRONG 2 beats report that they lead: a, c"],
         ),
         (
             {
@@ -180,15 +167,13 @@ def test_a_healthy_deployment_has_no_findings() -> None:
                 )
             },
             [],
-            [],
         ),
-        ({"roll": roll(beat("a", None), beat("b"), worker())}, [], []),
+        ({"roll": roll(beat("a", None), beat("b"), worker())}, []),
         (
             {"known_tasks": frozenset({"proj.other"})},
-            ["job nightly names the task proj.nightly, which no worker knows"],
-            [],
+            ["WRONG job nightly names the task proj.nightly, which no worker knows"],
         ),
-        ({"known_tasks": frozenset(), "roll": roll(*BEATS)}, [], []),
+        ({"known_tasks": frozenset(), "roll": roll(*BEATS)}, []),
         (
             {
                 "queues": [
@@ -196,103 +181,93 @@ def test_a_healthy_deployment_has_no_findings() -> None:
                     Queue("old", 0, 0, False, ()),
                 ]
             },
-            ["no worker consumes the queue mail"],
-            [],
+            ["WRONG no worker consumes the queue mail"],
         ),
         (
             {"queues": [Queue("serial.x", 0, 0, True, ("job0",))]},
-            ["no worker consumes the queue serial.x"],
-            [],
+            ["WRONG no worker consumes the queue serial.x"],
         ),
         (
             {
                 "queues": [Queue("serial.x", 0, 2, True, ("job0",))],
                 "roll": roll(*BEATS, worker("w1", "serial.x"), worker("w2", "serial.x")),
             },
-            ["2 workers consume the serial queue serial.x: w1, w2"],
-            [],
+            ["WRONG 2 workers consume the serial queue serial.x: w1, w2"],
         ),
         (
             {
                 "queues": [Queue("serial.x", 0, 1, True, ("job0",))],
                 "roll": roll(*BEATS, worker("w1", "serial.x", pool_size=4)),
             },
-            [],
-            ["w1 has 4 processes for the serial queue serial.x"],
+            ["note w1 has 4 processes for the serial queue serial.x"],
         ),
         (
             {"silent": {"nightly@2026": NOW - 40 * SECOND}},
-            ["nightly@2026 is running, but its lease expired 40s ago"],
-            [],
+            ["WRONG nightly@2026 is running, but its lease expired 40s ago"],
         ),
-        ({"unaccounted": {"nightly": 2}}, ["2 ticks of job nightly are unaccounted for"], []),
+        ({"unaccounted": {"nightly": 2}}, ["WRONG 2 ticks of job nightly are unaccounted for"]),
         (
             {
                 "beat": replace(
                     BEAT, last_reload_successful=False, problems=("a: 1", "b", "c", "d", "e")
                 )
             },
-            ["rejected: a: 1; b; c and 2 more"],
-            [],
+            ["WRONG rejected: a: 1; b; c and 2 more"],
         ),
         (
             {"app": AppFacts(overridden=(Overridden("worker_prefetch_multiplier", 4, 1),))},
-            ["worker_prefetch_multiplier is 4, and should be 1"],
-            [],
+            ["WRONG worker_prefetch_multiplier is 4, and should be 1"],
         ),
         (
             {"app": AppFacts((), HOUR, (LateTask("nightly", "proj.nightly", 2 * HOUR),))},
             [
-                "proj.nightly of job nightly is acknowledged late and may take 2:00:00, "
-                "and the broker sends messages again after 1:00:00"
+                "WRONG proj.nightly of job nightly is acknowledged late and may take 2:00:00, and "
+                "the broker sends messages again after 1:00:00"
             ],
-            [],
         ),
         (
             {"app": AppFacts((), HOUR, (LateTask("nightly", "proj.nightly", None),))},
-            [],
             [
-                "proj.nightly of job nightly is acknowledged late and has no time limit, "
-                "and the broker sends messages again after 1:00:00"
+                "note proj.nightly of job nightly is acknowledged late and has no time limit, and "
+                "the broker sends messages again after 1:00:00"
             ],
         ),
-        ({"app": AppFacts((), None, (LateTask("nightly", "t", None),))}, [], []),
+        ({"app": AppFacts((), None, (LateTask("nightly", "t", None),))}, []),
         (
             {"app": AppFacts(unloaded=("a", "b", "c", "d"))},
-            ["the loaded jobs differ from the schedule files here: a, b, c and 1 more"],
-            [],
+            ["WRONG the loaded jobs differ from the schedule files here: a, b, c and 1 more"],
         ),
         (
             {"app": AppFacts(fetches_ahead=True)},
-            [],
-            ["workers fetch ahead: the broker is not Redis, and task_acks_late is off"],
+            ["note workers fetch ahead: the broker is not Redis, and task_acks_late is off"],
         ),
         (
             {"app": AppFacts(broker_apart="the app's broker is a:1/0", redbeat_apart="b:1/0")},
-            ["RedBeat's schedule and the ledger are in two Redis databases"],
-            ["the app's broker is a:1/0"],
+            [
+                "WRONG RedBeat's schedule and the ledger are in two Redis databases",
+                "note the app's broker is a:1/0",
+            ],
         ),
         (
             {"specs": [closed("a", 2025), closed("b", 2026), closed("c", 2027)]},
-            ["the holidays of DE-BY are known until the end of 2025: a"],
-            ["the holidays of DE-BY are known until the end of 2026: b"],
+            [
+                "WRONG the holidays of DE-BY are known until the end of 2025: a",
+                "note the holidays of DE-BY are known until the end of 2026: b",
+            ],
         ),
         (
             {"app": AppFacts(strange_entries=("nightly",))},
-            ["RedBeat's entry of job nightly differs from the loaded job"],
-            [],
+            ["WRONG RedBeat's entry of job nightly differs from the loaded job"],
         ),
         (
             {"app": AppFacts(unguarded=("mail", "poll"))},
-            [],
-            ["RedBeat emits these entries unguarded: mail, poll"],
+            ["note RedBeat emits these entries unguarded: mail, poll"],
         ),
     ],
 )
-def test_what_is_found(change: dict[str, Any], wrong: list[str], note: list[str]) -> None:
+def test_what_is_found(change: dict[str, Any], told: list[str]) -> None:
     findings = examine(replace(HEALTHY, **change))
-    assert [finding.what for finding in findings if not finding.is_note] == wrong
-    assert [finding.what for finding in findings if finding.is_note] == note
+    assert [f"{'note' if each.is_note else 'WRONG'} {each.what}" for each in findings] == told
     assert all(finding.why and finding.todo for finding in findings)
 
 

@@ -97,15 +97,17 @@ def cron_of(source: crontab) -> str:
 
 @settings(max_examples=150, deadline=None)
 @given(crontabs(), st.datetimes(datetime(2020, 1, 1), datetime(2030, 1, 1)))
-def test_the_next_times_are_those_of_celerys_own_schedule(source: crontab, naive: datetime) -> None:
+def test_every_crontab_of_celery_has_a_translation_with_its_times(
+    source: crontab, naive: datetime
+) -> None:
     at = naive.replace(microsecond=0, tzinfo=UTC)
-    try:
-        cron = cron_of(source)
-    except NotTranslatable:
-        assert source.day_of_month != set(DAYS)
-        assert source.day_of_week != set(CRON_WEEKDAYS)
-        return
-    assert first(times_of_job({"cron": cron}, at), at) == first(times_of_celery(source, at), at)
+    theirs = first(times_of_celery(source, at), at)
+    keys = when_of(source, APP, NOW).values
+    event(next(iter(keys)))
+    assert first(times_of_job(keys, at), at) == theirs
+    fields = source.minute, source.hour, source.day_of_month, source.month_of_year
+    rule = {"rrule": rule_for(*fields, source.day_of_week)}
+    assert first(times_of_job(rule, at), at) == theirs
 
 
 @pytest.mark.parametrize(
@@ -154,37 +156,6 @@ def test_two_values_are_a_step_only_where_it_comes_out_even() -> None:
 @given(subsets(DAYS))
 def test_a_field_holds_the_values_it_was_made_of(values: set[int]) -> None:
     assert crontab(day_of_month=compact(values, DAYS)).day_of_month == values
-
-
-def some(field: range) -> st.SearchStrategy[set[int]]:
-    return st.one_of(st.just(set(field)), st.sets(st.sampled_from(field), min_size=1))
-
-
-@settings(max_examples=100, deadline=None)
-@given(
-    some(MINUTES),
-    some(HOURS),
-    st.sets(st.integers(1, 28), min_size=1),
-    some(MONTHS),
-    some(CRON_WEEKDAYS),
-    st.datetimes(datetime(2020, 1, 1), datetime(2030, 1, 1)),
-)
-def test_every_crontab_of_celery_has_a_translation(
-    minutes: set[int],
-    hours: set[int],
-    days: set[int],
-    months: set[int],
-    weekdays: set[int],
-    naive: datetime,
-) -> None:
-    source = crontab(minutes, hours, weekdays, days, months, app=APP)
-    at = naive.replace(microsecond=0, tzinfo=UTC)
-    theirs = first(times_of_celery(source, at), at)
-    keys = when_of(source, APP, NOW).values
-    event(next(iter(keys)))
-    assert first(times_of_job(keys, at), at) == theirs
-    rule = {"rrule": rule_for(minutes, hours, days, months, weekdays)}
-    assert first(times_of_job(rule, at), at) == theirs
 
 
 def test_a_field_without_values_never_fires() -> None:

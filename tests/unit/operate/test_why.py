@@ -65,6 +65,12 @@ def attempt(
     return Attempt(number, start, "w3", end, outcome or None, reason or None)
 
 
+def tried(state: str, start: datetime, end: datetime, **facts: Any) -> Run:
+    """Once, and so it ended."""
+    attempts = (attempt(1, start, end, state, facts.get("reason", "")),)
+    return run(state, attempts=attempts, finished_at=end, **facts)
+
+
 def facts(found: Run | RunFacts | None, **more: Any) -> Facts:
     if isinstance(found, Run):
         found = RunFacts(found, found.queued_at)
@@ -85,12 +91,7 @@ def blocked(state: str, blocker: Run | None, then: Blocker | None = None, **more
     return RunFacts(blocked_run, FIVE_PAST, blocker=other)
 
 
-SLOW = run(
-    "succeeded",
-    NINE,
-    attempts=(attempt(1, at(8, 57, 48), at(9, 12, 40), "succeeded"),),
-    finished_at=at(9, 12, 40),
-)
+SLOW = tried("succeeded", at(8, 57, 48), at(9, 12, 40), nominal_at=NINE)
 THEN = Blocker("running", 1, 812, FIVE_PAST + timedelta(seconds=28), FIVE_PAST)
 
 
@@ -126,151 +127,119 @@ STEPS = tuple(
     )
 )
 
-#: run or its facts, further facts, and what is said of it, in order
-TABLE: dict[str, tuple[Run | RunFacts | None, dict[str, Any], list[str]]] = {
-    "skipped, the blocker was rescued": (
+
+def told(
+    found: Run | RunFacts | None, *parts: str, **more: Any
+) -> tuple[Run | RunFacts | None, tuple[str, ...], dict[str, Any]]:
+    """A run or its facts, and further facts; of each sentence that is said of it a part."""
+    return found, parts, more
+
+
+TABLE = {
+    "skipped, the blocker was rescued": told(
         blocked("skipped", RESCUED, reason="overlap"),
-        {},
-        [
-            "09:05 was skipped: the run of 09:00 was still running on worker w3, 1m58s",
-            "the run of 09:00 was at its 2nd attempt: attempt 1 was lost at 09:03 on worker w3, "
-            "after 2m59s: worker process 7 died; attempt 2 started at 09:03:02",
-            "the run of 09:00 is running now",
-        ],
+        "09:05 was skipped: the run of 09:00 was still running on worker w3, 1m58s",
+        "the run of 09:00 was at its 2nd attempt: attempt 1 was lost at 09:03 on worker w3, "
+        "after 2m59s: worker process 7 died; attempt 2 started at 09:03:02",
+        "the run of 09:00 is running now",
     ),
-    "skipped, the blocker had not begun": (
+    "skipped, the blocker had not begun": told(
         blocked("skipped", QUEUED, reason="overlap"),
-        {},
-        ["came first and had not started: queued for 5m without a worker taking it", "queued now"],
+        "came first and had not started: queued for 5m without a worker taking it",
+        "queued now",
     ),
-    "skipped, the blocker was between attempts": (
+    "skipped, the blocker was between attempts": told(
         blocked("skipped", FAILED_ONCE, reason="overlap"),
-        {},
-        ["between attempts: attempt 1 had ended failed (ValueError: boom)", "retrying now"],
+        "between attempts: attempt 1 had ended failed (ValueError: boom)",
+        "retrying now",
     ),
-    "skipped, the blocker is forgotten": (
+    "skipped, the blocker is forgotten": told(
         blocked("skipped", None, reason="overlap"),
-        {},
-        ["orders@2026-11-20T09:00:00Z blocked it, and its record is gone"],
+        "orders@2026-11-20T09:00:00Z blocked it, and its record is gone",
     ),
-    "skipped, too many waited": (
+    "skipped, too many waited": told(
         blocked("skipped", SLOW, THEN, reason="buffer_full"),
-        {},
-        ["skipped: 100 others waited already (`max_waiting`), and the run of 09:00", "succeeded"],
+        "skipped: 100 others waited already (`max_waiting`), and the run of 09:00",
+        "succeeded",
     ),
-    "skipped, re-queued too often": (
+    "skipped, re-queued too often": told(
         blocked("skipped", SLOW, THEN, reason="requeues_exhausted", requeues=10),
-        {},
-        ["re-queued 10 times (`max_requeues`), and the run of 09:00", "succeeded"],
+        "re-queued 10 times (`max_requeues`), and the run of 09:00",
+        "succeeded",
     ),
-    "missed while no beat led": (
+    "missed while no beat led": told(
         run("missed", reason="window", ticks=7, first_nominal_at=at(8, 35), queued_at=at(9, 30)),
-        {"no_beat": NoBeat(at(8, 33, 1), at(9, 30))},
-        [
-            "09:05 is one of 7 ticks from 08:35 to 09:05 that were missed: when beat looked "
-            "again, more than `catchup_window` had passed, 1h",
-            "no beat led from 08:33:01 to 09:30, 56m59s",
-        ],
+        "09:05 is one of 7 ticks from 08:35 to 09:05 that were missed: when beat looked "
+        "again, more than `catchup_window` had passed, 1h",
+        "no beat led from 08:33:01 to 09:30, 56m59s",
+        no_beat=NoBeat(at(8, 33, 1), at(9, 30)),
     ),
-    "missed, and the silence is forgotten": (
+    "missed, and the silence is forgotten": told(
         run("missed", reason="catchup", queued_at=at(9, 30)),
-        {},
-        [
-            "09:05 was missed: left out by `catchup: latest`",
-            "no beat looked at the job until 09:30",
-        ],
+        "09:05 was missed: left out by `catchup: latest`",
+        "no beat looked at the job until 09:30",
     ),
-    "excluded by a pause that is over": (
+    "excluded by a pause that is over": told(
         run("excluded", reason="paused", note="stocktaking"),
-        {},
-        ["09:05 was excluded: the job was paused (stocktaking)", "no longer paused"],
+        "09:05 was excluded: the job was paused (stocktaking)",
+        "no longer paused",
     ),
-    "excluded by a pause that goes on": (
+    "excluded by a pause that goes on": told(
         run("excluded", reason="paused"),
-        {"job": record(paused="1", paused_note="stocktaking"), "paused_at": NINE},
-        ["09:05 was excluded: the job was paused", "has been paused since 09:00: stocktaking"],
+        "09:05 was excluded: the job was paused",
+        "has been paused since 09:00: stocktaking",
+        job=record(paused="1", paused_note="stocktaking"),
+        paused_at=NINE,
     ),
-    "expired": (
+    "expired": told(
         RunFacts(
             run("expired", finished_at=at(10, 0), sent_at=at(9, 30), sends=3), NINE, "reports"
         ),
-        {},
-        [
-            "09:05 expired at 10:00: no worker started it within 1h (`start_deadline`) of 09:05, "
-            "when it was queued in reports",
-            "its message was sent 3 times, last at 09:30",
-        ],
+        "09:05 expired at 10:00: no worker started it within 1h (`start_deadline`) of 09:05, "
+        "when it was queued in reports",
+        "its message was sent 3 times, last at 09:30",
     ),
-    "expired as its call said": (
+    "expired as its call said": told(
         RunFacts(
             run("expired", finished_at=at(9, 10), sent_at=at(9, 6), sends=1, expires_at=at(9, 10)),
             NINE,
             "mail",
         ),
-        {},
-        [
-            "09:05 expired at 09:10: no worker started it between 09:05, when it was queued in "
-            "mail, and 09:10 (`expires` of its call)",
-            "its message was sent at 09:06",
-        ],
+        "09:05 expired at 09:10: no worker started it between 09:05, when it was queued in "
+        "mail, and 09:10 (`expires` of its call)",
+        "its message was sent at 09:06",
     ),
-    "succeeded on time": (
-        run(
-            "succeeded",
-            attempts=(attempt(1, at(9, 5, 1), at(9, 6), "succeeded"),),
-            finished_at=at(9, 6),
-        ),
-        {},
-        ["09:05 succeeded at 09:06, after 59s on worker w3"],
+    "succeeded on time": told(
+        tried("succeeded", at(9, 5, 1), at(9, 6)),
+        "09:05 succeeded at 09:06, after 59s on worker w3",
     ),
-    "succeeded late, for want of a worker": (
+    "succeeded late, for want of a worker": told(
+        RunFacts(tried("succeeded", at(9, 8), at(9, 9), duplicates=1), FIVE_PAST, "reports"),
+        "09:05 succeeded at 09:09",
+        "it started 3m late, at 09:08",
+        "it was queued in reports for 3m until a worker started it",
+        "it was delivered again once; duplicates are dropped",
+    ),
+    "succeeded late, caught up after an outage": told(
+        RunFacts(tried("succeeded", at(9, 30), at(9, 31), queued_at=at(9, 30)), at(9, 30)),
+        "09:05 succeeded",
+        "it started 25m late",
+        "no beat led from 09:03 to 09:30",
+        no_beat=NoBeat(at(9, 3), at(9, 30)),
+    ),
+    "succeeded late, after a wait for the lock": told(
         RunFacts(
-            run(
-                "succeeded",
-                attempts=(attempt(1, at(9, 8), at(9, 9), "succeeded"),),
-                finished_at=at(9, 9),
-                duplicates=1,
-            ),
-            FIVE_PAST,
-            "reports",
-        ),
-        {},
-        [
-            "09:05 succeeded at 09:09",
-            "it started 3m late, at 09:08",
-            "it was queued in reports for 3m until a worker started it",
-            "it was delivered again once; duplicates are dropped",
-        ],
-    ),
-    "succeeded late, caught up after an outage": (
-        RunFacts(
-            run(
-                "succeeded",
-                queued_at=at(9, 30),
-                attempts=(attempt(1, at(9, 30), at(9, 31), "succeeded"),),
-                finished_at=at(9, 31),
-            ),
-            at(9, 30),
-        ),
-        {"no_beat": NoBeat(at(9, 3), at(9, 30))},
-        ["09:05 succeeded", "it started 25m late", "no beat led from 09:03 to 09:30"],
-    ),
-    "succeeded late, after a wait for the lock": (
-        RunFacts(
-            run(
-                "succeeded",
-                queued_at=at(9, 12, 40),
-                attempts=(attempt(1, at(9, 12, 41), at(9, 13), "succeeded"),),
-                finished_at=at(9, 13),
-                blocked_by=SLOW.id,
+            tried(
+                "succeeded", at(9, 12, 41), at(9, 13), queued_at=at(9, 12, 40), blocked_by=SLOW.id
             ),
             FIVE_PAST,
             blocker=RunFacts(SLOW),
         ),
-        {},
-        ["succeeded", "7m41s late", "it waited 7m40s for the run of 09:00"],
+        "succeeded",
+        "7m41s late",
+        "it waited 7m40s for the run of 09:00",
     ),
-    "failed": (
+    "failed": told(
         run(
             "failed",
             attempts=(
@@ -280,210 +249,176 @@ TABLE: dict[str, tuple[Run | RunFacts | None, dict[str, Any], list[str]]] = {
             finished_at=at(9, 5, 50),
             reason="ValueError: b",
         ),
-        {},
-        [
-            "09:05 failed at 09:05:50, after 20s on worker w3: ValueError: b",
-            "it was tried 2 times; `max_retries` is 2",
-            "attempt 1 failed at 09:05:20 on worker w3, after 20s: ValueError: a; attempt 2",
-        ],
+        "09:05 failed at 09:05:50, after 20s on worker w3: ValueError: b",
+        "it was tried 2 times; `max_retries` is 2",
+        "attempt 1 failed at 09:05:20 on worker w3, after 20s: ValueError: a; attempt 2",
     ),
-    "failed in a step": (
+    "failed in a step": told(
         RunFacts(
             run("failed", finished_at=at(9, 7), has_steps=True, reason="step sum failed"),
             FIVE_PAST,
             steps=STEPS,
         ),
-        {},
-        ["09:05 failed at 09:07", "step sum failed at 09:07: ValueError: boom"],
+        "09:05 failed at 09:07",
+        "step sum failed at 09:07: ValueError: boom",
     ),
-    "lost": (
-        run(
+    "lost": told(
+        tried(
             "lost",
-            attempts=(attempt(1, FIVE_PAST, at(9, 6), "lost", "worker process 7 died"),),
-            finished_at=at(9, 6),
+            FIVE_PAST,
+            at(9, 6),
             crashes=1,
             reason="worker process 7 died",
             rules=RULES.model_copy(update={"on_crash": "fail"}),
         ),
-        {},
-        ["09:05 was lost at 09:06, after 1m on worker w3: worker process 7 died", "on_crash: fail"],
+        "09:05 was lost at 09:06, after 1m on worker w3: worker process 7 died",
+        "on_crash: fail",
     ),
-    "cancelled before it began": (
+    "cancelled before it began": told(
         run("cancelled", finished_at=at(9, 6), reason="cancelled by hand"),
-        {},
-        ["09:05 was cancelled at 09:06, before it started: cancelled by hand"],
+        "09:05 was cancelled at 09:06, before it started: cancelled by hand",
     ),
-    "replaced": (
-        run(
-            "replaced",
-            attempts=(attempt(1, FIVE_PAST, at(9, 10), "replaced"),),
-            finished_at=at(9, 10),
-            reason="replaced by orders@2026-11-20T09:10:00Z",
-        ),
-        {},
-        ["09:05 was replaced at 09:10, after 5m on worker w3: replaced by orders@2026-11-20T09:10"],
+    "replaced": told(
+        tried("replaced", FIVE_PAST, at(9, 10), reason="replaced by orders@2026-11-20T09:10:00Z"),
+        "09:05 was replaced at 09:10, after 5m on worker w3: replaced by orders@2026-11-20T09:10",
     ),
-    "waiting": (
+    "waiting": told(
         blocked("waiting", RESCUED),
-        {},
-        [
-            "09:05 has been waiting since 09:05, 55m1s, for the lock 'orders': the run of 09:00 "
-            "has been running on worker w3 since 09:03:02, 56m59s, its usual p95 is 4m"
-        ],
+        "09:05 has been waiting since 09:05, 55m1s, for the lock 'orders': the run of 09:00 "
+        "has been running on worker w3 since 09:03:02, 56m59s, its usual p95 is 4m",
     ),
-    "re-queued": (
+    "re-queued": told(
         blocked("waiting", RESCUED, requeues=2, due_at=at(10, 1)),
-        {},
-        ["09:05 was re-queued (2 of 10) until 10:01: the run of 09:00 has been running"],
+        "09:05 was re-queued (2 of 10) until 10:01: the run of 09:00 has been running",
     ),
-    "queued": (
+    "queued": told(
         RunFacts(run("queued", sent_at=FIVE_PAST, sends=1), FIVE_PAST, "reports"),
-        {"grace_until": at(10, 0, 20)},
-        [
-            "09:05 has been queued in reports since 09:05, 55m1s",
-            "the server is new: nothing starts before 10:00:20",
-            "its message was sent at 09:05",
-        ],
+        "09:05 has been queued in reports since 09:05, 55m1s",
+        "the server is new: nothing starts before 10:00:20",
+        "its message was sent at 09:05",
+        grace_until=at(10, 0, 20),
     ),
-    "queued where nobody works": (
+    "queued where nobody works": told(
         RunFacts(run("queued", sent_at=FIVE_PAST), FIVE_PAST, "reports", workers=Workers(0, 0)),
-        {},
-        ["09:05 has been queued in reports", "no worker consumes reports", "was sent"],
+        "09:05 has been queued in reports",
+        "no worker consumes reports",
+        "was sent",
     ),
-    "queued where nobody knows its task": (
+    "queued where nobody knows its task": told(
         RunFacts(run("queued", sent_at=FIVE_PAST), FIVE_PAST, workers=Workers(2, 8, "proj.new")),
-        {},
-        [
-            "has been queued",
-            "2 workers with 8 processes are running",
-            "knows the task proj.new",
-            "was sent",
-        ],
+        "has been queued",
+        "2 workers with 8 processes are running",
+        "knows the task proj.new",
+        "was sent",
     ),
-    "queued where no pool has its limit": (
+    "queued where no pool has its limit": told(
         RunFacts(run("queued"), FIVE_PAST, "q", workers=Workers(1, 4, unmet="time_limit")),
-        {},
-        [
-            "has been queued",
-            "1 worker",
-            "their pool lacks what its job needs: time_limit",
-            "message",
-        ],
+        "has been queued",
+        "1 worker",
+        "their pool lacks what its job needs: time_limit",
+        "message",
     ),
-    "queued where all are busy": (
+    "queued where all are busy": told(
         RunFacts(run("queued", sent_at=FIVE_PAST), FIVE_PAST, "reports", workers=Workers(1, 4)),
-        {},
-        ["queued in reports", "1 worker with 4 processes is consuming reports", "was sent"],
+        "queued in reports",
+        "1 worker with 4 processes is consuming reports",
+        "was sent",
     ),
-    "running": (
+    "running": told(
         RunFacts(
             run("running", started_at=at(9, 5, 1), attempts=(attempt(1, at(9, 5, 1), None),)),
             FIVE_PAST,
             usual=USUAL,
         ),
-        {},
-        ["09:05 has been running since 09:05:01, 55m, its usual p95 is 4m"],
+        "09:05 has been running since 09:05:01, 55m, its usual p95 is 4m",
     ),
-    "retrying": (
+    "retrying": told(
         run("retrying", attempt=1, due_at=at(10, 0, 5), reason="ValueError: boom"),
-        {},
-        [
-            "09:05 is to be retried: attempt 1 of 3 failed: ValueError: boom; "
-            "attempt 2 is due at 10:00:05"
-        ],
+        "09:05 is to be retried: attempt 1 of 3 failed: ValueError: boom; "
+        "attempt 2 is due at 10:00:05",
     ),
-    "no tick": (
+    "no tick": told(
         None,
-        {"at": at(9, 3), "calendar": calendar_of(JOB, at(9, 3))},
-        [
-            "09:03 is not a tick of orders: its schedule is every 5m",
-            "the nearest ticks are 09:00 before and 09:05 after",
-        ],
+        "09:03 is not a tick of orders: its schedule is every 5m",
+        "the nearest ticks are 09:00 before and 09:05 after",
+        at=at(9, 3),
+        calendar=calendar_of(JOB, at(9, 3)),
     ),
-    "to come": (
+    "to come": told(
         None,
-        {"at": at(10, 5), "calendar": calendar_of(JOB, at(10, 5)), "watermark": at(10, 0)},
-        ["10:05 is still to come, in 4m59s"],
+        "10:05 is still to come, in 4m59s",
+        at=at(10, 5),
+        calendar=calendar_of(JOB, at(10, 5)),
+        watermark=at(10, 0),
     ),
-    "overdue, for no beat leads": (
+    "overdue, for no beat leads": told(
         None,
-        {"calendar": calendar_of(JOB, FIVE_PAST), "watermark": NINE, "beat_leads": False},
-        [
-            "09:05 was due 55m1s ago and has not been emitted yet",
-            "beat has come as far as 09:00",
-            "no beat has led since 10:00",
-        ],
+        "09:05 was due 55m1s ago and has not been emitted yet",
+        "beat has come as far as 09:00",
+        "no beat has led since 10:00",
+        calendar=calendar_of(JOB, FIVE_PAST),
+        watermark=NINE,
+        beat_leads=False,
     ),
-    "succeeded after its deadline": (
-        run(
-            "succeeded",
-            attempts=(attempt(1, at(9, 5, 1), at(9, 54), "succeeded"),),
-            finished_at=at(9, 54),
-        ),
-        {"job": record(NAMED)},
-        [
-            "10:05 succeeded at 10:54",
-            "it had to succeed by 10:50 Europe/Berlin, and did so 4m late",
-        ],
+    "succeeded after its deadline": told(
+        tried("succeeded", at(9, 5, 1), at(9, 54)),
+        "10:05 succeeded at 10:54",
+        "it had to succeed by 10:50 Europe/Berlin, and did so 4m late",
+        job=record(NAMED),
     ),
-    "succeeded in time": (
+    "succeeded in time": told(
         run("succeeded", finished_at=at(9, 10)),
-        {"job": record(NAMED)},
-        ["10:05 succeeded at 10:10, before it started"],
+        "10:05 succeeded at 10:10, before it started",
+        job=record(NAMED),
     ),
-    "running, and to succeed soon": (
+    "running, and to succeed soon": told(
         run("running", started_at=at(9, 5), worker="w3"),
-        {"job": record(NAMED), "now": at(9, 40)},
-        ["10:05 has been running", "it has to succeed by 10:50 Europe/Berlin, in 10m"],
+        "10:05 has been running",
+        "it has to succeed by 10:50 Europe/Berlin, in 10m",
+        job=record(NAMED),
+        now=at(9, 40),
     ),
-    "queued for too long to succeed in time": (
+    "queued for too long to succeed in time": told(
         run("queued"),
-        {"job": record(NAMED), "now": at(9, 54)},
-        [
-            "10:05 has been queued since 10:05",
-            "its message has not been sent yet",
-            "it must have succeeded by 10:50 Europe/Berlin, 4m ago",
-        ],
+        "10:05 has been queued since 10:05",
+        "its message has not been sent yet",
+        "it must have succeeded by 10:50 Europe/Berlin, 4m ago",
+        job=record(NAMED),
+        now=at(9, 54),
     ),
-    "running for longer than allowed": (
+    "running for longer than allowed": told(
         run("running", started_at=at(9, 5), worker="w3", rules=BOUNDED),
-        {"now": at(9, 40)},
-        ["09:05 has been running", "that is longer than its `max_duration`, 30m"],
+        "09:05 has been running",
+        "that is longer than its `max_duration`, 30m",
+        now=at(9, 40),
     ),
-    "took longer than allowed": (
-        run(
-            "failed",
-            attempts=(attempt(1, at(9, 5, 1), at(9, 54), "failed"),),
-            finished_at=at(9, 54),
-            rules=BOUNDED,
-        ),
-        {},
-        ["09:05 failed", "it was tried once", "an attempt took longer than `max_duration`, 30m"],
+    "took longer than allowed": told(
+        tried("failed", at(9, 5, 1), at(9, 54), rules=BOUNDED),
+        "09:05 failed",
+        "it was tried once",
+        "an attempt took longer than `max_duration`, 30m",
     ),
-    "took less than allowed": (
-        run(
-            "succeeded",
-            attempts=(attempt(1, at(9, 5, 1), at(9, 5, 3), "succeeded"),),
-            finished_at=at(9, 5, 3),
-            rules=BOUNDED,
-        ),
-        {},
-        ["09:05 succeeded", "it took less than `min_duration`, 1m: it may have found nothing"],
+    "took less than allowed": told(
+        tried("succeeded", at(9, 5, 1), at(9, 5, 3), rules=BOUNDED),
+        "09:05 succeeded",
+        "it took less than `min_duration`, 1m: it may have found nothing",
     ),
-    "older than the history": (
+    "older than the history": told(
         None,
-        {"calendar": calendar_of(JOB, FIVE_PAST), "watermark": at(10, 0), "oldest_at": at(9, 30)},
-        ["09:05 is older than what is kept (the last 200 runs, for up to seven days); the"],
+        "09:05 is older than what is kept (the last 200 runs, for up to seven days); the",
+        calendar=calendar_of(JOB, FIVE_PAST),
+        watermark=at(10, 0),
+        oldest_at=at(9, 30),
     ),
 }
 
 
 @pytest.mark.parametrize("case", TABLE)
 def test_each_outcome_is_told_with_its_cause(case: str) -> None:
-    found, more, expected = TABLE[case]
-    told = sentences(found, **more)
-    assert len(told) == len(expected), told
-    for sentence, part in zip(told, expected, strict=True):
+    found, parts, more = TABLE[case]
+    said = sentences(found, **more)
+    assert len(said) == len(parts), said
+    for sentence, part in zip(said, parts, strict=True):
         assert part in sentence
 
 

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 
 from supervisor.job.spec import JobSpec
 from supervisor.schedule import Schedule, missed_before, schedule_of, ticks_between
-from supervisor.ticks.emission import emission
 from tests.waiting import patience
 
 NEW_YEAR = datetime(2026, 1, 1, tzinfo=UTC)
@@ -195,20 +194,6 @@ def test_a_shifted_tick_does_not_pass_the_end_of_its_job() -> None:
         assert "02-01 10:00:00" <= tick < "02-01 10:00:03"
 
 
-def test_beat_emits_a_shifted_tick_at_its_time_and_not_before() -> None:
-    spec = job(cron="0 2 * * *", jitter="1h")
-    found = schedule_of(spec)
-    tick = found.next_after(NEW_YEAR)
-    assert tick
-    assert tick > NEW_YEAR + timedelta(hours=2)
-    before = emission(spec, found, NEW_YEAR, tick - timedelta(milliseconds=1))
-    assert (before.ticks, before.passed, before.next_at) == ((), (), tick)
-    due = emission(spec, found, NEW_YEAR, tick)
-    assert [emitted.nominal_at for emitted in due.ticks] == [tick]
-    assert due.next_at == found.next_after(tick) != tick
-    assert emission(spec, found, tick, tick).ticks == ()
-
-
 # --- all together --------------------------------------------------------------------------------
 
 NAMED: list[dict[str, Any]] = [
@@ -328,9 +313,7 @@ def test_a_schedule_is_shown_in_a_few_words() -> None:
     ],
     ids=str,
 )
-def test_a_year_of_missed_minutes_with_all_layers_is_counted_quickly(
-    named: dict[str, Any],
-) -> None:
+def test_a_year_of_missed_minutes_with_all_layers_is_counted_quickly(named: dict[str, Any]) -> None:
     days = [NEW_YEAR.date() + number * DAY for number in range(365)]
     spans = [f"{day}T10:00:00..{day}T11:30:00" for day in days]
     found = schedule(**named, exclude=["SAT-SUN", *spans], jitter="30s")

@@ -24,6 +24,11 @@ from supervisor.worker import retries
 from tests.matrix import since
 
 
+@pytest.fixture
+def app() -> Celery:
+    return supervise(Celery("team", set_as_current=False))
+
+
 def test_a_guard_takes_the_keys_of_a_job() -> None:
     guard = {"overlap": "queue_one", "key": "import:{feed}", "lease_ttl": "1m"}
     spec = guarded_task_spec("proj.import_feed", guard)
@@ -75,10 +80,7 @@ def test_a_call_that_says_nonsense_is_refused(header: Any, what: str) -> None:
 
 
 @pytest.mark.parametrize("run_id", ["me@example.org/42", "nightly@2026-03-01T02:00:00Z/a#1"])
-def test_a_call_cannot_have_the_id_of_a_step(run_id: str) -> None:
-    app = Celery("team", set_as_current=False)
-    supervise(app)
-
+def test_a_call_cannot_have_the_id_of_a_step(app: Celery, run_id: str) -> None:
     @app.task(guard=True, shared=False)
     def work() -> None: ...
 
@@ -92,24 +94,18 @@ def test_any_other_id_is_a_callers_to_choose(run_id: str) -> None:
 
 
 @pytest.mark.parametrize("run_id", ["order-17", "orders/17@x", "documents@orders/17"])
-def test_a_started_run_has_an_id_that_its_steps_can_be_told_by(run_id: str) -> None:
-    app = Celery("team", set_as_current=False)
-    supervise(app)
+def test_a_started_run_has_an_id_that_its_steps_can_be_told_by(app: Celery, run_id: str) -> None:
     with pytest.raises(InvalidGuard, match="is no id for it"):
         start([("proj.a", 2), ("proj.b", 1)], run_id=run_id, app=app)
 
 
 @pytest.mark.parametrize("step", [("proj.b",), "proj.b", ["proj.b"]])
-def test_a_step_to_start_without_a_priority_is_told_of(step: Any) -> None:
-    app = Celery("team", set_as_current=False)
-    supervise(app)
+def test_a_step_to_start_without_a_priority_is_told_of(app: Celery, step: Any) -> None:
     with pytest.raises(InvalidGuard, match="step 2: 'priority' is missing"):
         start([("proj.a", 2), step], app=app)
 
 
-def test_a_step_to_start_is_a_task_and_its_priority_and_no_more() -> None:
-    app = Celery("team", set_as_current=False)
-    supervise(app)
+def test_a_step_to_start_is_a_task_and_its_priority_and_no_more(app: Celery) -> None:
     with pytest.raises(InvalidGuard, match=r"\('proj.b', 1, 60\) is more than .* use a mapping"):
         start([("proj.a", 2), ("proj.b", 1, 60)], app=app)
 

@@ -114,16 +114,6 @@ def test_each_policy_does_what_it_says(
     assert sorted(reasons(found, RunState.SKIPPED)) == skips
 
 
-def test_a_run_that_ends_at_the_time_of_a_tick_has_ended() -> None:
-    assert of_job(job(TICKS, 10)).started == 4
-
-
-def test_a_replaced_run_ends_as_its_successor_begins() -> None:
-    found = happened(job([0, 10], 25, overlap="replace"))
-    ends = [(t.state, t.at) for t in found if not t.state.is_open]
-    assert ends == [(RunState.REPLACED, at(10)), (RunState.SUCCEEDED, at(35))]
-
-
 def test_who_waits_to_replace_gives_way_to_a_newer_one() -> None:
     both = job([0, 1], 50, "a", key="k", overlap="allow", max_running=2)
     found = happened(both, job([10, 20], 5, "b", key="k", overlap="replace"))
@@ -134,18 +124,6 @@ def test_who_waits_to_replace_gives_way_to_a_newer_one() -> None:
 def test_a_time_limit_ends_a_run() -> None:
     found = of_job(job([0, 10], 25, time_limit="5s"))
     assert (found.started, found.finished) == (2, {RunState.TIMED_OUT: 2})
-
-
-def test_jobs_that_share_a_key_wait_for_each_other() -> None:
-    shared = {"key": "reports", "overlap": "queue_all"}
-    found = happened(job([0], 25, "a", **shared), job([10], 25, "b", **shared))
-    assert starts(found) == [(0, 0), (10, 25)]
-
-
-def test_jobs_of_a_serial_queue_start_one_after_the_other() -> None:
-    found = happened(job([0, 10], 25, "a", serial="s"), job([5], 1, "b", serial="s"))
-    assert starts(found) == [(0, 0), (5, 25)]
-    assert reasons(found, RunState.SKIPPED) == [(10, "overlap")]
 
 
 def test_a_queue_has_as_many_slots_as_were_asked_for() -> None:
@@ -183,10 +161,6 @@ def test_what_is_open_at_the_end_is_counted() -> None:
 def test_lateness_is_from_the_nominal_time_to_the_start() -> None:
     found = of_job(job([0, 10, 20], 15, overlap="queue_all"))
     assert (found.lateness.p50, found.lateness.longest) == (5, 10)
-
-
-def test_each_run_that_starts_asks_for_its_own_duration() -> None:
-    assert starts(happened(job([0, 10, 20], [15, 1, 1]))) == [(0, 0), (20, 20)]
 
 
 def test_ticks_between_two_times_include_the_first_and_not_the_last() -> None:

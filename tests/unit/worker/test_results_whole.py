@@ -97,40 +97,43 @@ def test_a_dead_childs_part_is_not_taken_for_another_childs(
     assert handler.received == ["of the living"]
 
 
+class Stopping:
+    """A worker that has read nine bytes of this, began its loop afresh, and then stops."""
+
+    def __init__(self, hub: Hub, sent: bytes) -> None:
+        read_results_whole()
+        self.reader, self.child = Pipe(duplex=False)
+        self.fd = self.reader.fileno()
+        os.set_blocking(self.fd, False)
+        child: Any = Child()
+        child.outq = SimpleNamespace(_reader=self.reader)
+        self.handler, self.removed = Handler({self.fd: child}), list[int]()
+        listen(self.handler, hub, self.fd)
+        os.write(self.child.fileno(), sent[:9])
+        turn(hub, 1)
+        hub.reset()
+
+    def flush(self) -> None:
+        handler = self.handler
+        handler._flush_outqueue(
+            self.fd, self.removed.append, handler.fileno_to_outq, handler.on_state_change
+        )
+
+
 def test_a_worker_that_stops_meanwhile_reads_it_on_too(hub: Hub) -> None:
-    read_results_whole()
-    ours, childs = Pipe(duplex=False)
-    os.set_blocking(ours.fileno(), False)
-    child: Any = Child()
-    child.outq = SimpleNamespace(_reader=ours)
-    outputs, removed = {ours.fileno(): child}, list[int]()
-    handler = Handler(outputs)
-    listen(handler, hub, ours.fileno())
     sent = framed(("ready", "x" * 20_000))
-    os.write(childs.fileno(), sent[:9])
-    turn(hub, 1)
-    hub.reset()
-    os.write(childs.fileno(), sent[9:] + framed("the next"))
+    stopping = Stopping(hub, sent)
+    os.write(stopping.child.fileno(), sent[9:] + framed("the next"))
     for _ in range(2):
-        handler._flush_outqueue(ours.fileno(), removed.append, outputs, handler.on_state_change)
-    assert handler.received == [("ready", "x" * 20_000), "the next"]
-    assert not removed
+        stopping.flush()
+    assert stopping.handler.received == [("ready", "x" * 20_000), "the next"]
+    assert not stopping.removed
 
 
 def test_a_worker_that_stops_does_not_wait_for_a_dead_childs_rest(
     hub: Hub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    read_results_whole()
     monkeypatch.setattr(intake, "LONGEST_READING_SECONDS", 0.3)
-    ours, childs = Pipe(duplex=False)
-    os.set_blocking(ours.fileno(), False)
-    child: Any = Child()
-    child.outq = SimpleNamespace(_reader=ours)
-    outputs, removed = {ours.fileno(): child}, list[int]()
-    handler = Handler(outputs)
-    listen(handler, hub, ours.fileno())
-    os.write(childs.fileno(), framed("of the dead")[:9])
-    turn(hub, 1)
-    hub.reset()
-    handler._flush_outqueue(ours.fileno(), removed.append, outputs, handler.on_state_change)
-    assert removed == [ours.fileno()]
+    stopping = Stopping(hub, framed("of the dead"))
+    stopping.flush()
+    assert stopping.removed == [stopping.fd]

@@ -1,0 +1,17 @@
+"""What is wrong with schedule files, as whoever loads them is told."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from supervisor.errors import Problem, ScheduleFilesInvalid
+from supervisor.files.schedule_files import load
+
+
+def problems_of(path: Path, **options: Any) -> list[Problem]:
+    with pytest.raises(ScheduleFilesInvalid) as invalid:
+        load(path, **options)
+    return list(invalid.value.problems)
