@@ -9,7 +9,7 @@ from typing import Any
 import redis
 from redis.crc import REDIS_CLUSTER_HASH_SLOTS, key_slot
 
-from tests.acceptance.nodes import Node
+from tests.acceptance.nodes import SERVER, Node, answers
 from tests.ports import free_port
 from tests.waiting import wait_until
 
@@ -17,18 +17,13 @@ PASSWORD = "of-the-cluster"
 MASTERS = 3
 
 NODE = f"""\
-bind 127.0.0.1
-port {{port}}
-dir {{directory}}
-logfile server.log
+{SERVER}
 requirepass {PASSWORD}
 masterauth {PASSWORD}
 cluster-enabled yes
 cluster-port {{bus}}
 cluster-node-timeout 2000
 cluster-require-full-coverage no
-appendonly yes
-save ""
 repl-diskless-sync-delay 0
 """
 
@@ -51,7 +46,7 @@ class Cluster:
     def start(self) -> None:
         for node, bus in zip(self.nodes, self._buses, strict=True):
             node.start(NODE, bus=bus)
-        wait_until(lambda: all(map(answers, self.nodes)), 30)
+        wait_until(lambda: all(answers(client_of(node)) for node in self.nodes), 30)
         first, *others = self.nodes
         for number, node in enumerate(self.nodes[:MASTERS]):
             slots = [REDIS_CLUSTER_HASH_SLOTS * n // MASTERS for n in (number, number + 1)]
@@ -127,13 +122,6 @@ class Cluster:
 
 def is_running(node: Node) -> bool:
     return node.process is not None and node.process.poll() is None
-
-
-def answers(node: Node) -> bool:
-    try:
-        return bool(client_of(node).ping())
-    except redis.exceptions.RedisError:
-        return False
 
 
 def known(node: Node) -> int:

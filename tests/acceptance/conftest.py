@@ -7,6 +7,7 @@ team's module in SETTINGS, and say how many WORKERS there are, with how many PRO
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,13 @@ from supervisor.deploy.embedded import EmbeddedServer
 from tests.acceptance.project import POOL, Project
 from tests.acceptance.workers import Workers
 from tests.conftest import DATABASES, database, emptied
+
+
+@pytest.fixture
+def stack() -> Iterator[ExitStack]:
+    """For what a test starts, and how it is ended."""
+    with ExitStack() as callbacks:
+        yield callbacks
 
 
 @pytest.fixture

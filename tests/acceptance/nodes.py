@@ -3,12 +3,26 @@
 from __future__ import annotations
 
 import subprocess
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from redis.exceptions import RedisError
+
 from supervisor.deploy.embedded import server_binary
 from tests.ports import free_port
+
+#: Of one that keeps its data. The last of two lines with one name is what counts.
+SERVER = """\
+bind 127.0.0.1
+port {port}
+dir {directory}
+logfile server.log
+appendonly yes
+maxmemory-policy noeviction
+save ""
+"""
 
 
 @dataclass
@@ -33,3 +47,9 @@ class Node:
         if self.process is not None:
             self.process.kill()
             self.process.wait()
+
+
+def answers(client: Any) -> bool:
+    with suppress(RedisError):
+        return bool(client.ping())
+    return False

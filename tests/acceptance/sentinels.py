@@ -7,22 +7,17 @@ from typing import Any
 
 import redis
 
-from tests.acceptance.nodes import Node
+from tests.acceptance.nodes import SERVER, Node
 from tests.waiting import wait_until
 
 PASSWORD = "of-the-servers"
 SENTINEL_PASSWORD = "of-the-sentinels"
 
 #: Every server may become the primary, so each knows the password that it would ask for.
-SERVER = f"""\
-bind 127.0.0.1
-port {{port}}
-dir {{directory}}
-logfile server.log
+REPLICATED = f"""\
+{SERVER}
 requirepass {PASSWORD}
 masterauth {PASSWORD}
-appendonly yes
-save ""
 repl-diskless-sync-delay 0
 """
 
@@ -55,8 +50,8 @@ class Watched:
 
     def start(self) -> None:
         first, second = self.servers
-        first.start(SERVER)
-        second.start(SERVER, "--replicaof", f"127.0.0.1 {first.port}")
+        first.start(REPLICATED)
+        second.start(REPLICATED, "--replicaof", f"127.0.0.1 {first.port}")
         # Sentinels look for replicas every 10 s: this one is there at their first look.
         wait_until(lambda: replicates(first), 30)
         for sentinel in self.sentinels:
@@ -70,7 +65,7 @@ class Watched:
         """The dead server comes back as it was configured: the sentinels make it a replica."""
         for server in self.servers:
             if server.process is not None and server.process.poll() is not None:
-                server.start(SERVER)
+                server.start(REPLICATED)
         wait_until(self.is_whole, 40)
 
     def stop(self) -> None:

@@ -115,8 +115,7 @@ def shop(tmp_path: Path, redis_url: str) -> Shop:
 
 
 SUPERVISED = APP.replace(
-    "# supervise",
-    'from supervisor.app import supervise\nsupervise(app, schedules="schedules")',
+    "# supervise", 'from supervisor.app import supervise\nsupervise(app, schedules="schedules")'
 )
 
 

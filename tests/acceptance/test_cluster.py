@@ -15,15 +15,11 @@ from tests.acceptance.clusters import Cluster, client_of
 from tests.acceptance.project import Project
 from tests.acceptance.test_sentinel import (
     LEASE_SECONDS,
-    SCHEDULE,
-    TICKING,
+    after_kills,
+    deploy,
     figures_of,
     goes_on,
-    grace_of,
-    hire_all,
-    starts_within,
 )
-from tests.waiting import wait_until
 
 #: More of them, for figures to quote: CLUSTER_KILLS=10.
 KILLS = int(os.environ.get("CLUSTER_KILLS", "1"))
@@ -50,18 +46,6 @@ def project(tmp_path: Path, cluster: Cluster, redis_url: str) -> Iterator[Projec
     deployed.stop()
 
 
-def deploy(project: Project, gate: Path) -> str:
-    """The id of a long run that is on."""
-    project.schedule(SCHEDULE.replace("GATE", str(gate)))
-    project.beat()
-    project.beat()
-    hire_all(project)
-    wait_until(lambda: all(map(project.starts, [*TICKING, "in-a-row"])), 40)
-    held = project.ledger.trigger(project.ledger.spec("held"))
-    wait_until(lambda: project.starts("held"), 20)
-    return held.id
-
-
 @pytest.mark.timeout(600 + 60 * KILLS)
 def test_the_death_of_a_clusters_master_lets_nothing_overlap(
     project: Project, cluster: Cluster, tmp_path: Path
@@ -69,21 +53,8 @@ def test_the_death_of_a_clusters_master_lets_nothing_overlap(
     gate = tmp_path / "gate"
     held = deploy(project, gate)
     assert project.supervisor("doctor").returncode == 0
-    relieved = 0
-    for number in range(KILLS):
-        if number:
-            cluster.restore()
-        killed_at = project.ledger.now().timestamp()
-        cluster.kill_master()
-        relieved += goes_on(project, killed_at + LEASE_SECONDS)
-    gate.touch()
-
-    attempts = project.run_when(held, "succeeded").attempt
-    figures = figures_of(project, relieved)
-    assert attempts == 1 or relieved
-    print(figures)  # noqa: T201
+    figures = after_kills(project, held, gate, KILLS, cluster.kill_master, cluster.restore)
     assert (figures.overlaps, figures.unaccounted, figures.lost) == (0, 0, 0)
-    assert starts_within(project, *grace_of(project)) == []
 
 
 def test_a_slot_that_is_moved_at_work_loses_and_repeats_nothing(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import httpx
@@ -11,7 +11,7 @@ import pytest
 
 from supervisor.ledger.ledger import Ledger
 from supervisor.settings import Settings
-from tests.acceptance.nodes import Node
+from tests.acceptance.nodes import SERVER, Node
 from tests.acceptance.project import Project, needs_children
 from tests.conftest import database
 from tests.ports import free_port
@@ -20,66 +20,53 @@ from tests.waiting import patience, wait_until
 
 SECRET = "open/sesame"
 
-SERVER = """\
-bind 127.0.0.1
-port {port}
-unixsocket {socket}
-dir {directory}
-requirepass {secret}
-appendonly yes
-maxmemory-policy noeviction
-save ""
-"""
+ON_A_SOCKET = SERVER + "unixsocket {socket}\nrequirepass {secret}\n"
 
 
 @pytest.fixture
 def node(tmp_path: Path) -> Iterator[Node]:
     server = Node(tmp_path / "redis")
-    server.start(SERVER, socket=tmp_path / "s", secret=SECRET)
+    server.start(ON_A_SOCKET, socket=tmp_path / "s", secret=SECRET)
     wait_until((tmp_path / "s").exists, 20)
     yield server
     server.kill()
 
 
-def test_the_product_works_over_a_socket(tmp_path: Path, node: Node) -> None:
+def test_the_product_works_over_a_socket(tmp_path: Path, node: Node, stack: ExitStack) -> None:
     url = f"redis+socket://:open%2Fsesame@{tmp_path / 's'}?virtual_host=1"
     Ledger.open(Settings(url)).acknowledge_server()
     project = Project(tmp_path / "team", url)
-    try:
-        project.deploy("jobs: {tick: {task: team.work, every: 1s}}")
-        port = free_port()
-        project.serve("--port", str(port))
-        wait_until(lambda: len(project.starts("tick")) > 1, 60)
-        done = project.supervisor("doctor")
+    stack.callback(project.stop)
+    project.deploy("jobs: {tick: {task: team.work, every: 1s}}")
+    port = free_port()
+    project.serve("--port", str(port))
+    wait_until(lambda: len(project.starts("tick")) > 1, 60)
+    done = project.supervisor("doctor")
+    assert done.returncode == 0, done.stdout + done.stderr
+    with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=patience(20)) as client:
+        shown = [client.get(path).text for path in ("/metrics", "/readyz", "/")]
+    for words in (["report"], ["inspect", "conf"], ["supervisor", "why", "tick"]):
+        done = project.celery(*words)
         assert done.returncode == 0, done.stdout + done.stderr
-        with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=patience(20)) as client:
-            shown = [client.get(path).text for path in ("/metrics", "/readyz", "/")]
-        for words in (["report"], ["inspect", "conf"], ["supervisor", "why", "tick"]):
-            done = project.celery(*words)
-            assert done.returncode == 0, done.stdout + done.stderr
-            shown += [done.stdout, done.stderr]
-        told = "".join([*shown, project.logs()])
-        assert "redbeat_redis_url" in told
-        assert "sesame" not in told
-    finally:
-        project.stop()
+        shown += [done.stdout, done.stderr]
+    told = "".join([*shown, project.logs()])
+    assert "redbeat_redis_url" in told
+    assert "sesame" not in told
 
 
 def test_an_app_with_a_database_for_redbeat_has_its_ledger_there(
-    tmp_path: Path, redis_url: str
+    tmp_path: Path, redis_url: str, stack: ExitStack
 ) -> None:
     project = Project(tmp_path / "team", redis_url, broker=database(redis_url, 15), is_apart=False)
+    stack.callback(project.stop)
     project.settings(f"REDBEAT_REDIS_URL = {redis_url!r}\ntask_default_queue = 'apart'\n")
-    try:
-        project.schedule("jobs: {tick: {task: team.work, every: 1s}}")
-        project.beat()
-        project.hire(queues="apart")
-        wait_until(lambda: len(project.starts("tick")) > 1, 60)
-        done = project.supervisor("doctor")
-        assert done.returncode == 0, done.stdout + done.stderr
-        assert project.ledger.client.zscore("redbeat::schedule", "redbeat:tick")
-    finally:
-        project.stop()
+    project.schedule("jobs: {tick: {task: team.work, every: 1s}}")
+    project.beat()
+    project.hire(queues="apart")
+    wait_until(lambda: len(project.starts("tick")) > 1, 60)
+    done = project.supervisor("doctor")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert project.ledger.client.zscore("redbeat::schedule", "redbeat:tick")
 
 
 def sockets_of(pid: int) -> set[str]:

@@ -13,7 +13,7 @@ from kombu import Producer
 from supervisor.ledger.requests import RunRequest
 from supervisor.sending.signing import besides_json
 from tests.acceptance.project import Project
-from tests.waiting import status_of, wait_until
+from tests.waiting import wait_until
 
 
 class Touch:
@@ -76,17 +76,6 @@ print(1)"""
     wait_until((tmp_path / "plain").exists)
     wait_until(lambda: project.witness("team.import_feed"))
     assert "message dropped" not in project.logs()
-
-
-def test_neither_beat_nor_worker_starts_with_redbeat_in_another_redis(project: Project) -> None:
-    project.environ["SUPERVISOR_REDIS_URL"] = project.url
-    project.extend("\napp.conf.redbeat_redis_url = 'redis://:secret@elsewhere/1'\n")
-    project.environ["SUPERVISOR_REDIS_URL"] = project.url  # else the ledger is there too
-    for started in (project.hire(), project.beat()):
-        assert status_of(started, 30) != 0
-    for name in ("worker0", "beat"):
-        assert "redbeat_redis_url leads to elsewhere:6379/1" in project.log(name)
-        assert "secret" not in project.log(name)
 
 
 @pytest.mark.parametrize("name", ["pickle", "yaml", "msgpack", "application/x-python-serialize"])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import signal
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from datetime import timedelta
 from pathlib import Path
 from socket import SHUT_RDWR
@@ -75,62 +75,60 @@ def wait_for_fault(project: Project, words: str) -> None:
     wait_until(lambda: [w for w in workers(project) if words in (w.fault or "")], 60)
 
 
-def test_a_worker_whose_main_loop_hangs_fails_its_probe(tmp_path: Path, redis_url: str) -> None:
+def test_a_worker_whose_main_loop_hangs_fails_its_probe(
+    tmp_path: Path, redis_url: str, stack: ExitStack
+) -> None:
     with proxy_to(redis_url) as broker:
         project = team(tmp_path / "team", redis_url, broker.url)
-        try:
-            project.worker()
-            wait_until_fine(project)
-            present = project.ledger.presences
+        stack.callback(project.stop)
+        project.worker()
+        wait_until_fine(project)
+        present = project.ledger.presences
 
-            broker.freeze()
-            for each in list(broker.open_sockets):
-                with suppress(OSError):  # one that has ended meanwhile
-                    each.shutdown(SHUT_RDWR)
-            wait_until(lambda: present.roll().present[0].is_waiting, 40)
-            assert (health(project).returncode, health(project).stdout) == (0, "fine\n")
-            assert "waits for its broker" in project.supervisor("doctor").stdout
-            broker.thaw()
-            wait_until(lambda: present.roll().workers[0].queues, 60)
+        broker.freeze()
+        for each in list(broker.open_sockets):
+            with suppress(OSError):  # one that has ended meanwhile
+                each.shutdown(SHUT_RDWR)
+        wait_until(lambda: present.roll().present[0].is_waiting, 40)
+        assert (health(project).returncode, health(project).stdout) == (0, "fine\n")
+        assert "waits for its broker" in project.supervisor("doctor").stdout
+        broker.thaw()
+        wait_until(lambda: present.roll().workers[0].queues, 60)
 
-            with Celery(broker=project.url) as app:
-                wait_until(lambda: app.control.broadcast("hang", reply=True, timeout=2), 60)
-            # With so few rounds allowed, a loop that has just reconnected may seem to hang, too.
-            wait_for_fault(project, "is in team.wedged")
-            done = health(project)
-            assert done.returncode == 1
-            assert "its main loop has not turned for" in done.stdout
-            assert "does no work: its main loop" in project.supervisor("doctor").stdout
-        finally:
-            project.stop()
+        with Celery(broker=project.url) as app:
+            wait_until(lambda: app.control.broadcast("hang", reply=True, timeout=2), 60)
+        # With so few rounds allowed, a loop that has just reconnected may seem to hang, too.
+        wait_for_fault(project, "is in team.wedged")
+        done = health(project)
+        assert done.returncode == 1
+        assert "its main loop has not turned for" in done.stdout
+        assert "does no work: its main loop" in project.supervisor("doctor").stdout
 
 
 @pytest.mark.parametrize("pool", ["prefork", "gevent", "solo"])
 def test_a_worker_that_no_longer_asks_for_messages_fails_its_probe(
-    tmp_path: Path, redis_url: str, pool: str
+    tmp_path: Path, redis_url: str, pool: str, stack: ExitStack
 ) -> None:
     project = team(tmp_path / "team", redis_url, redis_url)
-    try:
-        project.schedule("jobs: {held: {task: team.hold, every: 24h, paused: true}}")
-        project.beat()
-        project.worker("-P", pool, processes=1)
-        project.wait_for_jobs()
-        # One that is busy has none to ask for, and the solo pool's loop stands still meanwhile.
-        run = project.trigger("held")
-        wait_until(lambda: project.starts("held"), 30)
-        [present] = wait_until(lambda: workers(project), 30)
-        seen = present.last_seen_at
-        wait_until(lambda: workers(project)[0].last_seen_at - seen > timedelta(seconds=5), 60)
-        assert health(project, "worker1").stdout == "fine\n"
-        project.let_end(run.id)
-        project.run_when(run.id, "succeeded")
-        with Celery(broker=project.url) as app:
-            wait_until(lambda: app.control.broadcast("go_deaf", reply=True, timeout=2), 60)
-        wait_for_fault(project, "has had no answer")
-        assert "has had no answer" in health(project, "worker1").stdout
-        assert "does no work: its main loop turns" in project.supervisor("doctor").stdout
-    finally:
-        project.stop()
+    stack.callback(project.stop)
+    project.schedule("jobs: {held: {task: team.hold, every: 24h, paused: true}}")
+    project.beat()
+    project.worker("-P", pool, processes=1)
+    project.wait_for_jobs()
+    # One that is busy has none to ask for, and the solo pool's loop stands still meanwhile.
+    run = project.trigger("held")
+    wait_until(lambda: project.starts("held"), 30)
+    [present] = wait_until(lambda: workers(project), 30)
+    seen = present.last_seen_at
+    wait_until(lambda: workers(project)[0].last_seen_at - seen > timedelta(seconds=5), 60)
+    assert health(project, "worker1").stdout == "fine\n"
+    project.let_end(run.id)
+    project.run_when(run.id, "succeeded")
+    with Celery(broker=project.url) as app:
+        wait_until(lambda: app.control.broadcast("go_deaf", reply=True, timeout=2), 60)
+    wait_for_fault(project, "has had no answer")
+    assert "has had no answer" in health(project, "worker1").stdout
+    assert "does no work: its main loop turns" in project.supervisor("doctor").stdout
 
 
 def workers(project: Project) -> list[Present]:
@@ -139,19 +137,17 @@ def workers(project: Project) -> list[Present]:
 
 
 def test_a_worker_of_greenlets_whose_main_loop_hangs_fails_its_probe(
-    tmp_path: Path, redis_url: str
+    tmp_path: Path, redis_url: str, stack: ExitStack
 ) -> None:
     project = team(tmp_path / "team", redis_url, redis_url)
-    try:
-        project.extend(HANGS_IN_SIGNAL)
-        project.worker("-P", "gevent")
-        wait_until_fine(project)
-        with Celery(broker=project.url) as app:
-            app.send_task("team.unsupervised", ["proof"])
-        wait_for_fault(project, "has not turned for")
-        assert "its main loop has not turned for" in health(project).stdout
-    finally:
-        project.stop()
+    stack.callback(project.stop)
+    project.extend(HANGS_IN_SIGNAL)
+    project.worker("-P", "gevent")
+    wait_until_fine(project)
+    with Celery(broker=project.url) as app:
+        app.send_task("team.unsupervised", ["proof"])
+    wait_for_fault(project, "has not turned for")
+    assert "its main loop has not turned for" in health(project).stdout
 
 
 # Who is there, by their own word: workers with what they consume
@@ -166,9 +162,7 @@ def worker(project: Project) -> WorkerFacts:
     return found
 
 
-def test_a_worker_is_listed_with_its_queues_until_it_stops(
-    project: Project,
-) -> None:
+def test_a_worker_is_listed_with_its_queues_until_it_stops(project: Project) -> None:
     process = project.worker(queues="celery,serial.slow", processes=3)
     said = worker(project)
     assert said.queues == ("celery", "serial.slow")

@@ -90,9 +90,7 @@ def test_a_task_is_under_the_guard_with_its_first_run_and_not_before(shared: Pro
     assert len(list(shared.directory.glob("accepted-*"))) == 3
 
 
-def test_only_workers_of_jobs_fetch_no_message_ahead(
-    shared: Project,
-) -> None:
+def test_only_workers_of_jobs_fetch_no_message_ahead(shared: Project) -> None:
     ours, theirs = (shared.worker(queues=name, processes=2) for name in ("ours", "nobodys"))
     assert fetched_at_once(shared, ours) == 2
     assert fetched_at_once(shared, theirs) == 8

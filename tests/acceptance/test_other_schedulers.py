@@ -97,14 +97,6 @@ def test_where_an_app_asks_for_redbeat_it_has_ours(
     assert "setting overridden" not in project.logs()
 
 
-def test_a_second_beat_with_redbeats_name_stands_by(project: Project) -> None:
-    project.schedule(JOBS)
-    project.beat()
-    wait_until(lambda: project.events("beat", "leadership taken"), 60)
-    project.beat("-S", REDBEATS)
-    wait_until(lambda: project.events("beat", "leadership held elsewhere"), 60)
-
-
 OWN = """\
 from redbeat.schedulers import RedBeatScheduler
 

@@ -144,9 +144,7 @@ def test_a_killed_child_leaves_one_further_attempt(workers: Workers) -> None:
 
 
 @needs_children("the worker waits for what it runs")
-def test_a_message_that_no_child_took_is_put_back_as_the_worker_stops(
-    project: Project,
-) -> None:
+def test_a_message_that_no_child_took_is_put_back_as_the_worker_stops(project: Project) -> None:
     project.extend(GREEDY)
     project.schedule(JOBS)
     workers = Workers(project)

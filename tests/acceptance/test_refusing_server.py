@@ -4,41 +4,34 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import pytest
 import redis
 from redis.exceptions import RedisError
 
-from tests.acceptance.nodes import Node
+from tests.acceptance.nodes import SERVER, Node, answers
 from tests.acceptance.project import Project
 from tests.programs import needed
 from tests.waiting import wait_until
 
-SERVER = """\
-bind 127.0.0.1
-port {port}
-dir {directory}
-appendonly no
-maxmemory-policy noeviction
-busy-reply-threshold 100
-save ""
-"""
+REFUSES_SOON = SERVER + "appendonly no\nbusy-reply-threshold 100\n"
 
 
 @pytest.fixture
 def node(tmp_path: Path) -> Iterator[Node]:
     server = Node(tmp_path / "redis", needed("redis-server"))
-    server.start(SERVER)
+    server.start(REFUSES_SOON)
     yield server
     server.kill()
 
 
 def test_a_server_that_refuses_for_a_while_ends_no_beat_and_no_worker(
-    tmp_path: Path, node: Node
+    tmp_path: Path, node: Node, stack: ExitStack
 ) -> None:
     project = Project(tmp_path / "team", f"redis://127.0.0.1:{node.port}/0")
+    stack.callback(project.stop)
     client = redis.Redis(port=node.port)
     wait_until(lambda: answers(client), 20)
     project.ledger.acknowledge_server()
@@ -63,44 +56,35 @@ def test_a_server_that_refuses_for_a_while_ends_no_beat_and_no_worker(
 
         threading.Thread(target=loop, daemon=True).start()
 
-    try:
-        project.schedule("jobs: {tick: {task: team.work, every: 1s, lease_ttl: 3s}}")
-        beat, worker = project.beat(), project.worker()
-        for code, begin, end in (
-            *(
-                (
-                    "NOREPLICAS",
-                    config("min-replicas-to-write", "1"),
-                    config("min-replicas-to-write", "0"),
-                ),
-            ),
+    project.schedule("jobs: {tick: {task: team.work, every: 1s, lease_ttl: 3s}}")
+    beat, worker = project.beat(), project.worker()
+    for code, begin, end in (
+        *(
             (
-                "READONLY",
-                lambda: client.replicaof("127.0.0.1", "1"),
-                lambda: client.replicaof("no", "one"),
+                "NOREPLICAS",
+                config("min-replicas-to-write", "1"),
+                config("min-replicas-to-write", "0"),
             ),
-            ("OOM", config("maxmemory", "1"), config("maxmemory", "0")),
-            ("MISCONF", fail_to_save, save_again),
-            ("BUSY", be_busy, client.script_kill),
-        ):
-            before = len(project.starts("tick"))
-            wait_until(lambda before=before: len(project.starts("tick")) > before, 60)
-            refusals = len(project.events("beat", "turn failed"))
-            begin()
-            wait_until(lambda n=refusals: len(project.events("beat", "turn failed")) > n + 2, 60)
-            assert words_of(code) in str(project.events("beat", "turn failed")[-1])
-            end()
-            before = len(project.starts("tick"))
-            wait_until(lambda before=before: len(project.starts("tick")) > before + 2, 60)
-            assert (code, beat.poll(), worker.poll()) == (code, None, None)
-    finally:
-        project.stop()
-
-
-def answers(client: redis.Redis) -> bool:
-    with suppress(RedisError):
-        return bool(client.ping())
-    return False
+        ),
+        (
+            "READONLY",
+            lambda: client.replicaof("127.0.0.1", "1"),
+            lambda: client.replicaof("no", "one"),
+        ),
+        ("OOM", config("maxmemory", "1"), config("maxmemory", "0")),
+        ("MISCONF", fail_to_save, save_again),
+        ("BUSY", be_busy, client.script_kill),
+    ):
+        before = len(project.starts("tick"))
+        wait_until(lambda before=before: len(project.starts("tick")) > before, 60)
+        refusals = len(project.events("beat", "turn failed"))
+        begin()
+        wait_until(lambda n=refusals: len(project.events("beat", "turn failed")) > n + 2, 60)
+        assert words_of(code) in str(project.events("beat", "turn failed")[-1])
+        end()
+        before = len(project.starts("tick"))
+        wait_until(lambda before=before: len(project.starts("tick")) > before + 2, 60)
+        assert (code, beat.poll(), worker.poll()) == (code, None, None)
 
 
 def words_of(code: str) -> str:

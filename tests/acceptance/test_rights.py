@@ -3,30 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import httpx
 import pytest
 import redis
-from redis.exceptions import RedisError
 
 from supervisor.ledger.ledger import Ledger
 from supervisor.settings import Settings
-from tests.acceptance.nodes import Node
+from tests.acceptance.nodes import SERVER, Node, answers
 from tests.acceptance.project import Project
 from tests.ports import free_port
 from tests.programs import needed
 from tests.waiting import patience, wait_until
-
-SERVER = """\
-bind 127.0.0.1
-port {port}
-dir {directory}
-appendonly yes
-maxmemory-policy noeviction
-save ""
-"""
 
 JOBS = "jobs: {tick: {task: team.work, every: 1s}}"
 
@@ -41,18 +31,12 @@ def node(tmp_path: Path) -> Iterator[Node]:
 def started(node: Node, *options: str) -> redis.Redis:
     node.start(SERVER, *options)
     client = redis.Redis(port=node.port)
-
-    def answers() -> bool:
-        with suppress(RedisError):
-            return bool(client.ping())
-        return False
-
-    wait_until(answers, 20)
+    wait_until(lambda: answers(client), 20)
     return client
 
 
 def test_a_right_that_beat_lacks_is_named_and_script_is_none_of_them(
-    tmp_path: Path, node: Node
+    tmp_path: Path, node: Node, stack: ExitStack
 ) -> None:
     admin = started(node)
     admin.acl_setuser(
@@ -68,51 +52,47 @@ def test_a_right_that_beat_lacks_is_named_and_script_is_none_of_them(
     Ledger.open(Settings(url)).acknowledge_server()
     admin.function_flush()
     project = Project(tmp_path / "team", url.replace("//", "//beat:x@"))
-    try:
-        project.schedule(JOBS)
-        project.beat()
-        failed = wait_until(lambda: project.events("beat", "turn failed"), 60)
-        assert "no permissions to run the 'info' command in a script (docs" in failed[-1]["error"]
+    stack.callback(project.stop)
+    project.schedule(JOBS)
+    project.beat()
+    failed = wait_until(lambda: project.events("beat", "turn failed"), 60)
+    assert "no permissions to run the 'info' command in a script (docs" in failed[-1]["error"]
 
-        project.url = url
-        told = project.supervisor("doctor")
-        assert told.returncode == 1
-        assert "fail: Redis forbids it to this user: this user has no permissions" in told.stdout
-        assert "no beat is running" not in told.stdout
+    project.url = url
+    told = project.supervisor("doctor")
+    assert told.returncode == 1
+    assert "fail: Redis forbids it to this user: this user has no permissions" in told.stdout
+    assert "no beat is running" not in told.stdout
 
-        admin.execute_command("ACL", "SETUSER", "beat", "+info")
-        wait_until(lambda: project.events("beat", "leadership taken"), 30)
-        wait_until(lambda: project.ledger.history("tick", 1), 60)
-        wait_until(lambda: "the ticks of" not in project.supervisor("doctor").stdout, 30)
-    finally:
-        project.stop()
+    admin.execute_command("ACL", "SETUSER", "beat", "+info")
+    wait_until(lambda: project.events("beat", "leadership taken"), 30)
+    wait_until(lambda: project.ledger.history("tick", 1), 60)
+    wait_until(lambda: "the ticks of" not in project.supervisor("doctor").stdout, 30)
 
 
-def test_a_redis_cluster_is_told_as_one_at_every_door(tmp_path: Path, node: Node) -> None:
+def test_a_redis_cluster_is_told_as_one_at_every_door(
+    tmp_path: Path, node: Node, stack: ExitStack
+) -> None:
     admin = started(
         node, "--cluster-enabled", "yes", "--appendonly", "no", "--cluster-port", str(free_port())
     )
     admin.execute_command("CLUSTER", "ADDSLOTSRANGE", 0, 16383)
     project = Project(tmp_path / "team", f"redis://127.0.0.1:{node.port}/0")
+    stack.callback(project.stop)
     said = "this is a Redis Cluster: the ledger's address begins with redis-cluster:// there"
     wait_until(lambda: b"cluster_state:ok" in admin.execute_command("CLUSTER", "INFO"), 20)
-    try:
-        project.schedule(JOBS)
-        project.beat()
-        port = free_port()
-        project.serve("--port", str(port))
-        assert said in project.supervisor("doctor").stderr
-        wait_until(
-            lambda: any(said in e["error"] for e in project.events("beat", "turn failed")), 60
-        )
-        with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=patience(20)) as client:
+    project.schedule(JOBS)
+    project.beat()
+    port = free_port()
+    project.serve("--port", str(port))
+    assert said in project.supervisor("doctor").stderr
+    wait_until(lambda: any(said in e["error"] for e in project.events("beat", "turn failed")), 60)
+    with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=patience(20)) as client:
 
-            def readyz() -> httpx.Response | None:
-                with suppress(httpx.TransportError):
-                    return client.get("/readyz")
-                return None
+        def readyz() -> httpx.Response | None:
+            with suppress(httpx.TransportError):
+                return client.get("/readyz")
+            return None
 
-            answer = wait_until(readyz, 30)
-            assert (answer.status_code, said in answer.text) == (503, True)
-    finally:
-        project.stop()
+        answer = wait_until(readyz, 30)
+        assert (answer.status_code, said in answer.text) == (503, True)

@@ -98,9 +98,7 @@ def events_of(url: str) -> Iterator[list[dict[str, Any]]]:
             thread.join()
 
 
-def test_a_secret_gets_to_the_task_and_nowhere_else(
-    team: Project,
-) -> None:
+def test_a_secret_gets_to_the_task_and_nowhere_else(team: Project) -> None:
     file = Path(team.directory / "secrets" / "token")
     team.deploy(f"""
 jobs:

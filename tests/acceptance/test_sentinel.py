@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -70,6 +70,13 @@ def test_a_failover_lets_nothing_overlap_and_leaves_no_tick_unaccounted(
     project: Project, watched: Watched, tmp_path: Path
 ) -> None:
     gate = tmp_path / "gate"
+    held = deploy(project, gate)
+    figures = after_kills(project, held, gate, KILLS, watched.kill_primary, watched.restore)
+    assert (figures.overlaps, figures.unaccounted) == (0, 0)
+
+
+def deploy(project: Project, gate: Path) -> str:
+    """The id of a long run that is on until the gate is there."""
     project.schedule(SCHEDULE.replace("GATE", str(gate)))
     project.beat()
     project.beat()
@@ -77,22 +84,32 @@ def test_a_failover_lets_nothing_overlap_and_leaves_no_tick_unaccounted(
     wait_until(lambda: all(map(project.starts, [*TICKING, "in-a-row"])), 40)
     held = project.ledger.trigger(project.ledger.spec("held"))
     wait_until(lambda: project.starts("held"), 20)
+    return held.id
 
+
+def after_kills(
+    project: Project,
+    held: str,
+    gate: Path,
+    kills: int,
+    kill: Callable[[], None],
+    restore: Callable[[], None],
+) -> Figures:
+    """Of so many deaths of the server that is written to, after each of which all goes on."""
     relieved = 0
-    for number in range(KILLS):
+    for number in range(kills):
         if number:
-            watched.restore()
+            restore()
         killed_at = project.ledger.now().timestamp()
-        watched.kill_primary()
+        kill()
         relieved += goes_on(project, killed_at + LEASE_SECONDS)
     gate.touch()
-
-    attempts = project.run_when(held.id, "succeeded").attempt
+    attempts = project.run_when(held, "succeeded").attempt
     figures = figures_of(project, relieved)
     assert attempts == 1 or relieved
     print(figures)  # noqa: T201
-    assert (figures.overlaps, figures.unaccounted) == (0, 0)
     assert starts_within(project, *grace_of(project)) == []
+    return figures
 
 
 def hire_all(project: Project) -> None:

@@ -198,15 +198,6 @@ def test_what_answers_everybody_does_not_name_the_ledger(tmp_path: Path) -> None
             assert answer.status_code == (200 if path == "/metrics" else 503)
 
 
-def test_a_port_that_is_taken_is_a_message(served: httpx.Client, redis_url: str) -> None:
-    environ = {**os.environ, "SUPERVISOR_REDIS_URL": redis_url}
-    words = ["-m", "supervisor", "serve", "--port", str(served.base_url.port)]
-    second = warm.run(words, Path.cwd(), environ)
-    assert second.returncode == 1
-    assert f"cannot listen on 127.0.0.1:{served.base_url.port}" in second.stderr
-    assert "Traceback" not in second.stderr
-
-
 def test_the_first_scrape_and_the_record_of_actions_wait_for_nobody(tmp_path: Path) -> None:
     with EmbeddedServer(tmp_path) as server, (tmp_path / "said").open("w+") as said:
         ledger, by = Ledger.open(Settings(redis_url=server.url)), Actor("ann", "cli", "host")

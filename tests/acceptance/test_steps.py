@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections import Counter, defaultdict
 from datetime import timedelta
 
@@ -22,9 +21,6 @@ STEPS = """
       - {name: c1, task: team_steps.note, priority: 1}
       - {name: c2, task: team_steps.note, priority: 1}
 """
-#: At once; `PIPELINES=1000` for a longer look.
-RUNS = int(os.environ.get("PIPELINES", "60"))
-
 STAGE_OF = {"a1": 3, "a2": 3, "b1": 2, "b2": 2, "c1": 1, "c2": 1}
 
 JOBS = f"""
@@ -133,9 +129,7 @@ def test_a_step_that_returns_no_json_is_not_retried(workers: Workers) -> None:
 
 
 @needs_children("one is killed")
-def test_a_child_killed_where_a_stage_ends_starts_no_step_early(
-    workers: Workers,
-) -> None:
+def test_a_child_killed_where_a_stage_ends_starts_no_step_early(workers: Workers) -> None:
     """Before a step's end is reported, and after it was and before the next stage is sent."""
     points = [(step, when) for step in STAGE_OF for when in ("before", "after")]
     # They begin once it is written down for all where their children are killed.
@@ -153,16 +147,6 @@ def test_a_child_killed_where_a_stage_ends_starts_no_step_early(
         # What was reported is never done again; what was not may be.
         again = [s for s in by_run(workers, [run])[run.id] if s.event == "start" and s.attempt > 1]
         assert {sign.step for sign in again} <= ({step} if when == "before" else set())
-
-
-def test_many_runs_at_once_end_and_none_starts_a_stage_early(workers: Workers) -> None:
-    runs = trigger(workers, "three-stages", RUNS)
-    found = ended(workers, runs, timeout=20 + RUNS / 4)
-    assert Counter(run.state for run in found) == {RunState.SUCCEEDED: RUNS}
-    signs = by_run(workers, runs)
-    assert [sign for of_run in signs.values() for sign in early(of_run)] == []
-    starts = Counter(sign.event for of_run in signs.values() for sign in of_run)
-    assert starts == {"start": 6 * RUNS, "end": 6 * RUNS}
 
 
 def test_what_is_no_list_cannot_be_fanned_out(workers: Workers) -> None:

@@ -66,9 +66,7 @@ def test_a_run_that_a_cold_shutdown_ended_comes_again_once(
 
 
 @needs_children("one is stopped beside its worker")
-def test_a_run_comes_again_when_all_processes_of_its_worker_are_stopped(
-    workers: Workers,
-) -> None:
+def test_a_run_comes_again_when_all_processes_of_its_worker_are_stopped(workers: Workers) -> None:
     """As systemd does, unless it is told otherwise."""
     run = workers.trigger("hang")
     child = workers.start_of(run).pid

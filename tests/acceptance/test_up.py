@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, suppress
 from functools import cached_property
 from pathlib import Path
 
@@ -21,6 +22,7 @@ from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.requests import RunRequest
 from supervisor.settings import Settings
 from tests.ports import free_port
+from tests.processes import is_alive
 from tests.waiting import patience, status_of, wait_until
 
 TINY = """
@@ -98,8 +100,8 @@ class Running:
 
     def child(self, *words: str) -> int:
         """Pid of the child that was started with these words; 0 when there is none."""
-        for pid in descendants(self.process.pid, depth=1):
-            line = command_line(pid)
+        for pid in living_children(self.process.pid):
+            line = told(pid, "cmdline")
             if all(word in line for word in words):
                 return pid
         return 0
@@ -111,7 +113,7 @@ class Running:
         self.process.kill()
         self.process.wait()
         for pid in leftover:
-            if exists(pid):
+            if is_alive(pid):
                 os.kill(pid, signal.SIGKILL)
 
 
@@ -147,36 +149,24 @@ def example(tmp_path: Path) -> Iterator[Running]:
         up.stop()
 
 
-def descendants(pid: int, depth: int = 9) -> list[int]:
-    children = []
-    for path in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            fields = path.read_text().rpartition(")")[2].split()
-        except OSError:
-            continue
-        if int(fields[1]) == pid and fields[0] != "Z":
-            children.append(int(path.parent.name))
-    if depth > 1:
-        children += [below for child in children for below in descendants(child, depth - 1)]
-    return children
+def descendants(pid: int) -> list[int]:
+    children = living_children(pid)
+    return [*children, *(below for child in children for below in descendants(child))]
 
 
-def command_line(pid: int) -> str:
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " ")
-    except OSError:
-        return ""
+def living_children(pid: int) -> list[int]:
+    """Of all of its threads."""
+    with suppress(OSError):  # it has ended meanwhile
+        told = [path.read_text() for path in Path(f"/proc/{pid}/task").glob("*/children")]
+        return [child for child in map(int, " ".join(told).split()) if is_alive(child)]
+    return []
 
 
-def environment(pid: int) -> str:
-    try:
-        return Path(f"/proc/{pid}/environ").read_text(errors="replace")
-    except OSError:
-        return ""
-
-
-def exists(pid: int) -> bool:
-    return command_line(pid) != ""
+def told(pid: int, what: str) -> str:
+    """Words of its command line or of its environment."""
+    with suppress(OSError):
+        return Path(f"/proc/{pid}/{what}").read_text(errors="replace").replace("\0", " ")
+    return ""
 
 
 def text_at(url: str) -> str:
@@ -208,7 +198,7 @@ def test_it_says_what_runs_restarts_who_dies_and_follows_the_files(running: Runn
     wait_until(lambda: series in text_at(said[8].split()[1].rstrip(",")))
 
     # A job must not find what opens the page and the API.
-    holders = [pid for pid in descendants(running.process.pid) if TOKEN in environment(pid)]
+    holders = [pid for pid in descendants(running.process.pid) if TOKEN in told(pid, "environ")]
     assert holders == [running.child("supervisor", "serve")]
 
     for who in (("beat",), ("-n", "default@")):
@@ -252,21 +242,21 @@ def test_it_ends_on_ctrl_c_with_a_backlog_and_leaves_no_process(running: Running
 
     running.process.send_signal(signal.SIGINT)
     assert status_of(running.process, 30) == 0
-    assert [pid for pid in everything if exists(pid)] == []
+    assert [pid for pid in everything if is_alive(pid)] == []
     assert not (running.directory / ".supervisor" / "url").exists()
     for line in running.log.splitlines():
         if line.startswith("{"):
             json.loads(line)
 
 
-def test_it_does_not_start_for_other_hosts_without_a_token(tmp_path: Path) -> None:
+def test_it_does_not_start_for_other_hosts_without_a_token(
+    tmp_path: Path, stack: ExitStack
+) -> None:
     up = Running(tmp_path, options=("--host", "0.0.0.0"))
-    try:
-        assert status_of(up.process, 30) != 0
-        assert "set SUPERVISOR_TOKEN" in up.log
-        assert not (tmp_path / ".supervisor").exists()
-    finally:
-        up.stop()
+    stack.callback(up.stop)
+    assert status_of(up.process, 30) != 0
+    assert "set SUPERVISOR_TOKEN" in up.log
+    assert not (tmp_path / ".supervisor").exists()
 
 
 def test_nothing_outlives_it_when_it_is_killed(running: Running) -> None:
@@ -274,7 +264,7 @@ def test_nothing_outlives_it_when_it_is_killed(running: Running) -> None:
     running.process.kill()
     # A child with an end to report insists for a while on a ledger that is gone.
     longest = PATIENCE.total_seconds() + 15
-    wait_until(lambda: not [pid for pid in everything if exists(pid)], longest)
+    wait_until(lambda: not [pid for pid in everything if is_alive(pid)], longest)
 
 
 def test_the_documents_of_the_example_can_be_searched(example: Running) -> None:

@@ -72,9 +72,7 @@ def test_a_ledger_of_the_first_release_is_gone_on_with(project: Project) -> None
     assert list(audit(ledger, ledger.scheduled().values(), ledger.now())) == []
 
 
-def test_beat_and_workers_stop_when_a_newer_version_takes_the_ledger(
-    project: Project,
-) -> None:
+def test_beat_and_workers_stop_when_a_newer_version_takes_the_ledger(project: Project) -> None:
     project.schedule("jobs: {steady: {task: team.work, every: 1s}}")
     beat, worker, ledger = project.beat(), project.worker(), project.ledger
     project.wait_for_jobs()

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import math
-import os
 import sys
 import tempfile
 import time
@@ -29,6 +28,7 @@ from supervisor.ledger.replies import Grant
 from supervisor.settings import DEFAULT_PREFIX, Settings
 from tests.acceptance.clusters import MASTERS, Cluster
 from tests.bench import machine
+from tests.bench.fleet import cpu_seconds
 from tests.bench.sides import Process, Side, until
 
 CALLS, RUNS = 2_000, 1_000
@@ -111,7 +111,7 @@ def emitted(taking_part: list[Shard], jobs: int) -> Figures:
     for ledger in ledgers:
         until(lambda ledger=ledger: ledger.client.hlen(ledger.keys.jobs) == jobs, 300, every=0.2)
     assert time.time() < due - 1, "the machine is too busy"
-    beat_before, server_before = sum(map(cpu_of, beats)), sum(map(cpu_of_server, ledgers))
+    beat_before, server_before = cpu_of(beats), sum(map(cpu_of_server, ledgers))
     clients = [shard.client for shard in taking_part]
     last = until(
         lambda: all(client.llen("celery") >= jobs for client in clients),
@@ -121,7 +121,7 @@ def emitted(taking_part: list[Shard], jobs: int) -> Figures:
     ticks = jobs * len(taking_part)
     return Figures(
         ticks / (last - due),
-        1e6 * (sum(map(cpu_of, beats)) - beat_before) / ticks,
+        1e6 * (cpu_of(beats) - beat_before) / ticks,
         1e6 * (sum(map(cpu_of_server, ledgers)) - server_before) / ticks,
         of_run(ledgers[0]),
     )
@@ -136,10 +136,8 @@ def of_run(ledger: Ledger) -> float:
     return 1e6 * (cpu_of_server(ledger) - before) / len(ran)
 
 
-def cpu_of(process: Process) -> float:
-    """Seconds."""
-    fields = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+def cpu_of(beats: list[Process]) -> float:
+    return sum(cpu_seconds(beat.pid) for beat in beats)
 
 
 def cpu_of_server(ledger: Ledger) -> float:

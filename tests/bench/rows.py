@@ -31,11 +31,7 @@ class Row:
 
 ROWS = (
     Row(
-        "emission: due entries a second, times stock RedBeat's",
-        "emission_vs_redbeat",
-        20,
-        "",
-        True,
+        "emission: due entries a second, times stock RedBeat's", "emission_vs_redbeat", 20, "", True
     ),
     Row("emission: the last of 10,000 is queued after", "emission_last_queued_s", 1.5, " s"),
     Row("lateness, p99", "lateness_p99_ms", 10, " ms"),

@@ -18,6 +18,7 @@ from statistics import median
 
 from supervisor.deploy.embedded import EmbeddedServer
 from tests.bench.fleet import cpu_seconds
+from tests.bench.guarded import cpu_of_children
 from tests.bench.sides import Process, sides, until
 from tests.bench.sizes import Sizes
 
@@ -55,8 +56,7 @@ def of_runs(directory: Path, url: str) -> dict[str, float]:
 
 
 def cpu_of_worker(worker: Process) -> float:
-    children = Path(f"/proc/{worker.pid}/task/{worker.pid}/children").read_text().split()
-    return sum(map(cpu_seconds, (worker.pid, *map(int, children))))
+    return cpu_seconds(worker.pid) + cpu_of_children(worker)
 
 
 def of_entries(directory: Path, url: str, patience: int = 1) -> float:

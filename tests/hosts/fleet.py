@@ -9,11 +9,10 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from redis.exceptions import ConnectionError as RedisConnectionError
-
 from supervisor.deploy.embedded import server_binary
 from supervisor.ledger.ledger import Ledger
 from supervisor.settings import Settings
+from tests.acceptance.nodes import answers
 from tests.acceptance.project import TOKEN, Project, Sign
 from tests.hosts.network import Host, Network, network
 from tests.waiting import wait_until
@@ -94,20 +93,13 @@ def valkey(host: Host, directory: Path) -> Iterator[Ledger]:
     with subprocess.Popen(command) as process:
         try:
             ledger = Ledger.open(Settings(redis_url=f"unix://{socket}"))
-            wait_until(lambda: answers(ledger))
+            wait_until(lambda: answers(ledger.client))
             # It has nothing to remember: no lease of another life has to be waited for.
             ledger.acknowledge_server()
             yield ledger
             ledger.client.close()
         finally:
             process.kill()
-
-
-def answers(ledger: Ledger) -> bool:
-    try:
-        return bool(ledger.client.ping())
-    except RedisConnectionError:
-        return False
 
 
 def is_ready(project: Project) -> bool:

@@ -38,9 +38,7 @@ def deployed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
         yield whole
 
 
-def test_a_worker_that_is_cut_off_ends_its_run_before_another_begins_it(
-    deployed: Fleet,
-) -> None:
+def test_a_worker_that_is_cut_off_ends_its_run_before_another_begins_it(deployed: Fleet) -> None:
     begun_at = deployed.ledger.now()
     run, first = long_run(deployed)
     worker = deployed.host_of(deployed.ledger.run(run.id).attempts[0].worker)
@@ -61,9 +59,7 @@ def test_a_worker_that_is_cut_off_ends_its_run_before_another_begins_it(
     wait_until(lambda: deployed.ledger.job("long").counters.get("leases_lost") == 1)
 
 
-def test_after_a_leader_is_cut_off_no_tick_is_emitted_twice(
-    deployed: Fleet,
-) -> None:
+def test_after_a_leader_is_cut_off_no_tick_is_emitted_twice(deployed: Fleet) -> None:
     begun_at = deployed.ledger.now()
     leader = wait_until(deployed.leader)
     [other] = [deployed.hosts[name] for name in BEATS if name != leader.name]

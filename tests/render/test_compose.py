@@ -32,9 +32,7 @@ def services() -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    "options",
-    [{}, {"valkey_image": None}, {"build": "../.."}, {"monitoring": "../ops"}],
-    ids=str,
+    "options", [{}, {"valkey_image": None}, {"build": "../.."}, {"monitoring": "../ops"}], ids=str
 )
 def test_the_file_is_what_the_specification_allows(options: dict[str, Any]) -> None:
     assert published.faults(published.compose(), rendered(*examples(), **options)) == []

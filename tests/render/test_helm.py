@@ -132,9 +132,7 @@ def test_serve_has_the_access_file_where_a_secret_is_named(directory: Path) -> N
     assert "'secretName': 'ours'" in with_file
 
 
-def test_an_autoscaler_decides_on_replicas_that_are_null(
-    directory: Path,
-) -> None:
+def test_an_autoscaler_decides_on_replicas_that_are_null(directory: Path) -> None:
     workers = values_of(directory)["workers"]
     workers["default"]["replicas"] = None
     shown = {

@@ -141,9 +141,7 @@ def test_one_more_serial_job_adds_exactly_its_worker(files: Mapping[str, str]) -
     assert pods(after)["worker-serial-mail"]["terminationGracePeriodSeconds"] == 150
 
 
-def test_a_serial_worker_is_one_process_that_is_never_doubled(
-    files: Mapping[str, str],
-) -> None:
+def test_a_serial_worker_is_one_process_that_is_never_doubled(files: Mapping[str, str]) -> None:
     worker = yaml.safe_load(files["base/worker-serial-checksum-docs.yaml"])
     assert worker["spec"]["replicas"] == 1
     assert worker["spec"]["strategy"] == {"type": "Recreate"}

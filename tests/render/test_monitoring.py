@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
-from zipfile import ZipFile
 
 import pytest
 import yaml
@@ -14,7 +11,6 @@ from click.testing import CliRunner
 
 from supervisor.cli import main
 from supervisor.deploy import targets
-from tests.render.jobs import ROOT
 
 
 def test_it_needs_no_app_and_no_schedule_files(
@@ -42,19 +38,3 @@ def test_the_dashboard_says_in_json_whose_it_is(tmp_path: Path) -> None:
     written = json.loads((tmp_path / targets.DASHBOARD).read_text())
     assert 'grafana/periodic-jobs.json, by "supervisor render monitoring"' in written.pop("//")
     assert written == json.loads(targets.text_of(targets.DASHBOARD))
-
-
-def test_the_wheel_has_all_that_is_rendered_from(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "hatchling", "build", "--target", "wheel"]
-    subprocess.run(
-        [*command, "--directory", str(tmp_path)], cwd=ROOT, capture_output=True, check=True
-    )
-    [wheel] = tmp_path.glob("*.whl")
-    folder = ROOT / "supervisor" / "deploy"
-    sources = {
-        path.relative_to(ROOT).as_posix()
-        for path in folder.rglob("*")
-        if path.is_file() and "__pycache__" not in path.parts
-    }
-    assert "supervisor/deploy/files/prometheus/rules.yml" in sources
-    assert sources - set(ZipFile(wheel).namelist()) == set()

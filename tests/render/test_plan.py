@@ -22,13 +22,6 @@ def test_the_examples_need_two_beats_and_two_workers() -> None:
     assert {worker.role for worker in plan.workers} == {Role.WORKER}
 
 
-def test_only_workers_of_serial_queues_are_single_and_have_one_process() -> None:
-    default, serial = plan_of(*examples()).workers
-    assert (default.single, serial.single) == (False, True)
-    assert "-Q serial.checksum-docs -c 1 --prefetch-multiplier 1" in " ".join(serial.command)
-    assert "-Q celery -c 4 --prefetch-multiplier 1" in " ".join(default.command)
-
-
 def test_a_worker_may_take_as_long_to_stop_as_its_longest_job_may_run() -> None:
     plan = plan_of(
         job("quick", time_limit="1m"),

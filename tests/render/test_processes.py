@@ -16,12 +16,12 @@ from pathlib import Path
 
 import httpx
 import pytest
-import redis
 
 from supervisor.job.run import RunState
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.page_reads import Wanted, search
 from supervisor.settings import Settings
+from tests.acceptance.nodes import answers
 from tests.ports import free_port
 from tests.render import layouts
 from tests.render.layouts import PASSWORD, Layout, Member
@@ -46,7 +46,7 @@ class Deployment:
     def start(self) -> None:
         server, *others = self.members
         self._run(server)
-        wait_until(self._valkey_answers, 20)
+        wait_until(lambda: answers(self.ledger.client), 20)
         # It has nothing to remember: no lease of another life has to be waited for.
         self.ledger.acknowledge_server()
         for member in others:
@@ -82,12 +82,6 @@ class Deployment:
                 start_new_session=True,
             )
         self.processes.append(started)
-
-    def _valkey_answers(self) -> bool:
-        try:
-            return bool(self.ledger.client.ping())
-        except redis.ConnectionError:
-            return False
 
 
 @pytest.fixture(params=[layouts.of_compose, layouts.of_systemd], ids=["compose", "systemd"])

@@ -17,6 +17,7 @@ from supervisor.deploy.directory import write
 from supervisor.deploy.embedded import server_binary
 from supervisor.deploy.targets import SystemdOptions
 from supervisor.job.spec import JobSpec
+from tests.acceptance.nodes import answers
 from tests.ports import free_port
 from tests.programs import needed, optional
 from tests.render.jobs import ROOT, examples, job, plan_of
@@ -165,13 +166,6 @@ def test_redis_takes_the_arguments_that_valkey_is_given(tmp_path: Path) -> None:
         client.close()
         server.terminate()
         assert status_of(server, 30) == 0
-
-
-def answers(client: redis.Redis) -> bool:
-    try:
-        return bool(client.ping())
-    except redis.ConnectionError:
-        return False
 
 
 def settings_of(unit: str, key: str) -> list[str]:
