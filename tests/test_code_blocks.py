@@ -2,15 +2,12 @@
 
 The mark is a comment above the block, with the reason: `<!-- excerpt: of a longer log -->`. Where
 it shows a command with its output, the command is checked all the same. `<!-- output: of what -->`
-says that another test compares it.
+says that another test compares it. Blocks of Python are run by test_python_blocks.py.
 """
 
 from __future__ import annotations
 
-import ast
 import configparser
-import importlib
-import inspect
 import json
 import os
 import re
@@ -106,7 +103,8 @@ BLOCKS = list(blocks())
 LEFT = [
     block
     for block in BLOCKS
-    if not block.runner and (not block.mark or block.language == "console")
+    if not (block.runner or block.language == "python")
+    and (not block.mark or block.language == "console")
 ]
 
 
@@ -251,44 +249,6 @@ def check_yaml(text: str) -> None:
     load(directory)
 
 
-def check_python(text: str) -> None:
-    """It compiles, what it imports is there, and our functions take the keywords they are given."""
-    names: dict[str, object] = {}
-    tree = ast.parse(text)
-    for node in ast.walk(tree):
-        if isinstance(node, ast.ImportFrom) and node.module and find_spec(root(node.module)):
-            for alias in node.names:
-                names[alias.asname or alias.name] = imported(node.module, alias.name)
-        elif isinstance(node, ast.Import):
-            for alias in node.names:
-                if find_spec(root(alias.name)):
-                    names[alias.asname or root(alias.name)] = importlib.import_module(alias.name)
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Call) and (function := named(node.func, names)):
-            keywords = {keyword.arg: None for keyword in node.keywords if keyword.arg}
-            inspect.signature(function).bind_partial(*node.args, **keywords)
-
-
-def imported(module: str, name: str) -> object:
-    owner = importlib.import_module(module)
-    return getattr(owner, name, None) or importlib.import_module(f"{module}.{name}")
-
-
-def root(module: str) -> str:
-    return module.partition(".")[0]
-
-
-def named(node: ast.expr, names: dict[str, object]) -> Callable[..., object] | None:
-    """The function of ours that is called, if it is one."""
-    if isinstance(node, ast.Attribute):
-        owner = names.get(node.value.id) if isinstance(node.value, ast.Name) else None
-        found = getattr(owner, node.attr, None)
-    else:
-        found = names.get(node.id) if isinstance(node, ast.Name) else None
-    is_ours = root(getattr(found, "__module__", None) or "") == "supervisor"
-    return found if is_ours and callable(found) else None
-
-
 def check_json(text: str) -> None:
     json.loads(text if text.lstrip()[0] in "{[" else f"{{{text}}}")
 
@@ -306,7 +266,6 @@ CHECKS: dict[str, Callable[[str], object]] = {
     "ini": lambda text: configparser.ConfigParser().read_string(text),
     "json": check_json,
     "mermaid": check_diagram,
-    "python": check_python,
     "sh": check_shell,
     "sql": check_sql,
     "toml": tomllib.loads,
@@ -341,11 +300,7 @@ def test_a_command_prints_what_the_page_shows(
         "# yaml-language-server: $schema=../.schedule.schema.json\njobs: {}\n"
     )
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
-    environ = {
-        "PATH": path,
-        "COLUMNS": "160",
-        "SUPERVISOR_REDIS_URL": redis_url,
-    }
+    environ = {"PATH": path, "COLUMNS": "160", "SUPERVISOR_REDIS_URL": redis_url}
     for command, output in COMMAND.findall(block.text):
         done = subprocess.run(
             ["bash", "-c", command],
@@ -468,11 +423,7 @@ def answering(home: Path, environ: dict[str, str]) -> Iterator[Path]:
 
 @pytest.mark.parametrize("block", RUNNABLE, ids=str)
 def test_the_commands_of_a_block_do_their_work(
-    block: Block,
-    ledger: Ledger,
-    redis_url: str,
-    schedules: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    block: Block, ledger: Ledger, redis_url: str, schedules: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for program in ("curl", "jq"):
         if f"{program} " in block.text:

@@ -9,7 +9,6 @@ import sys
 from collections.abc import Iterator
 from functools import cache
 from graphlib import CycleError, TopologicalSorter
-from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -173,19 +172,3 @@ def test_nothing_but_the_module_of_an_extra_loads_its_library() -> None:
     # redis-py loads other parts of it by itself.
     propagate = "opentelemetry.propagate"
     assert loaded_by(PROGRAMS, propagate) == []
-
-
-#: As docs/explanation/how-it-works.md has it.
-WAY_OF_A_TICK = (
-    "beat/scheduler.py",
-    "beat/emitter.py",
-    "ledger/admit.lua",
-    "worker/task.py",
-    "guard/heartbeat.py",
-    "ledger/finish.lua",
-)
-
-
-@pytest.mark.parametrize(("name", "following"), list(pairwise(WAY_OF_A_TICK)))
-def test_each_file_on_the_way_of_a_tick_names_the_next(name: str, following: str) -> None:
-    assert following in (PACKAGE / name).read_text()[:1_000]

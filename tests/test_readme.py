@@ -61,18 +61,10 @@ def test_a_make_target_that_is_named_exists() -> None:
         assert done.returncode == 0, f"make {target}: {done.stderr}"
 
 
-def test_the_readme_says_how_to_run_and_test() -> None:
-    assert {"up", "test"} <= targets(README)
-
-
 @pytest.mark.parametrize("block", re.findall(r"```yaml\n(.*?)```", README.read_text(), re.S))
 def test_a_schedule_file_in_the_readme_loads(block: str, tmp_path: Path) -> None:
     (tmp_path / "schedules.yaml").write_text(block)
     assert load(tmp_path / "schedules.yaml").specs
-
-
-def test_the_readme_shows_a_schedule_file() -> None:
-    assert re.search(r"^```yaml\n", README.read_text(), re.M)
 
 
 def test_the_table_of_overlap_policies_is_the_set_of_policies() -> None:

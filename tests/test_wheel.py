@@ -187,6 +187,10 @@ def test_the_wheel_holds_the_package_alone_with_its_types(wheel: Path) -> None:
         "celery_beat_supervisor",
     }
     assert {"supervisor/py.typed", "supervisor/docs/how-to/users.acl.example"} <= {*names}
+    rendered_from = [path for path in (ROOT / "supervisor/deploy").rglob("*") if path.is_file()]
+    sources = {str(path.relative_to(ROOT)) for path in rendered_from if path.suffix != ".pyc"}
+    assert "supervisor/deploy/files/prometheus/rules.yml" in sources
+    assert sources - {*names} == set()
 
 
 def test_every_page_that_a_message_names_is_in_the_wheel(wheel: Path, alone: Environment) -> None:
