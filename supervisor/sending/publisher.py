@@ -258,8 +258,9 @@ class Publisher:
         # As Celery's beat does: a task it knows brings its own options and routes.
         if task is None:
             self.app.send_task(step.task, args, kwargs, **options)
-        elif assignment.fills_up:
-            # `apply_async` would refuse: the worker fills in some of the arguments.
+        elif assignment.fills_up or self.app.conf.task_always_eager:
+            # `apply_async` would refuse: the worker fills in some of the arguments. Or it would
+            # call the body here, without a lease.
             own = {k: v for k, v in extract_exec_options(task).items() if v is not None}
             self.app.send_task(task.name, args, kwargs, task_type=task, **{**own, **options})
         else:

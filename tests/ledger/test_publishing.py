@@ -104,6 +104,23 @@ def test_a_run_is_not_given_up_for_results_that_cannot_be_listened_for(
     assert run in ledger.outbox()
 
 
+@pytest.mark.filterwarnings("ignore:task_always_eager has no effect")
+def test_a_run_is_sent_also_where_calls_are_eager(ledger: Ledger, redis_url: str) -> None:
+    app = app_at(redis_url, redis_url, task_always_eager=True)
+    called: list[int] = []
+
+    @app.task(name="reports.load", shared=False)
+    def load() -> None:
+        called.append(1)
+
+    spec = job(ledger, task="reports.load")
+    ledger.admit(ticks(spec, 0))
+    assert Publisher(app, ledger).publish([run_id(spec, 0)]) == 1
+    assert called == []
+    messages = [json.loads(text) for text in ledger.client.lrange("celery", 0, -1)]
+    assert [each["headers"]["id"] for each in messages] == [run_id(spec, 0)]
+
+
 def count_stock(hall: str, seconds: int = 3) -> None: ...
 
 
