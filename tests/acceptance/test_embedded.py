@@ -42,6 +42,13 @@ def test_a_directory_has_one_server_at_a_time(tmp_path: Path) -> None:
         pass
 
 
+def test_a_directory_may_have_any_name(tmp_path: Path) -> None:
+    directory = tmp_path / """my 'own' "jobs" é"""
+    with EmbeddedServer(directory):
+        assert (directory / "server.log").exists()
+        assert (directory / "appendonlydir").is_dir()
+
+
 def test_no_other_user_reads_the_password(tmp_path: Path) -> None:
     with EmbeddedServer(tmp_path) as server:
         password = server.url.split(":")[2].partition("@")[0]
