@@ -136,8 +136,7 @@ class Emitter:
         Ticks that were not taken, because this beat no longer leads or the server refused them,
         are still due.
         """
-        version = self._ledger.newest_version()
-        due = self._entries.due(now, ENTRIES_PER_TURN + 1, first=now - PROMPT)
+        version, due = self._entries.due(now, ENTRIES_PER_TURN + 1, first=now - PROMPT)
         emitted = Emitted(is_complete=len(due) <= ENTRIES_PER_TURN)
         ticks = 0
         without_message: dict[str, Tick] = {}

@@ -284,14 +284,17 @@ class Entries:
         """Drops an entry whose hash is gone."""
         self._client.zrem(self._schedule, key)
 
-    def due(self, now: datetime, limit: int, first: datetime) -> list[str]:
-        """Keys of the entries due by `now`, those due since `first` before all others."""
+    def due(self, now: datetime, limit: int, first: datetime) -> tuple[int, list[str]]:
+        """The newest version of a job, and keys of the entries that were due by `now` at that
+        moment or later, those due since `first` before all others.
+        """
         since = first.timestamp()
         with self._client.pipeline(transaction=False) as pipe:
+            pipe.hget(self._keys.beat, "version")
             pipe.zrangebyscore(self._schedule, since, now.timestamp(), 0, limit)
             pipe.zrangebyscore(self._schedule, 0, f"({since}", 0, limit)
-            prompt, late = pipe.execute()
-        return [*prompt, *late][:limit]
+            version, prompt, late = pipe.execute()
+        return int(version or 0), [*prompt, *late][:limit]
 
     def look_again(self, jobs: Iterable[str], now: datetime) -> None:
         """Makes these jobs due at once, except those that no longer have an entry."""

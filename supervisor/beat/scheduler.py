@@ -5,14 +5,14 @@ A tick's path, step 1 of 6. Next: beat/emitter.py.
 Celery calls `tick` about once a second, which is a turn of beat; a tick is a nominal time of a job:
 
 1. Look: take or extend the leader's lock, report that the last turn was done, and see what there is
-   to do, all in one call, the only one of a turn with nothing to do. Then report the runs of this
-   machine's workers that are gone (guard/liveness.py), which every beat does. A beat that does not
-   lead stands by and asks again a second later.
+   to do, all in one call, the only one of a turn with nothing to do. A beat that does not lead
+   reports itself and the runs of dead workers, stands by and asks again a second later.
 2. Recover: silent leases, due retries and re-queues, forgotten waiters, a clock that was set back.
 3. Emit: load the entries that are due, compute the nominal ticks of each since its watermark, admit
    all of them, and write when each is next due (emitter.py). The watermark moves in the same
    function: a tick is dealt with once, whichever beat asks. Where the broker's queues are beside
-   the ledger, the function sends the message too.
+   the ledger, the function sends the message too. No tick waits for what comes next: the beat
+   reports itself, and the runs of this machine's workers that are gone (guard/liveness.py).
 4. Follow: admit, release or skip the runs that follow those that have ended (following.py).
 5. Publish the outbox: what was just admitted and not sent yet, what rescue brought back, what a
    worker that died could not hand over. A crash or a broker's error before this point leaves it
@@ -308,14 +308,16 @@ class SupervisedScheduler(RedBeatScheduler):  # type: ignore[misc]
             self._report_presence()
             return INTERVAL.total_seconds()
         look = self._look()
-        self._report_presence()
-        self._witness.look()
         if not look.leads:
+            self._report_presence()
+            self._witness.look()
             self._fault = self._failing_since = None
             self._emitter.log_some()
             return INTERVAL.total_seconds()
         self._recover(look)
         emitted = self._emit(look)
+        self._report_presence()
+        self._witness.look()
         if look.has_endings:
             self._following.deal_with_endings()
         self._publish(look, emitted)

@@ -51,7 +51,8 @@ class Look:
     due retries, ends of pauses, or runs that wait for a lock. next_due: of the first entry that is
     not due yet. has_notices: there are events, or notices to be sent. has_watched: some jobs have
     `notify`. loaded: digest of the ledger's schedule files. set_back: by how much the server's
-    clock was, from `set_back_from`, and no beat has made up for it yet (Ledger.rewind).
+    clock was, from `set_back_from`, and no beat has made up for it yet (Ledger.rewind). began: when
+    it was `at` by this process' clock; a reply's time later, so that no beat wakes up too early.
     """
 
     leads: bool
@@ -135,7 +136,7 @@ class Leader:
         if not leads:
             return Look(leads=False, at=instant(at), holder=found[0])
         rescue, due, next_due, outbox, sent, pings, revocations, loaded, *found = found
-        set_back, leftovers, set_back_from, endings, notices, watched = found
+        set_back, leftovers, set_back_from, endings, notices, watched, microseconds = found
         return Look(
             leads=True,
             asked_at=asked_at,
@@ -154,6 +155,7 @@ class Leader:
             loaded=loaded or None,
             set_back=timedelta(milliseconds=set_back),
             set_back_from=instant(set_back_from),
+            began=time.monotonic() - microseconds / 1e6,
         )
 
     def resign(self) -> bool:

@@ -14,7 +14,7 @@
 --       that are loaded, by how many ms the server's clock was set back that is not made up for yet
 --       (rewind.lua), whether messages of ended runs may lie in queues, from when in ms the clock was
 --       set back, whether runs that others follow have ended, whether there are events to tell of or notices
---       to send, and whether jobs have `notify`}
+--       to send, whether jobs have `notify`, and by how many microseconds `now` is behind}
 
 local token, ttl, name, last_turn, follows, silence, silences_kept, gap, mercy, least_step, app = unpack(ARGV)
 
@@ -74,4 +74,5 @@ local later = redis.call('ZRANGEBYSCORE', KEYS[2], '(' .. seconds, '+inf', 'WITH
 return { 1, now, to_rescue, #due, later[2] and digits(math.ceil(later[2] * 1000)) or '', has_due(K.outbox),
   has_any(K.sent), has_any(K.pings), has_any(K.revocations), hget(K.beat, 'config') or '',
   to_rewind, has_any(K.leftovers), digits(math.max(looked, rewind_from)),
-  has_any(K.endings), has_any(K.events) + has_due(K.notices_due) + has_due(K.incidents_due), has_any(K.watched) }
+  has_any(K.endings), has_any(K.events) + has_due(K.notices_due) + has_due(K.incidents_due), has_any(K.watched),
+  now_us - 1000 * now }
