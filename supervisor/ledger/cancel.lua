@@ -1,13 +1,13 @@
 -- Ends a run: at once when it waits, is queued or retrying; one that is running is asked to end.
 --
--- ARGV  run id, outcome (cancelled; or failed, of a queued run that cannot be started), reason
+-- ARGV  run id, outcome (cancelled; or of a queued run failed, if it cannot be started, or expired), reason
 -- gives {'cancelled', run id to publish, ...}, {'stopping', ...}, {'ending', ...} when a second call ends
 --       more of its items, or {'not_open'}
 
 local id, outcome, reason = unpack(ARGV)
 local run = load_run(id)
 if not run or hget(K.run(id), 'finished') then return { 'not_open' } end
-if outcome == 'failed' and run.state ~= 'queued' then return { 'not_open' } end  -- another has started it
+if outcome ~= 'cancelled' and run.state ~= 'queued' then return { 'not_open' } end  -- another has started it
 if run.state == 'waiting' then leave_waiting(run.rules.lock, id) end
 local next_up = end_early(run, outcome, reason, now)
 local has_ended = hget(K.run(id), 'finished') or not hget(K.run(id), 'job')

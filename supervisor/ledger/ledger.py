@@ -329,6 +329,10 @@ class Ledger(Readings):
         """A queued run has failed: it cannot be started as it is, and no retry would help."""
         self._functions("cancel", run_id, "failed", reason[:REASON_LENGTH])
 
+    def expire(self, run_id: str) -> None:
+        """A queued run's message was older than its task's `expires`: no worker begins it."""
+        self._functions("cancel", run_id, "expired", "expires passed")
+
     def rescue(self, limit: int = 100, leadership: Leadership | None = None) -> tuple[Rescue, ...]:
         """One pass over silent leases, due retries and re-queues, and forgotten waiters.
 

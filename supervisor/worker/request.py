@@ -126,12 +126,19 @@ class GuardedRequest(Request):
         """Also ends the run: Celery drops a revoked task's message before our other hooks."""
         is_revoked = bool(super().revoked())
         if is_revoked and self._header is not None:
-            self._cancel_run()
+            if has_expired := bool(self.maybe_expire()):
+                # Celery would drop the run's next message as well; this may be an old copy.
+                state.revoked.discard(self.id)
+            self._cancel_run(has_expired=has_expired)
         return is_revoked
 
-    def _cancel_run(self) -> None:
+    def _cancel_run(self, *, has_expired: bool = False) -> None:
         try:
-            publisher_of(self.app).ledger.cancel(str(self.id), "revoked")
+            ledger = publisher_of(self.app).ledger
+            if has_expired:
+                ledger.expire(str(self.id))
+            else:
+                ledger.cancel(str(self.id), "revoked")
         except (RedisError, WrongSchema) as error:
             log.warning("revoked run not cancelled", run=str(self.id), error=str(error))
 

@@ -14,6 +14,8 @@ from typing import Any
 import pytest
 from celery import Celery
 from celery.app.trace import build_tracer
+from celery.worker import state
+from celery.worker.request import Request
 from kombu import Exchange, Queue
 
 from supervisor.app import supervise
@@ -36,6 +38,7 @@ from supervisor.sending.publisher import Publisher
 from supervisor.sending.queues import AppQueues
 from supervisor.sending.signing import SIGNATURE, Signer
 from supervisor.settings import Settings
+from supervisor.worker.request import guarded_request
 from supervisor.worker.task import adopt
 from tests.ledger.jobs import admitted, begin, job, renew, run_id, ticks
 from tests.proxy import Proxy, proxy_to
@@ -119,6 +122,34 @@ def test_a_run_is_sent_also_where_calls_are_eager(ledger: Ledger, redis_url: str
     assert called == []
     messages = [json.loads(text) for text in ledger.client.lrange("celery", 0, -1)]
     assert [each["headers"]["id"] for each in messages] == [run_id(spec, 0)]
+
+
+@pytest.mark.parametrize("has_begun", [False, True])
+def test_a_message_older_than_its_tasks_expires_ends_only_a_queued_run(
+    ledger: Ledger, redis_url: str, has_begun: bool
+) -> None:
+    app = app_at(redis_url, redis_url)
+
+    @app.task(name="reports.load", expires=0.001, shared=False)
+    def load() -> None: ...
+
+    spec = job(ledger, task="reports.load")
+    ledger.admit(ticks(spec, 0))
+    run = run_id(spec, 0)
+    assert Publisher(app, ledger).publish([run]) == 1
+    if has_begun:  # by another copy of the message
+        begin(ledger, run)
+    with app.connection_for_read() as connection, connection.SimpleQueue("celery") as queue:
+        request = guarded_request(Request)(
+            queue.get(timeout=patience(5)), app=app, task=load, hostname="worker"
+        )
+        wait_until(request.revoked)
+    settled = ledger.run(run)
+    if has_begun:
+        assert (settled.state, renew(ledger, run)) == (RunState.RUNNING, LeaseState.RENEWED)
+    else:
+        assert (settled.state, settled.reason) == (RunState.EXPIRED, "expires passed")
+    assert run not in state.revoked
 
 
 def count_stock(hall: str, seconds: int = 3) -> None: ...
