@@ -64,15 +64,6 @@ def test_fencing_tokens_grow_under_a_clock_that_is_behind(
     assert fences == [granted_before + number for number in range(4)]
 
 
-@pytest.mark.parametrize("outcome", ["timed_out", "cancelled"])
-def test_what_a_worker_ends_a_run_for_is_its_outcome(ledger: Ledger, outcome: str) -> None:
-    spec = begun(ledger)
-    assert ledger.note_ending(run_id(spec, 0), "token", RunState(outcome))
-    assert not ledger.note_ending(run_id(spec, 0), "stranger", RunState.CANCELLED)
-    ledger.finish(run_id(spec, 0), "token", RunState.LOST, "process died")
-    assert ledger.run(run_id(spec, 0)).state == outcome
-
-
 def test_a_parked_run_that_is_recorded_as_sent_late_waits_like_any(ledger: Ledger) -> None:
     first, second = (job(ledger, name, serial="reports") for name in ("first", "second"))
     ledger.admit(ticks(first, 0) + ticks(second, 0))
