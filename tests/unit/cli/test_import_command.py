@@ -163,6 +163,6 @@ def test_a_link_and_a_device_stay_what_they_are(here: Path) -> None:
 def test_output_to_a_full_disk_is_a_message(here: Path) -> None:
     with Path("/dev/full").open("w") as full:
         words = [sys.executable, "-m", "supervisor", "schema"]
-        done = subprocess.run(words, stdout=full, stderr=subprocess.PIPE, text=True, timeout=60)
+        done = subprocess.run(words, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
     assert done.returncode == 1
     assert done.stderr == "Error: [Errno 28] No space left on device\n"
