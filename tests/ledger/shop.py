@@ -35,9 +35,11 @@ class Tasks:
 
     def __init__(self, app: Celery) -> None:
         self.import_feed: Task[Any, Any] = app.task(
-            name="shop.import_feed", guard={"overlap": "queue_all", "key": "feed:{feed}"}
+            name="shop.import_feed",
+            shared=False,
+            guard={"overlap": "queue_all", "key": "feed:{feed}"},
         )(import_feed)
-        self.mail: Task[Any, Any] = app.task(name="shop.mail")(mail)
+        self.mail: Task[Any, Any] = app.task(name="shop.mail", shared=False)(mail)
 
 
 def import_feed(feed: str, full: bool = False) -> None: ...
