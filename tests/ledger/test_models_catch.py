@@ -41,7 +41,7 @@ BREAKS = {
     ),
     "a run that has begun is given up": (
         "cancel",
-        "if outcome == 'failed' and run.state ~= 'queued' then",
+        "if outcome ~= 'cancelled' and run.state ~= 'queued' then",
         "if false then",
     ),
     "a relieved beat lets runs go": (
