@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
@@ -66,6 +67,26 @@ class NameValue(click.ParamType):  # type: ignore[type-arg]
         if not name.isidentifier() or not equals or not content.isprintable():
             self.fail(f"{value!r} is not NAME=VALUE", param, ctx)
         return name, content
+
+
+class Matching(click.ParamType):  # type: ignore[type-arg]
+    """Text of a certain form, which the machine or the cluster would refuse otherwise."""
+
+    name = "text"
+
+    def __init__(self, form: str, what: str) -> None:
+        self._form = form
+        self._what = what
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> str:
+        if not re.fullmatch(self._form, value) or not value.isprintable():
+            self.fail(f"{value!r} is not {self._what}", param, ctx)
+        return str(value)
+
+
+ABSOLUTE = Matching("/.*", "an absolute path")
+USER = Matching(r"[A-Za-z0-9_][\w.-]*", "the name or id of a user")
+NAMESPACE = Matching("[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?", "a name such as my-jobs, in lower case")
 
 
 with_output = option_group(
@@ -177,13 +198,17 @@ def render() -> None:
 @click.option(
     "--directory",
     "home",
+    type=ABSOLUTE,
     default="/opt/supervisor",
     show_default=True,
     help="Where the app, its .venv and its schedule files lie on the machine.",
 )
-@click.option("--user", default="supervisor", show_default=True, help="User of all processes.")
+@click.option(
+    "--user", type=USER, default="supervisor", show_default=True, help="User of all processes."
+)
 @click.option(
     "--valkey",
+    type=ABSOLUTE,
     default="/usr/bin/valkey-server",
     show_default=True,
     help="Program of the server; redis-server works too.",
@@ -251,7 +276,9 @@ def compose_(
 @render.command("kubernetes")
 @image_option
 @valkey_image_option
-@click.option("--namespace", default="supervisor", show_default=True, help="Namespace of all.")
+@click.option(
+    "--namespace", type=NAMESPACE, default="supervisor", show_default=True, help="Namespace of all."
+)
 @click.option("--rules", type=click.File(), help="Your own Prometheus rules instead of ours.")
 @requested
 def kubernetes_(

@@ -134,6 +134,26 @@ def test_an_environment_is_one_line_with_a_name(tmp_path: Path) -> None:
         assert run([*command, wrong]).exit_code == 2
 
 
+@pytest.mark.parametrize(
+    ("target", "option", "wrong"),
+    [
+        ("systemd", "--directory", "opt/supervisor"),
+        ("systemd", "--directory", "/opt\n/supervisor"),
+        ("systemd", "--user", "my user"),
+        ("systemd", "--valkey", "valkey-server"),
+        ("kubernetes", "--namespace", "My_jobs"),
+        ("kubernetes", "--namespace", 64 * "a"),
+    ],
+)
+def test_what_the_target_would_refuse_is_refused(
+    target: str, option: str, wrong: str, tmp_path: Path
+) -> None:
+    result = run([*commands()[target], "--output", str(tmp_path), option, wrong])
+    assert result.exit_code == 2
+    assert f"{wrong!r} is not" in result.output
+    assert not [*tmp_path.iterdir()]
+
+
 def test_without_an_app_nothing_is_rendered(tmp_path: Path) -> None:
     result = run(["render", "systemd", "--output", str(tmp_path)])
     assert result.exit_code == 2
