@@ -14,6 +14,7 @@ from pathlib import Path
 
 import httpx
 import pytest
+import yaml
 from playwright.sync_api import expect
 
 from supervisor.job.run import Run
@@ -51,7 +52,7 @@ class Visitor(Reader):
         super().run(command, expected)
 
     def make_up(self) -> None:
-        """Returns once the page is there; the site may be later, and is asked again."""
+        """Returns once the page has the jobs; the site may be later, and is asked again."""
         words = ["make", "up", f"WEB_PORT={self.ports['8000']}", f"PAGE_PORT={self.ports['9809']}"]
         log = self.directory / "up.log"
         with log.open("wb") as out:
@@ -64,8 +65,13 @@ class Visitor(Reader):
                 start_new_session=True,
             )
         self.processes.append(process)
-        wait_until(lambda: process.poll() is not None or self.has_page(), 30)
+        files = [yaml.safe_load(file.read_text()) for file in self.directory.glob("schedules/*")]
+        jobs = [name for file in files for name in file["jobs"]]
+        wait_until(lambda: process.poll() is not None or all(map(self.has_job, jobs)), 30)
         assert process.poll() is None, log.read_text()
+
+    def has_job(self, name: str) -> bool:
+        return self.has_page(f"jobs/{name}")
 
     def has_page(self, path: str = "", text: str = "") -> bool:
         """Whether there is one that says that. A busy machine may take longer than pages have."""
