@@ -74,19 +74,21 @@ class Matching(click.ParamType):  # type: ignore[type-arg]
 
     name = "text"
 
-    def __init__(self, form: str, what: str) -> None:
+    def __init__(self, form: re.Pattern[str], what: str) -> None:
         self._form = form
         self._what = what
 
     def convert(self, value: Any, param: Any, ctx: Any) -> str:
-        if not re.fullmatch(self._form, value) or not value.isprintable():
+        if not self._form.fullmatch(value) or not value.isprintable():
             self.fail(f"{value!r} is not {self._what}", param, ctx)
         return str(value)
 
 
-ABSOLUTE = Matching("/.*", "an absolute path")
-USER = Matching(r"[A-Za-z0-9_][\w.-]*", "the name or id of a user")
-NAMESPACE = Matching("[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?", "a name such as my-jobs, in lower case")
+ABSOLUTE = Matching(re.compile("/.*"), "an absolute path")
+USER = Matching(re.compile(r"[A-Za-z0-9_][\w.-]*"), "the name or id of a user")
+NAMESPACE = Matching(
+    re.compile("[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?"), "a name such as my-jobs, in lower case"
+)
 
 
 with_output = option_group(
