@@ -19,8 +19,9 @@ from collections.abc import Callable, Generator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
-from multiprocessing import current_process, get_context
+from multiprocessing import Pipe, current_process
 from multiprocessing.connection import Connection
+from multiprocessing.context import ForkProcess
 from pathlib import Path
 from typing import Any
 
@@ -48,16 +49,28 @@ class Limits:
     memory: int
 
 
+class Fork(ForkProcess):
+    """Does nothing of what libraries have registered to be done first in a child.
+
+    kombu has the app's connections closed: one that had waited for messages would wait for its
+    reply there, on the socket of the parent, which may be for ever.
+    """
+
+    @staticmethod
+    def _after_fork() -> None:
+        pass
+
+
 class Child:
     """A fork that works beside this process: a copy of it without its threads.
 
-    `receive` raises what the work raises. All that is exchanged must be picklable.
+    `receive` raises what the work raises. All that is exchanged must be picklable. The work may not
+    use connections of kombu, which are those of its parent.
     """
 
     def __init__(self, work: Callable[[], Work], limits: Limits | None = None) -> None:
-        fork = get_context("fork")
-        self._pipe, theirs = fork.Pipe()
-        self._process = fork.Process(
+        self._pipe, theirs = Pipe()
+        self._process = Fork(
             target=_run, args=(work, theirs, self._pipe, limits, os.getpid()), daemon=True
         )
         self._process.start()
@@ -125,6 +138,8 @@ def _run(
     parents.close()
     # multiprocessing allows a daemonic process no children, and calendars are read by one.
     current_process().daemon = False
+    gc.freeze()  # what the parent has thrown away ends there: it may have a connection to close
+    status = 1
     try:
         _limit(limits)
         steps = work()
@@ -133,10 +148,12 @@ def _run(
             _tell(pipe, (True, said))
             said = steps.send(_hear(pipe))
     except StopIteration:
-        pass
+        status = 0
     except Exception as error:  # noqa: BLE001 - raised where the outcome is waited for
         _tell(pipe, (False, sendable(error)))
-    os._exit(0)  # the parent's exit handlers are the parent's
+        status = 0
+    finally:
+        os._exit(status)  # the parent's exit handlers are the parent's
 
 
 def _gently(step: Callable[[], Any]) -> Any:

@@ -58,6 +58,9 @@ FILTER = DefaultFilter(ignore_dirs=())
 #: Files that keep changing for this long are read all the same.
 LONGEST_BURST_SECONDS = 1.0
 
+#: Files that cannot be watched are read again after this.
+UNWATCHED_SECONDS = 5.0
+
 
 class Watching:
     """Changes below `path`, which may be absent and may be replaced by another directory.
@@ -71,6 +74,7 @@ class Watching:
         self._watched: tuple[int, int] | None = None
         self._names = {path}
         self._has_warned = False
+        self._next_look = 0.0
         #: Since when there are changes to be read; at first, whatever happened before.
         self._since: float | None = time.monotonic()
         #: Files are changing at this moment: to be asked again soon.
@@ -102,11 +106,16 @@ class Watching:
             ):
                 self._watched = None  # another in its place may have the same inode number
             return bool(changes)
-        except OSError as error:  # absent, unreadable, or out of inotify watches
+        except (OSError, RuntimeError) as error:
+            # Absent, unreadable, or the kernel has no more watches (an OSError) or instances of
+            # inotify (a RuntimeError of watchfiles) for this user.
             if not self._has_warned:
-                log.warning("schedules not watched", path=str(self._path), error=str(error))
+                facts = {"path": str(self._path), "error": str(error)}
+                log.warning("schedules not watched", **facts, read_every=UNWATCHED_SECONDS)
             self._has_warned, self._watched = True, None
-            self.look_again()  # without a watch, the files are read each time
+            if time.monotonic() >= self._next_look:
+                self._next_look = time.monotonic() + UNWATCHED_SECONDS
+                self.look_again()
             return False
 
     def _follow(self) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import resource
 from collections.abc import Callable, Iterator, KeysView
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -13,7 +15,7 @@ import pytest
 from supervisor.beat import reload as reloading
 from supervisor.beat.entries import Entries
 from supervisor.beat.load import load, put_jobs
-from supervisor.beat.reload import Reloading
+from supervisor.beat.reload import Reloading, Watching
 from supervisor.errors import PlanOutdated
 from supervisor.files.schedule_files import load as read_files
 from supervisor.job.run import RunState
@@ -27,6 +29,7 @@ from supervisor.ledger.requests import Tick
 from supervisor.schedule import schedule_of
 from supervisor.ticks.audit import audit
 from supervisor.ticks.emission import emission
+from tests.logged import capture_logs
 from tests.waiting import wait_until
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
@@ -221,6 +224,34 @@ def test_a_beat_reads_calendars_and_reads_them_again_when_they_change(
     wait_until(lambda: is_excluded("2026-12-24"))
     (tmp_path / "our.ics").write_text(calendar.replace("1224", "1231"))
     wait_until(lambda: is_excluded("2026-12-31"))
+
+
+def test_files_that_the_kernel_cannot_watch_are_read_again_now_and_then(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A user has 128 instances of inotify on many machines; without files left it is one error."""
+    watching = Watching(tmp_path)
+
+    def has_changed() -> bool:
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        os.close(first_free := os.dup(0))
+        resource.setrlimit(resource.RLIMIT_NOFILE, (first_free, hard))
+        try:
+            return watching.has_changed()
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+    with capture_logs() as logged:
+        monkeypatch.setattr(reloading, "UNWATCHED_SECONDS", 0)
+        assert [has_changed() for _ in range(3)] == [True, True, True]
+        monkeypatch.setattr(reloading, "UNWATCHED_SECONDS", 3_600)
+        assert [has_changed() for _ in range(3)] == [True, False, False]
+    [warning] = logged
+    assert warning["event"] == "schedules not watched"
+    assert "Too many open files" in warning["error"]
+    wait_until(watching.has_changed)
+    (tmp_path / "jobs.yaml").write_text("jobs: {}")
+    wait_until(watching.has_changed)
 
 
 class Unjudged(type(Path())):  # type: ignore[misc]

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.acceptance import warm
-from tests.waiting import wait_until
+from tests.waiting import patience, wait_until
 
 #: In a process without other threads, for which a fork is no question on any version of Python.
 ALONE = """
@@ -44,6 +44,30 @@ print(child.receive())
 child.end()
 """
     assert said(code) == "True\n8\n10\n"
+
+
+def test_it_begins_although_a_connection_of_the_app_waits_for_messages(redis_url: str) -> None:
+    """What kombu has multiprocessing do in a child waits for them as well: the first child takes
+    the reply from the socket, and the second would wait for ever."""
+    code = f"""
+from celery import Celery
+
+app = Celery(broker={redis_url!r})
+with app.pool.acquire() as connection, app.amqp.TaskConsumer(connection.default_channel):
+    try:
+        connection.drain_events(timeout=0.1)
+    except TimeoutError:
+        pass
+
+def work():
+    yield "begun"
+
+for _ in range(2):
+    child = Child(work)
+    print(child.has_value({patience(5)}) and child.receive())
+    child.end()
+"""
+    assert said(code) == "begun\nbegun\n"
 
 
 @pytest.mark.parametrize(
