@@ -70,6 +70,8 @@ class Child:
 
     def __init__(self, work: Callable[[], Work], limits: Limits | None = None) -> None:
         self._pipe, theirs = Pipe()
+        # multiprocessing allows a daemonic process no children, which would outlive it: not these.
+        current_process().daemon = False
         self._process = Fork(
             target=_run, args=(work, theirs, self._pipe, limits, os.getpid()), daemon=True
         )
@@ -136,8 +138,6 @@ def _run(
     if os.getppid() != parent:  # it was gone already
         os._exit(1)
     parents.close()
-    # multiprocessing allows a daemonic process no children, and calendars are read by one.
-    current_process().daemon = False
     gc.freeze()  # what the parent has thrown away ends there: it may have a connection to close
     status = 1
     try:

@@ -46,7 +46,8 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 
-from celery import Celery
+from billiard.process import current_process
+from celery import Celery, signals
 from kombu.exceptions import OperationalError
 from redbeat.schedulers import RedBeatScheduler, ensure_conf
 
@@ -68,6 +69,7 @@ from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.presence import PRESENCE_INTERVAL, Attendance, BeatFacts
 from supervisor.ledger.records import REDBEAT
 from supervisor.logs import get_logger
+from supervisor.process import die_with_parent
 from supervisor.schedule import schedule_of
 from supervisor.sending.app_settings import broker_apart, owner_of, required_settings, schedules_of
 from supervisor.sending.publisher import Publisher
@@ -169,6 +171,15 @@ AUDIT_SECONDS = 0.02
 RUNS_PER_PUBLISH = 500
 RUNS_PER_RESCUE = 200
 RESCUES_PER_TURN = 20
+
+
+@signals.beat_embedded_init.connect(weak=False)
+def end_with_worker(**_: Any) -> None:
+    """For a beat within a worker (`-B`), which would survive it if the worker is killed."""
+    die_with_parent()
+    main = current_process()._parent_pid  # type: ignore[attr-defined]
+    if os.getppid() != main:  # it was gone already
+        raise SystemExit
 
 
 class SupervisedScheduler(RedBeatScheduler):  # type: ignore[misc]

@@ -20,6 +20,7 @@ The phases:
 Refused by `begin` or by `confirm`, an attempt is over at once. Only while RUNNING may a signal
 interrupt the job's code. `leave` is the one place that ends the work, however it ended: from then
 on nothing interrupts what is left to do, and the main process does not kill the child for it.
+A process that the job's code has forked (os.fork) is no part of this: it ends with that code.
 
 With the ledger unavailable nothing begins: the run stays queued and is published again. Where it is
 not known whether `begin` was executed, the main process has it undone (heartbeat.py). An end is
@@ -33,6 +34,8 @@ from __future__ import annotations
 import json
 import logging
 import math
+import os
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -42,7 +45,7 @@ from datetime import timedelta
 from enum import IntEnum
 from functools import partial
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NoReturn
 
 from structlog.contextvars import bind_contextvars, reset_contextvars
 
@@ -212,6 +215,7 @@ class Attempt:
         if self.delivery.log == RunLog.CAPTURE:
             capture_lines()
         bound = bind_contextvars(**(run.log_fields if run else {}))
+        pid = os.getpid()
         try:
             self.phase = Phase.RUNNING
             try:
@@ -219,12 +223,30 @@ class Attempt:
                     raise error
                 yield
             finally:
+                if os.getpid() != pid:
+                    self._end_fork(sys.exc_info()[1])
                 self.leave()
                 if self._begun_line:
                     self.printed("\n")
                 reporter.close(self.report)
         finally:
             reset_contextvars(**bound)
+
+    def _end_fork(self, error: BaseException | None) -> NoReturn:
+        """Ends this process, which the job's code has forked, and which has left that code.
+
+        The lease, the run's end and the pipes to the worker's main process are its parent's.
+        """
+        status = 0 if error is None else 1
+        try:
+            if isinstance(error, SystemExit):
+                status = error.code if isinstance(error.code, int) else int(bool(error.code))
+            elif error:
+                facts = {"job": self.job, "run": self.run_id}
+                log.error("forked process failed", **facts, exc_info=error)
+            sys.stdout.flush()
+        finally:
+            os._exit(status & 0xFF)
 
     @property
     def captures(self) -> bool:

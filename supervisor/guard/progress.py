@@ -3,7 +3,8 @@
 1. The job's code only stores values in its `Report`, and takes no lock: a time limit may raise in
    its code between any two steps. The thread of the `Reporter`, one in each child, writes them.
 2. The thread is started by the first run that reports something, after the fork, with a connection
-   of its own that does not retry and has short time-outs.
+   of its own that does not retry and has short time-outs. What a process that the job has forked
+   reports is dropped: the thread is not there, and a lock of its parent's may never be released.
 3. A report with news is written at once, and again no sooner than `INTERVAL` later, in one call.
    However often a job reports meanwhile, the last progress and the newest lines are kept.
    Lines that are captured (run_log.py) are bounded for themselves, since they may be very many.
@@ -14,6 +15,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections import deque
@@ -127,6 +129,7 @@ class Reporter:
 
     def __init__(self, connect: Callable[[], Reports]) -> None:
         self._connect = connect
+        self._pid = os.getpid()
         self._fresh: SimpleQueue[Report] = SimpleQueue()
         self._starting = threading.Lock()
         self._thread: threading.Thread | None = None
@@ -154,6 +157,8 @@ class Reporter:
             raise
 
     def _wake(self, report: Report) -> None:
+        if os.getpid() != self._pid:
+            return
         self._fresh.put(report)
         if self._thread is None:
             self._start()

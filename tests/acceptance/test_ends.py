@@ -33,6 +33,9 @@ jobs:
   around: {task: team.around, every: 24h}
   unready: {task: team.unready, every: 24h}
   killed-after: {task: team.killed_after, every: 24h}
+  fork-returns: {task: team.forks, every: 24h, args: [returns, 0]}
+  fork-fails: {task: team.forks, every: 24h, args: [fails, 1]}
+  fork-exits: {task: team.forks, every: 24h, args: [exits, 3]}
 """
 
 WORKERS, PROCESSES = 1, 4
@@ -112,6 +115,18 @@ class KilledAfter(app.Task):
 @app.task(bind=True, base=KilledAfter, ignore_result=True)
 def killed_after(self):
     sign("start", self)
+
+@app.task(bind=True, ignore_result=True)
+def forks(self, how, expected):
+    sign("start", self)
+    if forked := os.fork():
+        status = os.waitstatus_to_exitcode(os.waitpid(forked, 0)[1])
+        sign("end", self)
+        assert status == expected
+    elif how == "fails":
+        raise ValueError("in the forked process")
+    elif how == "exits":
+        sys.exit(3)
 """
 
 
@@ -171,3 +186,12 @@ def test_a_body_that_returned_and_is_killed_is_not_run_again(workers: Workers) -
     run = ended(workers, "killed-after")
     assert workers.outcomes(run) == ["succeeded"]
     assert len(workers.starts(run)) == 1
+
+
+@pytest.mark.parametrize("job", ["fork-returns", "fork-fails", "fork-exits"])
+def test_a_process_that_the_body_forks_ends_with_the_body_and_ends_no_run(
+    workers: Workers, job: str
+) -> None:
+    run = ended(workers, job)
+    assert (workers.outcomes(run), run.reason) == (["succeeded"], None)
+    assert [sign.pid for sign in workers.ends(run)] == [workers.starts(run)[0].pid]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 
@@ -12,7 +13,7 @@ import pytest
 
 from supervisor.ticks.audit import audit
 from tests.acceptance.project import Project
-from tests.processes import freeze, thaw
+from tests.processes import children_of, freeze, is_alive, thaw
 from tests.waiting import wait_until
 
 JOBS = 60
@@ -86,3 +87,15 @@ def test_a_leader_frozen_past_its_lock_emits_nothing_when_it_wakes(busy: Project
     wait_until(lambda: busy.ledger.job("job-0").counters["ticks"] > seen + 3, 20)
     assert ticks_lost_or_doubled(busy) == {}
     assert [beat.poll() for beat in beats] == [None, None]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux ends the children of the killed")
+def test_a_beat_within_a_worker_ends_when_the_worker_is_killed(project: Project) -> None:
+    """It would lead on for ever, with the app as it was when it started."""
+    project.schedule("jobs:\n  seldom: {task: team.work, every: 24h}")
+    worker = project.worker("-B", "-P", "prefork")
+    project.wait_for_jobs()
+    beat = leading_pid(project)
+    assert beat in children_of(worker.pid)
+    worker.kill()
+    wait_until(lambda: not is_alive(beat), 20)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable
 from datetime import timedelta
@@ -270,6 +271,22 @@ def test_a_run_that_says_nothing_starts_no_thread(reporter: Reporter, run: str) 
     before = threading.active_count()
     reporter.close(reporter.open(run, "token"))
     assert threading.active_count() == before
+
+
+def test_what_a_forked_process_reports_is_dropped(
+    ledger: Ledger, run: str, reporter: Reporter
+) -> None:
+    """Its reports would have the numbers of its parent's, which would then change nothing."""
+    report = reporter.open(run, "token")
+    child = os.fork()
+    if not child:
+        report.log("of a forked process")
+        os._exit(threading.active_count())
+    _, status = os.waitpid(child, 0)
+    assert os.waitstatus_to_exitcode(status) == 1, "a thread was to write it"
+    report.log("own")
+    reporter.close(report)
+    assert texts(ledger, run) == ["own"]
 
 
 def test_progress_is_published_once_written_and_never_after_the_close(

@@ -70,6 +70,26 @@ for _ in range(2):
     assert said(code) == "begun\nbegun\n"
 
 
+def test_a_daemonic_process_of_multiprocessing_may_have_one_that_has_one() -> None:
+    code = """
+from multiprocessing import get_context
+
+def inner():
+    yield "begun"
+
+def outer():
+    yield Child(inner).receive()
+
+def beat():
+    print(Child(outer).receive(), flush=True)
+
+process = get_context("fork").Process(target=beat, daemon=True)
+process.start()
+process.join()
+"""
+    assert said(code) == "begun\n"
+
+
 @pytest.mark.parametrize(
     ("work", "expected"),
     [
