@@ -12,8 +12,9 @@ Ticks do not wait for files, whatever stands in them, and a broken file changes 
    loaded at that time, old or new.
 3. Files that change while a child is reading them for long are read again from the beginning, so
    that a file that takes for ever is forgotten when it is removed.
-4. Files that are right and are not loaded: a job has the name of one of another source, or most
-   jobs would be removed at once. That is a problem as well, and is tried again now and then.
+4. Files that are right and are not loaded: a job has the name of one of another source, most jobs
+   would be removed at once, or the directory has become empty. That is a problem as well, and is
+   tried again now and then.
 5. A child that exceeds its limits is ended. That is a problem of the files, and what is loaded
    stays loaded, as with any other problem.
 
@@ -47,7 +48,7 @@ from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.replies import ms_of
 from supervisor.logs import get_logger
 from supervisor.process import Child, Limits, Work
-from supervisor.ticks.plan import clashes, log_forecast, mass_removal
+from supervisor.ticks.plan import clashes, log_forecast, removal_by_files
 
 log = get_logger("supervisor.reloading")
 sources_log = get_logger("supervisor.sources")
@@ -458,6 +459,8 @@ class Reloading:
     ) -> list[JobSpec] | None:
         """As `_write`, of the jobs in files that have changed since then; None where only all files
         can say what there is to do."""
+        if not wanted.files:
+            return None
         before, after = since.but(wanted.listing), wanted.listing.but(since)
         names = {name for name in {*before, *after} if before.get(name) != after.get(name)}
         edited = Edited(
@@ -481,7 +484,7 @@ class Reloading:
         """Why these files are not loaded, although they are right in themselves."""
         loaded = self._ledger.loaded()
         problems = [str(problem) for problem in clashes(loaded, wanted)]
-        if removal := mass_removal(loaded, wanted.specs):
+        if removal := removal_by_files(loaded, wanted):
             problems.append(
                 f"{self._files}: {removal} (if that is meant, run supervisor apply --yes)"
             )

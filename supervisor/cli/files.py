@@ -34,7 +34,7 @@ from supervisor.ledger.reads import Loaded
 from supervisor.ledger.records import FILES
 from supervisor.operate.plans import plan_lines, plan_shape, summary
 from supervisor.operate.words import harmless, plural
-from supervisor.ticks.plan import Plan, clashes, mass_removal, plan_of
+from supervisor.ticks.plan import Plan, clashes, plan_of, removal_by_files
 
 
 @click.command()
@@ -285,8 +285,8 @@ def apply(
     """Load schedule files now, as beat would.
 
     Prints the plan and asks first. PATH is a file or a directory, by default the one that beat
-    follows. Also loads files that remove more than half of the jobs, which beat does not do by
-    itself.
+    follows. Also loads files that remove more than half of the jobs, or a directory without files,
+    which beat does not do by itself.
 
     A ledger that belongs to another app is refused. --take-over is for an app that was renamed:
     beats that run under its old name stop.
@@ -337,7 +337,7 @@ def exit_if_clashing(loaded: Loaded, wanted: ScheduleSet, as_json: bool) -> None
 
 
 def warn_of_removal(loaded: Loaded, wanted: ScheduleSet) -> None:
-    if removal := mass_removal(loaded, wanted.specs):
+    if removal := removal_by_files(loaded, wanted):
         click.echo(f"warning: {removal}: beat loads that only after `supervisor apply`", err=True)
 
 

@@ -219,7 +219,7 @@ def deadlines_ahead(spec: JobSpec, now: datetime) -> Iterator[Deadline]:
 
 
 # What is refused, whatever the files say of their jobs: names that other sources have, and the
-# removal of most jobs at once, as by a wrong mount.
+# removal of most jobs at once, or of all by an empty directory, as by a wrong mount.
 
 
 #: A removal of this many jobs or more is refused if they are more than half of a source's.
@@ -262,6 +262,15 @@ def mass_removal(loaded: Loaded, wanted: Collection[str], source: str = FILES) -
     if removed < LEAST_REMOVED or 2 * removed <= len(own):
         return None
     return f"{removed:,} of the {len(own):,} jobs of {whose} would be removed"
+
+
+def removal_by_files(loaded: Loaded, wanted: ScheduleSet) -> str | None:
+    """As `mass_removal`, and of any number of jobs by a directory without files: its mount may be
+    gone."""
+    own = loaded.of(FILES).origins
+    if own and not wanted.files:
+        return f"there are no schedule files, and the jobs of earlier ones ({len(own):,}) would go"
+    return mass_removal(loaded, wanted.specs)
 
 
 #: How many of the next ticks of a job are shown.

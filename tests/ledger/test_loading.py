@@ -445,6 +445,38 @@ def test_files_that_remove_most_jobs_are_loaded_only_by_a_person(
     assert set(ledger.specs()) == {*names[:4], "put"}
 
 
+@pytest.mark.parametrize("is_first_turn", [True, False])
+def test_a_directory_that_has_become_empty_removes_no_job(
+    ledger: Ledger, entries: Entries, tmp_path: Path, is_first_turn: bool
+) -> None:
+    """Its mount may be gone; a file without jobs says that none are wanted."""
+    written(tmp_path, "a", "b")
+    reloading_ = Reloading(tmp_path, ledger, entries)
+    reloading_.begin(NOW, None)
+    read_and_load(reloading_, None)
+    (tmp_path / "jobs.yaml").unlink()
+    if is_first_turn:
+        reloading_ = Reloading(tmp_path, ledger, entries)
+        reloading_.begin(NOW, ledger.loaded_digest())
+
+    def is_reported() -> bool:
+        reloading_.reload(NOW, ledger.loaded_digest())
+        return bool(ledger.beat().problems)
+
+    wait_until(is_reported)
+    [problem] = ledger.beat().problems
+    assert f"{tmp_path}: there are no schedule files, and the jobs of earlier ones (2)" in problem
+    assert set(ledger.specs()) == {"a", "b"}
+    written(tmp_path)
+
+    def are_removed() -> bool:
+        reloading_.reload(NOW, ledger.loaded_digest())
+        return not ledger.specs()
+
+    wait_until(are_removed)
+    assert ledger.beat().problems == ()
+
+
 def test_a_job_that_only_moved_is_found_at_its_new_line(
     ledger: Ledger, entries: Entries, tmp_path: Path
 ) -> None:
