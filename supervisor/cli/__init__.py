@@ -44,9 +44,14 @@ if "_SUPERVISOR_COMPLETE" in os.environ:
     import_module("supervisor.cli.completion")
 
 
+#: What Python has in place of bytes of the command line that are not text in the locale's encoding.
+SURROGATES = "\udc80", "\udcff"
+
+
 class Verbs(click.Group):
-    """Prints errors of this package and of Redis, and that the disk of standard output is full, as
-    one message, and exits with their code. Any other error shows its traceback.
+    """Prints errors of this package and of Redis, a command line that is not text, and that the
+    disk of standard output is full, as one message, and exits with their code. Any other error
+    shows its traceback.
     """
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -72,6 +77,10 @@ class Verbs(click.Group):
             raise Failure(explained(error), REFUSED) from error
         except RedisError as error:
             raise Failure(explained(error), UNAVAILABLE) from error
+        except UnicodeEncodeError as error:
+            if not any(SURROGATES[0] <= each <= SURROGATES[1] for each in error.object):
+                raise
+            raise click.UsageError("the command line has text that is not UTF-8") from error
         except OSError as error:
             if error.errno != ENOSPC:
                 raise

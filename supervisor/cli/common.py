@@ -160,9 +160,14 @@ def changed(changes: Changes | Difference) -> list[dict[str, Any]]:
 
 def print_table(columns: Columns, rows: Iterable[Sequence[str]]) -> None:
     """Prints as wide as the terminal; in a pipe or a file, one line a row. No cell is ever cut."""
-    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+    width = shutil.get_terminal_size().columns if is_on_terminal() else None
     for line in table_lines(columns, rows, width):
         click.echo(line)
+
+
+def is_on_terminal() -> bool:
+    """Whether standard output is a terminal; it may be closed."""
+    return sys.stdout is not None and sys.stdout.isatty()
 
 
 def table_lines(

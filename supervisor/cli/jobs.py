@@ -22,6 +22,7 @@ from supervisor.cli.common import (
     changed,
     choosing,
     is_chosen,
+    is_on_terminal,
     json_option,
     pass_context,
     print_done,
@@ -123,7 +124,7 @@ REFRESH_SECONDS = 1.0
 
 def watch_jobs(jobs: Callable[[], list[JobRecord]]) -> None:
     """Shows the jobs until Ctrl-C. While the ledger is unavailable, it says so and waits."""
-    if not sys.stdout.isatty():
+    if not is_on_terminal():
         raise click.UsageError("--watch needs a terminal: repeat `supervisor jobs` instead")
     console = Console(highlight=False, markup=False)
     try:

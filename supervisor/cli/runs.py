@@ -19,6 +19,7 @@ from supervisor.cli.common import (
     DurationType,
     MomentType,
     Named,
+    is_on_terminal,
     json_option,
     moment_of,
     pass_context,
@@ -151,7 +152,7 @@ def follow(ledger: Ledger, run_id: str) -> Run:
         TextColumn("{task.fields[words]}", markup=False),
         transient=True,
     )
-    on_terminal = sys.stdout.isatty()
+    on_terminal = is_on_terminal()
     screen = BarScreen(bar) if on_terminal else LineScreen()
     shown: AbstractContextManager[object] = bar if on_terminal else nullcontext()
     with shown:
