@@ -5,8 +5,8 @@
    process group of its own: Ctrl-C in the terminal reaches only this process.
 3. Five times a second, restart children that died. Every second, start and stop workers as serial
    queues are added to the schedule files or removed. A broken file changes nothing.
-4. On SIGTERM or Ctrl-C everything ends within ten seconds, the server last. When this process
-   itself is killed, the kernel sends a signal to the children.
+4. On SIGTERM, on Ctrl-C, or when its terminal is closed, everything ends within ten seconds, the
+   server last. When this process itself is killed, the kernel sends a signal to the children.
 """
 
 from __future__ import annotations
@@ -73,6 +73,8 @@ class Up:
         """Returns when everything has ended; raises EmbeddedServerFailed when nothing started."""
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, self._stop)
+        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # as it is under nohup
+            signal.signal(signal.SIGHUP, self._stop)
         ended_well = not URL_FILE.exists()
         url = self._options.redis_url or (self._server.start() if self._server else "")
         if self._server and ended_well:

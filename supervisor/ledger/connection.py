@@ -224,11 +224,12 @@ CALLED = re.compile(r"call\('(\w+)'")
 
 PLAIN_PORT = "redis:// in place of rediss:// if it does not talk TLS on that port"
 
-#: What OpenSSL says, and what to do about it.
-TLS_HINTS = {
+#: What OpenSSL and Redis say, and what to do about it.
+HINTS = {
     "CERTIFICATE_VERIFY_FAILED": "the certificate has to be for this host, by an authority whose"
     " file ssl_ca_certs names; ssl_cert_reqs=none has nothing checked: docs/how-to/redis.md",
     "WRONG_VERSION_NUMBER": "the server talks no TLS on that port: redis:// in place of rediss://",
+    "max number of clients": "raise maxclients of Redis, or end what keeps its connections open",
 }
 
 
@@ -258,7 +259,7 @@ def explained(error: Exception) -> str:
         case ResponseError() | NotWritable():
             return f"Redis refuses it: {text}"
         case _:
-            hints = (hint for words, hint in TLS_HINTS.items() if words in text)
+            hints = (hint for words, hint in HINTS.items() if words in text)
             hint = next(hints, NOT_REACHED)
             return f"the ledger is unavailable: {text} ({hint})"
 

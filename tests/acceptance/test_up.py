@@ -75,6 +75,7 @@ class Running:
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
+                preexec_fn=hear_hangups,
             )
 
     def schedule(self, name: str, text: str) -> None:
@@ -115,6 +116,11 @@ class Running:
         for pid in leftover:
             if is_alive(pid):
                 os.kill(pid, signal.SIGKILL)
+
+
+def hear_hangups() -> None:
+    """As in a terminal; the tests may run under nohup."""
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 @pytest.fixture(scope="module")
@@ -229,7 +235,11 @@ def test_it_says_what_runs_restarts_who_dies_and_follows_the_files(running: Runn
     assert running.process.poll() is None
 
 
-def test_it_ends_on_ctrl_c_with_a_backlog_and_leaves_no_process(running: Running) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP], ids=["Ctrl-C", "hangup"])
+def test_it_ends_when_told_with_a_backlog_and_leaves_no_process(
+    running: Running, number: signal.Signals
+) -> None:
+    """By Ctrl-C, or by the end of its terminal."""
     before = running.log.count("tiny.slow")
     with Celery(broker=running.url) as broker, broker.producer_or_acquire() as producer:
         for _ in range(4):
@@ -240,7 +250,7 @@ def test_it_ends_on_ctrl_c_with_a_backlog_and_leaves_no_process(running: Running
     everything = descendants(running.process.pid)
     assert len(everything) >= 6
 
-    running.process.send_signal(signal.SIGINT)
+    running.process.send_signal(number)
     assert status_of(running.process, 30) == 0
     assert [pid for pid in everything if is_alive(pid)] == []
     assert not (running.directory / ".supervisor" / "url").exists()

@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
 import redis
 
+from supervisor.deploy.embedded import EmbeddedServer
 from supervisor.ledger.connection import Unavailable, connect_for_heartbeat
 from supervisor.ledger.functions import KeptConnection
 from supervisor.ledger.ledger import Ledger
@@ -50,6 +52,14 @@ def test_a_verb_says_what_is_refused_and_not_that_redis_is_away(
 ) -> None:
     told = supervisor_at(limited.replace(":x@", f":{password}@"))("trigger", "nightly")
     assert (told.exit_code, said in told.output) == (4, True)
+
+
+def test_a_server_without_a_free_connection_is_not_said_to_be_down(tmp_path: Path) -> None:
+    with EmbeddedServer(tmp_path) as full, redis.Redis.from_url(full.url) as client:
+        client.config_set("maxclients", 1)
+        told = supervisor_at(full.url)("jobs")
+    assert told.exit_code == 5
+    assert "max number of clients reached (raise maxclients of Redis" in told.output
 
 
 def test_a_primary_without_its_replicas_counts_as_away_and_changes_nothing(
