@@ -111,12 +111,14 @@ class Up:
                 next_look = time.monotonic() + TOPOLOGY_SECONDS
 
     def _read_topology(self) -> Topology | None:
-        """The topology; None if the files are broken, which beat reports."""
+        """The topology; None if the files are broken or gone, which beat reports."""
         try:
-            specs = load(self._options.schedules, prefix=self._options.prefix).specs.values()
+            found = load(self._options.schedules, prefix=self._options.prefix)
         except ScheduleFilesInvalid:
             return None
-        return Topology.of(specs, self._options.default_queue)
+        if not found.files:
+            return None
+        return Topology.of(found.specs.values(), self._options.default_queue)
 
     def _follow(self, topology: Topology, environment: Mapping[str, str]) -> None:
         wanted = {spec.name: spec for spec in self._wanted(topology)}

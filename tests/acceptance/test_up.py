@@ -16,6 +16,7 @@ import httpx
 import pytest
 from celery import Celery
 
+from supervisor.deploy.up import TOPOLOGY_SECONDS
 from supervisor.guard.attempt import PATIENCE
 from supervisor.job.run import Batch, RunState
 from supervisor.ledger.ledger import Ledger
@@ -23,7 +24,7 @@ from supervisor.ledger.requests import RunRequest
 from supervisor.settings import Settings
 from tests.ports import free_port
 from tests.processes import is_alive
-from tests.waiting import patience, status_of, wait_until
+from tests.waiting import let_pass, patience, status_of, wait_until
 
 TINY = """
 import time
@@ -221,7 +222,12 @@ def test_it_says_what_runs_restarts_who_dies_and_follows_the_files(running: Runn
     running.schedule("apart.yaml", "jobs: [broken")
     wait_until(lambda: running.ledger.beat().last_reload_successful is False)
     assert running.child("-Q", "serial.apart")
-    (running.directory / "schedules" / "apart.yaml").unlink()
+    for file in (running.directory / "schedules").iterdir():  # as if its mount were gone
+        file.unlink()
+    wait_until(lambda: "there are no schedule files" in str(running.ledger.beat().problems))
+    let_pass(2 * TOPOLOGY_SECONDS)
+    assert running.child("-Q", "serial.apart")
+    running.schedule("jobs.yaml", JOBS)
     wait_until(lambda: not running.child("-Q", "serial.apart"), 10)
 
     for options, said_why in (
