@@ -69,6 +69,16 @@ def permissions(facts: DoctorFacts) -> Findings:
         )
 
 
+def replica(facts: DoctorFacts) -> Findings:
+    if facts.server and facts.server.is_replica:
+        yield Finding(
+            "Redis is a replica",
+            "it refuses writes: nothing starts any more, and ends are reported late",
+            "name its primary, or the sentinels that know which server that is"
+            " (docs/how-to/redis.md)",
+        )
+
+
 def persistence(facts: DoctorFacts) -> Findings:
     server = facts.server
     if server is None or server.has_append_only_file:
@@ -526,6 +536,7 @@ def unloaded(app: AppFacts) -> Findings:
 
 CHECKS: Mapping[str, Callable[[DoctorFacts], Findings]] = {
     "permissions": permissions,
+    "replica": replica,
     "persistence": persistence,
     "eviction": eviction,
     "memory": memory,

@@ -48,6 +48,7 @@ class ServerFacts:
 
     memory: bytes in use; memory_limit: `maxmemory`, or all that the machine has; None where the
     server does not say. memory_before: what was in use some time of the last day, and when.
+    is_replica: it takes no writes but those of its primary.
     """
 
     version: tuple[int, ...]
@@ -58,6 +59,7 @@ class ServerFacts:
     memory_limit: int | None = None
     has_maxmemory: bool = False
     memory_before: tuple[datetime, int] | None = None
+    is_replica: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,6 +153,7 @@ def server_facts(ledger: Ledger) -> ServerFacts:
         memory_limit=int(info["maxmemory"]) or int(info.get("total_system_memory", 0)) or None,
         has_maxmemory=bool(info["maxmemory"]),
         memory_before=memory_before(ledger),
+        is_replica=info.get("role") == "slave",
     )
 
 

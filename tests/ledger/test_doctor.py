@@ -56,7 +56,7 @@ def healthy(ledger: Ledger) -> Ledger:
 
 def test_nothing_is_wrong(healthy: Ledger, redis_url: str) -> None:
     result = doctor(redis_url)
-    assert (result.exit_code, result.output) == (0, "19 checks: 0 wrong, 0 to note\n")
+    assert (result.exit_code, result.output) == (0, "20 checks: 0 wrong, 0 to note\n")
     assert said(redis_url) == []
 
 
@@ -89,6 +89,15 @@ def test_a_server_that_forgets_is_told_of(tmp_path: Path) -> None:
         ledger.client.config_set("save", "3600 1")
         found = {finding["check"]: finding for finding in said(server.url)}
         assert not found["persistence"]["wrong"]
+        ledger.client.close()
+
+
+def test_a_primary_that_has_become_a_replica_is_told_of(tmp_path: Path) -> None:
+    with EmbeddedServer(tmp_path) as server:
+        ledger = Ledger.open(Settings(redis_url=server.url))
+        ledger.client.execute_command("REPLICAOF", "127.0.0.1", "1")
+        [found] = [finding for finding in said(server.url) if finding["check"] == "replica"]
+        assert (found["wrong"], found["what"]) == (True, "Redis is a replica")
         ledger.client.close()
 
 
