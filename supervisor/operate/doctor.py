@@ -81,6 +81,12 @@ def replica(facts: DoctorFacts) -> Findings:
 
 def persistence(facts: DoctorFacts) -> Findings:
     server = facts.server
+    if server and server.cannot_save:
+        yield Finding(
+            "Redis cannot write to its disk",
+            "until it can, it refuses writes: nothing starts any more, and ends are reported late",
+            "look at its log, and whether the disk is full",
+        )
     if server is None or server.has_append_only_file:
         return
     todo = "set `appendonly yes` in its configuration"

@@ -48,7 +48,8 @@ class ServerFacts:
 
     memory: bytes in use; memory_limit: `maxmemory`, or all that the machine has; None where the
     server does not say. memory_before: what was in use some time of the last day, and when.
-    is_replica: it takes no writes but those of its primary.
+    is_replica: it takes no writes but those of its primary. cannot_save: its last write to its
+    append-only file, or its last snapshot if it has none, has failed.
     """
 
     version: tuple[int, ...]
@@ -60,6 +61,7 @@ class ServerFacts:
     has_maxmemory: bool = False
     memory_before: tuple[datetime, int] | None = None
     is_replica: bool = False
+    cannot_save: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +142,10 @@ def read(
     )
 
 
+#: What the server says of its last write to its disk, by whether it has an append-only file.
+LAST_SAVE = {True: "aof_last_write_status", False: "rdb_last_bgsave_status"}
+
+
 def server_facts(ledger: Ledger) -> ServerFacts:
     info = ledger.client.info("all")
     has_append_only_file = bool(info["aof_enabled"])
@@ -154,6 +160,7 @@ def server_facts(ledger: Ledger) -> ServerFacts:
         has_maxmemory=bool(info["maxmemory"]),
         memory_before=memory_before(ledger),
         is_replica=info.get("role") == "slave",
+        cannot_save=info.get(LAST_SAVE[has_append_only_file]) == "err",
     )
 
 

@@ -12,6 +12,7 @@ from threading import Thread
 from typing import Any
 
 import pytest
+import redis
 from celery import Celery
 from click.testing import Result
 
@@ -32,6 +33,7 @@ from supervisor.settings import Settings
 from tests.ledger.commands import supervisor_at
 from tests.ledger.jobs import begun, job, lease_runs_out, run_id
 from tests.ledger.processes import beat_is_there, worker_is_there
+from tests.waiting import wait_until
 
 
 def doctor(url: str, *words: str) -> Result:
@@ -89,6 +91,19 @@ def test_a_server_that_forgets_is_told_of(tmp_path: Path) -> None:
         ledger.client.config_set("save", "3600 1")
         found = {finding["check"]: finding for finding in said(server.url)}
         assert not found["persistence"]["wrong"]
+        ledger.client.close()
+
+
+def test_a_server_that_cannot_write_to_its_disk_is_told_of(tmp_path: Path) -> None:
+    with EmbeddedServer(tmp_path) as server:
+        ledger = Ledger.open(Settings(redis_url=server.url))
+        for name, value in (("appendonly", "no"), ("save", "3600 1")):
+            ledger.client.config_set(name, value)
+        (tmp_path / "dump.rdb").mkdir()
+        ledger.client.execute_command("BGSAVE")
+        wait_until(lambda: any("cannot write" in finding["what"] for finding in said(server.url)))
+        with pytest.raises(redis.ResponseError, match="MISCONF"):
+            ledger.client.set("key", "value", px=1_000)
         ledger.client.close()
 
 

@@ -108,6 +108,10 @@ def test_a_healthy_deployment_has_no_findings() -> None:
             {"server": replace(SERVER, has_append_only_file=False, snapshots=None)},
             ["note Redis has no append-only file"],
         ),
+        (
+            {"server": replace(SERVER, cannot_save=True)},
+            ["WRONG Redis cannot write to its disk"],
+        ),
         ({"server": replace(SERVER, is_replica=True)}, ["WRONG Redis is a replica"]),
         (
             {"server": replace(SERVER, eviction="allkeys-lru")},
