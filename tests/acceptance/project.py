@@ -26,6 +26,7 @@ from supervisor.ledger.ledger import Ledger
 from supervisor.settings import Settings
 from tests.acceptance import warm
 from tests.waiting import wait_until
+from tests.written import json_lines
 
 Process = subprocess.Popen[bytes]
 
@@ -195,13 +196,11 @@ class Project:
 
     def events(self, name: str, event: str) -> list[dict[str, object]]:
         """The log lines of one process with this event word."""
-        lines = (line for line in self.log(name).splitlines() if line.startswith("{"))
-        return [fields for fields in map(json.loads, lines) if fields["event"] == event]
+        logged = json_lines(self.directory / f"{name}.log")
+        return [fields for fields in logged if fields["event"] == event]
 
     def witness(self, job: str | None = None) -> list[Sign]:
-        path = self.directory / "witness.jsonl"
-        lines = path.read_text().splitlines() if path.exists() else []
-        signs = [Sign(**json.loads(line)) for line in lines]
+        signs = [Sign(**fields) for fields in json_lines(self.directory / "witness.jsonl")]
         return [sign for sign in signs if job is None or sign.run.startswith(f"{job}@")]
 
     def starts(self, job: str) -> list[Sign]:

@@ -42,6 +42,11 @@ def sign(event, task):
     os.close(descriptor)
 
 
+def say(*words):
+    """Prints a line at once: other processes write to the same log."""
+    print(" ".join(map(str, words)) + "\n", end="", flush=True)  # noqa: T201
+
+
 @app.task(bind=True, guard=False)
 def work(self, seconds=0.0):
     sign("start", self)
@@ -131,7 +136,7 @@ def hand_over(self):
 
 @app.task(bind=True, guard=True, max_retries=2)
 def insist(self):
-    print("insists", self.request.retries)  # noqa: T201
+    say("insists", self.request.retries)
     raise self.retry(countdown=0, exc=ValueError("not yet"))
 
 
@@ -141,13 +146,13 @@ def remember(self, word, *, twice):
     if self.request.retries < 1:
         wait_to_end()
         raise self.retry(countdown=0, exc=ValueError("once more"))
-    print("remembers", word, twice, self.request.timelimit)  # noqa: T201
+    say("remembers", word, twice, self.request.timelimit)
 
 
 @app.task(bind=True, guard={"overlap": "queue_all", "key": "family"})
 def ask_parent(self):
     wait_to_end()
-    print(f"{self.request.id} of", self.request.parent_id, self.request.root_id)  # noqa: T201
+    say(f"{self.request.id} of", self.request.parent_id, self.request.root_id)
 
 
 @app.task(bind=True)
@@ -160,7 +165,7 @@ def have_children(self):
 
 @app.task
 def hear(returned):
-    print("heard of the end")  # noqa: T201
+    say("heard of the end")
 
 
 @app.task(bind=True)
@@ -276,7 +281,7 @@ def unsupervised(path):
 
 @app.task(bind=True, guard=True)
 def echo(self, moment, amount):
-    print("echoed", type(moment).__name__, type(amount).__name__)  # noqa: T201
+    say("echoed", type(moment).__name__, type(amount).__name__)
 
 
 @app.task(bind=True, max_retries=3)

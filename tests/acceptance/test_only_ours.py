@@ -10,7 +10,8 @@ import pytest
 
 from tests.acceptance.project import Process, Project
 from tests.matrix import since
-from tests.waiting import wait_until
+from tests.waiting import patience, wait_until
+from tests.written import json_lines
 
 JOBS = """
 defaults: {paused: true, lease_ttl: 10s}
@@ -30,7 +31,7 @@ def describe(self, name):
     run = current_run()
     modules = [own.__module__ for own in type(self).__mro__]
     told = {"run": run and run.run_id, "pid": os.getpid(), "modules": modules}
-    WITNESS.with_name(name).write_text(json.dumps(told))
+    WITNESS.with_name(name).write_text(json.dumps(told) + "\\n")
 
 for task in list(app.tasks.values()):  # of the team's, some have a guard
     if getattr(task, "guard", None) is not None:
@@ -50,9 +51,7 @@ def called(project: Project, name: str, queue: str) -> dict[str, Any]:
 
 
 def told(project: Project, name: str) -> dict[str, Any]:
-    path = project.directory / name
-    wait_until(path.exists)
-    found: dict[str, Any] = wait_until(lambda: json.loads(path.read_text() or "null"))
+    [found] = wait_until(lambda: json_lines(project.directory / name))
     return found
 
 
@@ -65,14 +64,15 @@ def node(project: Project, worker: Process) -> str:
 
 
 def consume(project: Project, worker: Process, queue: str) -> None:
-    called = f'"{queue}", destination=["{node(project, worker)}"], reply=True, timeout=20'
-    assert project.code(f"print(len(team.app.control.add_consumer({called})))") == 1
+    called = f'"{queue}", destination=["{node(project, worker)}"], timeout={patience(20)}'
+    assert project.code(f"print(len(team.app.control.add_consumer({called}, reply=True)))") == 1
 
 
 def fetched_at_once(project: Project, worker: Process) -> int:
     """As the worker itself says."""
     name = node(project, worker)
-    told = project.celery("inspect", "stats", "-d", name, "--timeout", "20", "--json").stdout
+    asked = ("-d", name, "--timeout", str(patience(20)), "--json")
+    told = project.celery("inspect", "stats", *asked).stdout
     count: int = json.loads(told)[name]["prefetch_count"]
     return count
 

@@ -21,7 +21,7 @@ jobs:
   says-nothing: {task: team.talk, every: 24h, log: none, kwargs: {fails: true}}
   fails-in-a-thread: {task: team.talk, every: 24h, queue: threads, kwargs: {fails: true}}
   fails-twice: {task: team.ask_again_in_vain, every: 24h}
-  too-slow: {task: team.hang, every: 24h, soft_time_limit: 1s}
+  too-slow: {task: team.hang, every: 24h, soft_time_limit: 3s}
   masked: {task: team.talk, every: 24h, log: capture, mask: [name], kwargs: {name: hunter2}}
   floods: {task: team.flood, every: 24h, log: capture}
   in-steps:
@@ -48,7 +48,7 @@ def talk(self, name="it", fails=False, waits=False):
     if waits:
         wait_to_end()
     get_task_logger("team.tasks").warning("%s goes on", name)
-    print(f"{name} prints")
+    say(name, "prints")
     log.debug("%s is too low", name)
     structlog.get_logger().info("event of " + name)
     asyncio.run(asyncio.to_thread(log.info, "%s in a thread", name))

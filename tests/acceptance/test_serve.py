@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import signal
 import time
@@ -27,6 +26,7 @@ from tests.ledger.jobs import admitted, job
 from tests.ports import free_port
 from tests.waiting import patience, status_of, wait_until
 from tests.web.visits import TOKEN
+from tests.written import json_lines
 
 
 @contextmanager
@@ -208,8 +208,8 @@ def test_the_first_scrape_and_the_record_of_actions_wait_for_nobody(tmp_path: Pa
         with serving(server.url, free_port(), said, **token):
             wait_until(lambda: "cmdstat_evalsha" in ledger.client.info("commandstats"), 20)
             wait_until(lambda: "action recorded" in (tmp_path / "said").read_text(), 20)
-        lines = (tmp_path / "said").read_text().splitlines()
-        [line] = [json.loads(line) for line in lines if "action recorded" in line]
+        logged = json_lines(tmp_path / "said")
+        [line] = [line for line in logged if line["event"] == "action recorded"]
         assert (line["by"], line["verb"], line["reason"]) == ("ann", "pause", "stocktaking")
 
 

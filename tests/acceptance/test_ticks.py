@@ -45,10 +45,11 @@ jobs:
     for job in jobs:
         assert overlapping(project.witness(job)) == []
         assert "overlaps" not in ledger.job(job).counters
-    shared = project.witness("queues") + project.witness("shares")
+    # Read at once: an end that came between two readings would be missed.
+    shared = [sign for sign in project.witness() if sign.run.startswith(("queues@", "shares@"))]
     assert overlapping(shared) == []
     assert len({sign.run.partition("@")[0] for sign in shared}) == 2
-    assert ticks_between(project.starts("prompt")) == [1.0] * (len(project.starts("prompt")) - 1)
+    assert set(ticks_between(project.starts("prompt"))) == {1.0}
 
     counters = {job: ledger.job(job).counters for job in jobs}
     assert counters["skips"]["skipped:overlap"] > 0
@@ -169,9 +170,10 @@ def test_what_was_removed_while_no_beat_ran_does_not_run_again(project: Project)
     project.beat()
     wait_until(lambda: len(project.starts("stays")) > seen["stays"], 30)
     wait_until(lambda: ledger.spec("slower").schedule == "every 1h")
+    # What was due before the edit is emitted as it was loaded.
+    wait_until(lambda: len(project.starts("slower")) > seen["slower"])
     new = {name: len(project.starts(name)) - seen[name] for name in names}
     assert (new["gone"], new["held"]) == (0, 0)
-    assert new["slower"] >= 1  # what was due before the edit is emitted as it was loaded
     assert int(ledger.client.hget(ledger.keys.job("gone"), "n:missed:edited")) >= 1
     assert ledger.job("held").counters["excluded:paused"] >= 1
     assert all(accounted(ledger, name) for name in ("held", "slower"))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 from collections import defaultdict
@@ -11,6 +10,7 @@ from typing import Any
 from supervisor.job.run import RunState
 from tests.acceptance.project import Project
 from tests.waiting import wait_until
+from tests.written import json_lines
 
 #: What a team adds to its app; each span is written down when it ends, whichever process it is in.
 SETTINGS = """
@@ -56,8 +56,9 @@ class Measured(MetricExporter):
              "value": point.value if hasattr(point, "value") else point.count}
             for metric in metrics for point in metric.data.data_points
         ]
-        with Path(__file__).with_name("points.jsonl").open("a") as points_file:
-            points_file.write("".join(json.dumps(point) + "\\n" for point in points))
+        for point in points:  # each at once: other processes write to the same file
+            with Path(__file__).with_name("points.jsonl").open("a") as points_file:
+                points_file.write(json.dumps(point) + "\\n")
         return MetricExportResult.SUCCESS
 
     def force_flush(self, timeout_millis=0):
@@ -131,8 +132,7 @@ def call(project: Project, name: str, what: str) -> str:
 
 
 def lines(project: Project, name: str) -> list[dict[str, Any]]:
-    path = project.directory / f"{name}.jsonl"
-    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+    return json_lines(project.directory / f"{name}.jsonl")
 
 
 def spans(project: Project) -> list[dict[str, Any]]:

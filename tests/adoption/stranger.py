@@ -21,6 +21,7 @@ from supervisor.ledger.ledger import Ledger
 from tests.acceptance import warm
 from tests.acceptance.project import ledger_at
 from tests.waiting import patience, wait_until
+from tests.written import whole_lines
 
 APPS = Path(__file__).with_name("apps")
 
@@ -137,8 +138,7 @@ class Stranger:
         return json.loads(alike(json.dumps(found, sort_keys=True)))
 
     def witness(self) -> list[str]:
-        path = self.directory / "witness"
-        return sorted(path.read_text().splitlines()) if path.exists() else []
+        return sorted(whole_lines(self.directory / "witness"))
 
     def start(self, name: str, *words: str, is_cold: bool = False) -> subprocess.Popen[bytes]:
         """One of Celery's commands."""

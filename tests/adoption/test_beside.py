@@ -24,6 +24,7 @@ from tests.adoption.conftest import Deploy
 from tests.adoption.stranger import Stranger
 from tests.ports import free_port
 from tests.waiting import patience, wait_until
+from tests.written import whole_lines
 
 
 @pytest.mark.parametrize("which", ["eager", "worker"])
@@ -89,6 +90,8 @@ def watched(stranger: Stranger) -> tuple[list[str], Counter[str], dict[str, str]
         wait_until(lambda: exporter.counted.keys() >= ENDS, 30)
         wait_until(lambda: sorted((tasks_in_flower(port) or {}).values()) == ENDED, 30)
         flower = tasks_in_flower(port) or {}
+    # A transaction ends after its task, and after what tells of that.
+    wait_until(lambda: sum("transaction " in line for line in seen_by_sentry(stranger)) > 1, 30)
     return seen_by_sentry(stranger), exporter.counted, flower
 
 
@@ -107,8 +110,7 @@ def tasks_in_flower(port: int) -> dict[str, str] | None:
 
 
 def seen_by_sentry(stranger: Stranger) -> list[str]:
-    path = stranger.directory / "sentry"
-    lines = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+    lines = map(json.loads, whole_lines(stranger.directory / "sentry"))
     return sorted(f"{kind} {transaction} {errors}" for kind, transaction, errors, _ in lines)
 
 

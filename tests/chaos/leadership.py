@@ -13,6 +13,7 @@ from tests.chaos.chronicle import Chronicle, Kind, Window
 from tests.chaos.facts import Finding
 from tests.chaos.intervals import Interval
 from tests.chaos.member import Member
+from tests.written import whole_lines
 
 #: A leader's lock runs out, a standby looks each second, its first tick takes a moment. What takes
 #: longer is no excuse any more.
@@ -64,7 +65,7 @@ class Leadership:
     def _words(self) -> Iterator[tuple[float, str, str]]:
         """When each beat wrote into its log that it leads, or stands by."""
         for beat in self._beats:
-            for line in beat.log.read_text().splitlines():
+            for line in whole_lines(beat.log):
                 if '"leadership taken"' in line or '"leadership held elsewhere"' in line:
                     said = json.loads(line)
                     at = datetime.fromisoformat(said["timestamp"]).timestamp() - self._epoch

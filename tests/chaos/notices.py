@@ -44,6 +44,7 @@ from tests.chaos.told import (
 )
 from tests.chaos.two_apps import Deployment
 from tests.waiting import let_pass, wait_until
+from tests.written import whole_lines
 
 #: In place of an hour: within it, the failures of a job are told once.
 REPEAT_SECONDS = 120
@@ -136,8 +137,7 @@ class Service(Deployment):
         return super().command(name, arguments)
 
     def lines(self, name: str) -> list[Any]:
-        path = self.directory / f"{name}.jsonl"
-        return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+        return [json.loads(line) for line in whole_lines(self.directory / f"{name}.jsonl")]
 
 
 @dataclass

@@ -29,6 +29,7 @@ from supervisor.process import die_with_parent
 from supervisor.settings import Settings
 from supervisor.ticks.audit import audit
 from tests.waiting import wait_until
+from tests.written import whole_lines
 
 PROJECT = Path(__file__).parents[2]
 
@@ -145,8 +146,7 @@ class Deployment:
     @property
     def witness(self) -> list[tuple[str, str, str]]:
         """Of each body that started: the app it was meant for, the app it ran in, and the job."""
-        path = self.directory / "witness.jsonl"
-        lines = path.read_text().splitlines() if path.exists() else []
+        lines = whole_lines(self.directory / "witness.jsonl")
         return [tuple(json.loads(line)) for line in lines]
 
     def command(self, name: str, arguments: tuple[str, ...]) -> tuple[str, ...]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,6 +10,7 @@ from typing import Any
 
 from tests.chaos.chronicle import Kind, Window
 from tests.chaos.intervals import Interval, without
+from tests.written import json_lines
 
 #: When a process that lived at a moment ended, if it did.
 Death = Callable[[int, float], float | None]
@@ -92,7 +92,7 @@ def attempt_of(line: Mapping[str, Any]) -> tuple[int, str, int]:
 
 
 def lines_of(path: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+    return json_lines(path)
 
 
 def frozen_by(window: Window, group: int) -> bool:

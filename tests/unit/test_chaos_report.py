@@ -278,7 +278,7 @@ def test_a_beat_leads_while_no_other_does(tmp_path: Path) -> None:
                 for at, word, name in words
                 if name == beat.name
             ]
-            beat.log.write_text("\n".join(lines))
+            beat.log.write_text("".join(f"{line}\n" for line in lines))
         leadership = Leadership(cast(Any, None), cast(Any, beats), Chronicle(), epoch=0.0)
         return [finding.job for finding in leadership.findings(windows)]
 
