@@ -49,7 +49,7 @@ $(CHARTS): tests/render/requirements.txt $(STAMP)
 # An environment of its own: the apps need more than we are developed with.
 test-adoption: MINUTES = 0
 test-adoption: $(STRANGERS) ## run the tests with apps of others, for MINUTES=0 each
-	ADOPTION_MINUTES=$(MINUTES) $(STRANGERS)/bin/python -m pytest -n 2 tests/adoption
+	ADOPTION_MINUTES=$(MINUTES) $(STRANGERS)/bin/python -m pytest -n 4 tests/adoption
 
 $(STRANGERS): tests/adoption/requirements.txt
 	test -x $@/bin/python || $(PYTHON) -m venv $@
