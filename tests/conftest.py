@@ -7,13 +7,14 @@ import os
 import signal
 import threading
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from functools import cache
 from importlib import import_module, metadata
 from itertools import count
 from pathlib import Path
 
 import pytest
+from celery import _state
 from hypothesis import settings as hypothesis_settings
 from pytest_timeout import Settings as TestTimeout
 from pytest_timeout import timeout_sigalrm
@@ -68,7 +69,7 @@ metadata.version = cache(metadata.version)
 
 #: Directories whose files take long, most of it waiting: `make test` begins with them, so that
 #: small files are left for the processes that are done with theirs.
-FIRST = ("acceptance", "web", "hosts", "alerts", "render")
+FIRST = ("acceptance", "web", "render", "hosts", "alerts")
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
@@ -119,6 +120,29 @@ def heard_interrupts() -> None:
     """A shell has its background jobs ignore Ctrl-C, and they hand that on to what they start."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@contextmanager
+def apps_forgotten() -> Iterator[None]:
+    """Celery knows which app is the current one, and gives each later app the tasks of those
+    before: what one test made would be found by another, if both are run by one process."""
+    shared, current = set(_state._on_app_finalizers), _state._tls.current_app
+    default = _state.default_app
+    yield
+    _state._on_app_finalizers.intersection_update(shared)
+    _state._tls.current_app, _state.default_app = current, default
+
+
+@pytest.fixture(scope="module", autouse=True)
+def no_app_of_another_file() -> Iterator[None]:
+    with apps_forgotten():
+        yield
+
+
+@pytest.fixture(autouse=True)
+def no_app_of_another_test() -> Iterator[None]:
+    with apps_forgotten():
+        yield
 
 
 @pytest.fixture(autouse=True)
