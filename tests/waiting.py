@@ -84,8 +84,12 @@ def let_pass(seconds: float) -> None:
 
 
 def clear_of(period: float, seconds: float) -> None:
-    """Returns once the hour, the minute or another such time is not to turn within so long."""
-    wait_until(lambda: -time.time() % period > seconds, seconds)
+    """Returns once the hour, the minute or another such time is not to turn within so long.
+
+    seconds: on a machine with nothing else to do, as for a deadline.
+    """
+    needed = patience(seconds)
+    wait_until(lambda: -time.time() % period > needed, 2 * seconds)
 
 
 def status_of(process: subprocess.Popen[T], timeout: float = 30) -> int:

@@ -11,7 +11,7 @@ from redis.crc import REDIS_CLUSTER_HASH_SLOTS, key_slot
 
 from tests.acceptance.nodes import SERVER, Node, answers
 from tests.ports import free_port
-from tests.waiting import wait_until
+from tests.waiting import patience, wait_until
 
 PASSWORD = "of-the-cluster"
 MASTERS = 3
@@ -151,4 +151,6 @@ def ask(node: Node, *command: str | int) -> Any:
 
 
 def client_of(node: Node) -> Any:
-    return redis.Redis(port=node.port, password=PASSWORD, decode_responses=True, socket_timeout=5)
+    return redis.Redis(
+        port=node.port, password=PASSWORD, decode_responses=True, socket_timeout=patience(5)
+    )

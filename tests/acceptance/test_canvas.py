@@ -26,8 +26,10 @@ def told(request, exc, traceback):
     WITNESS.with_name("told").write_text(str(exc))
 
 @app.task(guard=True)
-def one(seconds=0.0):
+def one(seconds=0.0, gate=None):
     time.sleep(seconds)
+    if gate:
+        wait_for(gate)
     return 1
 
 @app.task(guard=True, on_success=lambda *_: time.sleep(0.3))
@@ -37,10 +39,18 @@ def ends_late(fails=False):
 """
 
 CANVAS = """
+import time
+from pathlib import Path
+from uuid import uuid4
 from celery import chain, chord, group
 
-def one(key, seconds=0.3, **guard):
-    return team.one.si(seconds).set(headers={"guard": {"key": key, **guard}})
+def one(key, seconds=0.3, gate=None, **guard):
+    return team.one.si(seconds, gate).set(headers={"guard": {"key": key, **guard}})
+
+def held(key):
+    # A call that is in the way of others until its gate is there.
+    gate = str(Path(f"gate-{uuid4()}").resolve())
+    return one(key, 0, gate).apply_async(), Path(gate)
 
 def got(result):
     try:
@@ -55,15 +65,17 @@ def printed(value):
 
 def test_a_chain_ends_with_the_task_that_is_skipped(team: Project) -> None:
     whole = "chain(team.plain.si(5), one('chain'), team.plain.si(6)).apply_async()"
-    held, *outcomes = team.code(
+    holds, *outcomes = team.code(
         CANVAS
         + f"""
-held = one("chain", 2).apply_async()
+holds, gate = held("chain")
 result = {whole}
-printed([held.id, got(result), result.state, result.parent.state])"""
+found = [holds.id, got(result), result.state, result.parent.state]
+gate.touch()
+printed(found)"""
     )
     assert outcomes == ["TaskRevokedError", "PENDING", "REVOKED"]
-    team.run_when(held, "succeeded")  # its result is there before its lock is given back
+    team.run_when(holds, "succeeded")  # its result is there before its lock is given back
     assert team.code(CANVAS + f"printed(got({whole}))") == 6
 
 
@@ -98,13 +110,13 @@ def test_a_chord_with_a_skipped_task_fails_and_says_so(team: Project, others: st
     state = team.code(
         CANVAS
         + f"""
-import time
-held = one("chord", 2).apply_async()
+holds, gate = held("chord")
 result = chord([{others}one("chord")], team.total.s().on_error(team.told.s())).apply_async()
 until = time.monotonic() + 200
 while result.state == "PENDING" and time.monotonic() < until:
     time.sleep(0.05)
-held.get(timeout=200)
+gate.touch()
+holds.get(timeout=200)
 printed(result.state)"""
     )
     assert state == "FAILURE"
@@ -118,10 +130,9 @@ def test_a_caller_that_waits_learns_that_its_call_never_begins(team: Project) ->
     found = team.code(
         CANVAS
         + """
-import time
 from supervisor.sending.publisher import publisher_of
 
-held = one("later", 5).apply_async()
+holds, gate = held("later")
 patient = {"overlap": "queue_all"}
 skipped = one("later", max_wait="0.5s", **patient).apply_async()
 cancelled = one("later", **patient).apply_async()
@@ -139,7 +150,9 @@ heard_of = heard(skipped), heard(cancelled)
 until = time.monotonic() + 200
 while whole.state == "PENDING" and time.monotonic() < until:
     time.sleep(0.05)
-printed([*heard_of, whole.state, held.state, got(held)])"""
+found = [*heard_of, whole.state, holds.state]
+gate.touch()
+printed([*found, got(holds)])"""
     )
     assert found == [
         ["skipped: wait_expired", "REVOKED"],

@@ -21,7 +21,7 @@ jobs:
   exits: {task: team.leave, every: 24h, args: [exit]}
   memory: {task: team.leave, every: 24h, args: [memory]}
   ignores: {task: team.leave, every: 24h, args: [ignore]}
-  soft: {task: team.work, every: 24h, args: [30], soft_time_limit: 1s}
+  soft: {task: team.work, every: 24h, args: [30], soft_time_limit: 3s}
   handler: {task: team.handled, every: 24h, args: [99]}
   retry-handler: {task: team.handled, every: 24h, args: [1], max_retries: 1}
   wrapped: {task: team.wrapped, every: 24h}

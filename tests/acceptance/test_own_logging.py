@@ -107,14 +107,17 @@ def test_eager(proj):
 
 def test_plugin(celery_app, celery_worker):
     celery_worker.reload()
-    assert plain.delay(1).get(timeout=30) == 2
-    assert import_feed.delay("c").get(timeout=30) == "c"
+    assert plain.delay(1).get(timeout=300) == 2
+    assert import_feed.delay("c").get(timeout=300) == "c"
 
 def test_a_supervised_worker_in_a_thread(proj):
     from celery.contrib.testing.worker import start_worker
     with start_worker(proj, perform_ping_check=False):
-        assert plain.delay(1).get(timeout=30) == 2
-    assert not [t for t in threading.enumerate() if t.name.startswith("supervisor")]
+        assert plain.delay(1).get(timeout=300) == 2
+    for thread in threading.enumerate():
+        if thread.name.startswith("supervisor"):
+            thread.join(300)  # it was told to end, and may be at its last look
+            assert not thread.is_alive()
 """
 
 

@@ -9,6 +9,7 @@ import pytest
 
 from tests.acceptance.project import Process, needs_children
 from tests.acceptance.workers import Workers
+from tests.waiting import slowness
 
 SETTINGS = "app.conf.worker_soft_shutdown_timeout = float(os.environ.get('SOFT', '0'))\n"
 
@@ -24,9 +25,12 @@ jobs:
 
 @pytest.fixture(scope="module", autouse=True)
 def soft(shared_workers: Workers) -> Process:
-    """A worker as in a container: SIGTERM is remapped to SIGQUIT, which waits for eight seconds."""
+    """A worker as in a container: SIGTERM is remapped to SIGQUIT, which waits for eight seconds.
+
+    Longer on a busy machine: a run that is let go has to end meanwhile.
+    """
     with pytest.MonkeyPatch.context() as patched:
-        patched.setenv("SOFT", "8")
+        patched.setenv("SOFT", str(max(8, 2 * slowness())))
         patched.setenv("REMAP_SIGTERM", "SIGQUIT")
         return shared_workers.hire_for("soft")
 

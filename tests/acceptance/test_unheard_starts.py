@@ -125,7 +125,7 @@ def test_a_run_that_begins_as_its_worker_stops_keeps_its_lease(
 
 @since("celery", "5.5", "there is no soft shutdown")
 def test_a_run_that_begins_during_a_soft_shutdown_keeps_its_lease(workers: Workers) -> None:
-    workers.project.environ["SOFT"] = "20"
+    workers.project.environ["SOFT"] = "600"  # `held` does not end meanwhile
     worker = workers.project.worker(processes=2)
     workers.start_of(workers.trigger("held"))
     child = idle_child(workers)

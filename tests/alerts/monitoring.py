@@ -6,7 +6,7 @@ import os
 import re
 import subprocess
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -45,11 +45,10 @@ def running(
             yield client
     finally:
         process.terminate()
-        try:
+        with suppress(AssertionError):
             status_of(process, 5)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+        process.kill()
+        process.wait()
 
 
 def answers(client: httpx.Client, path: str) -> bool:

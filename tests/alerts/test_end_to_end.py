@@ -83,7 +83,7 @@ def test_a_slow_job_is_reported_until_it_is_quick_and_each_panel_has_data(watche
 
     watched.gate.touch()
     wait_until(lambda: watched.alertmanager.alerts(fires) == [], 15)
-    assert len(watched.project.starts("slow")) > 1
+    wait_until(lambda: len(watched.project.starts("slow")) > 1)
 
 
 def test_the_symptoms_of_no_beat_are_inhibited_where_no_beat_leads(tmp_path: Path) -> None:

@@ -148,7 +148,7 @@ Child(write_and_hang).receive()
         wait_until(lambda: written.exists() and written.read_text())
         child = os.pidfd_open(int(written.read_text()))
         parent.kill()
-    has_ended = bool(select.select([child], [], [], 10)[0])
+    has_ended = bool(select.select([child], [], [], patience(10))[0])
     if not has_ended:
         signal.pidfd_send_signal(child, signal.SIGKILL)
     os.close(child)

@@ -24,7 +24,9 @@ PHONE = {"width": 390, "height": 844}
 @contextmanager
 def chromium() -> Iterator[Browser]:
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=str(CHROMIUM), args=list(QUIET))
+        browser = playwright.chromium.launch(
+            executable_path=str(CHROMIUM), args=list(QUIET), timeout=1000 * patience(30)
+        )
         try:
             browser.on("context", be_patient)
             expect.set_options(timeout=1000 * patience(15))

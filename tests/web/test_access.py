@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import httpx
 import pytest
 from click.testing import CliRunner
@@ -14,6 +16,7 @@ from supervisor.web.access_file import digest
 from supervisor.web.actions import own_path
 from supervisor.web.http import MOST_BYTES
 from tests.ledger.jobs import job
+from tests.waiting import patience
 from tests.web.conftest import Serve
 from tests.web.visits import FROM_ANOTHER_SITE, FROM_OUR_PAGE, TOKEN, log_in
 
@@ -128,12 +131,13 @@ def test_a_session_that_is_logged_out_is_over_on_every_server(serve: Serve, ledg
     client, other = serve(Access(TOKEN)), serve(Access(TOKEN))
     headers = {"cookie": log_in(client).headers["set-cookie"].partition(";")[0]}
     there = f"{str(other.base_url).rstrip('/')}{client.base_url.path}"
-    assert httpx.get(there, headers=headers, verify=False).status_code == 200
+    options: dict[str, Any] = {"verify": False, "timeout": patience(20)}
+    assert httpx.get(there, headers=headers, **options).status_code == 200
     assert client.post("/logout", headers=FROM_OUR_PAGE).status_code == 303
-    assert httpx.get(there, headers=headers, verify=False).status_code == 303
+    assert httpx.get(there, headers=headers, **options).status_code == 303
     act = f"{there}actions/pause/nightly"
     job(ledger)
-    assert httpx.post(act, headers=headers | FROM_OUR_PAGE, verify=False).status_code == 401
+    assert httpx.post(act, headers=headers | FROM_OUR_PAGE, **options).status_code == 401
 
 
 @pytest.mark.parametrize("cookie", ["", ".", "..", "9999999999.x.y", "\xe9.\xe9", "a" * 5000])
@@ -209,7 +213,7 @@ def test_the_address_of_a_session_alone_opens_nothing(serve: Serve, ledger: Ledg
     sent = client.get("/jobs/nightly?span=1h")
     assert (sent.status_code, sent.headers["location"]) == (303, "/jobs/nightly?span=1h")
     assert client.post("/actions/pause/nightly", headers=FROM_OUR_PAGE).status_code == 401
-    evil = httpx.get(f"{client.base_url}/evil.example")
+    evil = httpx.get(f"{client.base_url}/evil.example", timeout=patience(20))
     assert evil.headers["location"] == "/evil.example"
 
 
