@@ -15,12 +15,14 @@ from tests.waiting import Deadline, patience, wait_until
 TESTS = Path(__file__).parents[1]
 
 #: They measure by the clock, and run alone on their machine.
-BY_THE_CLOCK = {"bench", "chaos", "alerts"}
+BY_THE_CLOCK = {"bench", "chaos"}
 
 #: Apps of others, which know nothing of ours.
 STRANGERS = TESTS / "adoption" / "apps"
 
-WAITS = {"wait", "join", "communicate", "run", "get", "create_connection", "Client"}
+WAITS = {"wait", "join", "communicate", "run", "get", "create_connection", "Client", "Redis"}
+
+NAMES = ("timeout", "socket_timeout")
 
 
 @pytest.mark.parametrize(("slowness", "is_over"), [(1.0, True), (1000.0, False)])
@@ -45,7 +47,7 @@ def stated(tree: ast.Module) -> Iterator[int]:
     for call in ast.walk(tree):
         if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Attribute):
             continue
-        given = [keyword.value for keyword in call.keywords if keyword.arg == "timeout"]
+        given = [keyword.value for keyword in call.keywords if keyword.arg in NAMES]
         first = call.args[:1] if call.func.attr in ("wait", "join") else []
         for value in (*given, *first):
             is_number = isinstance(value, ast.Constant) and isinstance(value.value, (int, float))
