@@ -37,11 +37,13 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import suppress
 from functools import partial
 from logging import getLogger
 from math import isfinite
+from queue import Empty
 from types import GeneratorType
 from typing import Any, cast
 from uuid import UUID
@@ -190,6 +192,11 @@ def raised_by_others(connection_errors: Iterable[type[Exception]]) -> tuple[type
 
 
 def read_any(self: Any, **options: Any) -> Any:
+    if self.client.connection.pid != os.getpid():
+        # A forked child closes a copy of this process' connection. The reply is not for it: it
+        # would take that from its parent, or wait for it for ever.
+        self._in_poll = None
+        raise Empty
     client = self.connection.client
     if not hasattr(client, TAKES_ANY):
         return brpop_read(self, **options)

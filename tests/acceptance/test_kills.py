@@ -85,6 +85,24 @@ def test_a_run_that_kills_its_child_each_time_is_given_up(workers: Workers) -> N
     assert workers.count("kills-itself", "rescued") == 2
 
 
+@needs_children("one is killed")
+def test_children_start_in_a_worker_whose_own_code_has_asked_others(project: Project) -> None:
+    """Each closes a copy of the connection by which the worker's code has waited for replies: the
+    first one takes the last reply from there, and those after it would wait for another for ever.
+    """
+    project.extend("""
+from celery import signals
+
+@signals.worker_ready.connect(weak=False)
+def ask(**_):
+    app.control.inspect(timeout=0.1).ping()
+""")
+    project.deploy(JOBS, processes=1)
+    run = project.trigger("kills-itself")
+    project.run_when(run.id, "lost")
+    assert [sign.attempt for sign in project.starts("kills-itself")] == [1, 2, 3]
+
+
 @needs_children("a run that clings cannot be killed")
 def test_a_hard_limit_kills_a_child_that_clings(workers: Workers) -> None:
     run = workers.trigger("clings")
