@@ -402,7 +402,7 @@ def ledger_of(app: Celery | None) -> tuple[Ledger, Entries]:
     """Raises NotConfigured for an app that is not supervised."""
     app = app or current_app._get_current_object()  # type: ignore[attr-defined]
     ledger = publisher_of(app).ledger
-    return ledger, Entries(app, ledger.client, ledger.keys)
+    return ledger, Entries(app, ledger)
 
 
 def jobs_of(ledger: Ledger, names: builtins.list[str] | None) -> builtins.list[Job]:

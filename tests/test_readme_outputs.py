@@ -32,7 +32,7 @@ SHOWN = dict(block for page in PAGES for block in BLOCK.findall(page.read_text()
 def examples(ledger: Ledger) -> Ledger:
     """The examples' schedule files, loaded, and of some of their jobs two ticks."""
     wanted, now = read_files(ROOT / "schedules"), ledger.now()
-    entries = Entries(app, ledger.client, ledger.keys)
+    entries = Entries(app, ledger)
     load(ledger, entries, wanted.specs, wanted.digest, now)
     for job in ("archive-report", "load-report", "sample-load", "checksum-docs"):
         first = Tick(wanted.specs[job], now.replace(microsecond=0) + timedelta(seconds=1))

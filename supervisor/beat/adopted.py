@@ -199,7 +199,7 @@ class Unguarded:
 
 
 def unguarded(app: Celery, ledger: Ledger) -> list[Unguarded]:
-    entries = Entries(app, ledger.client, ledger.keys)
+    entries = Entries(app, ledger)
     saved = entries.saved_by_app(frozenset(), but=())
     found = entries.unguarded().items()
     return [

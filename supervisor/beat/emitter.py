@@ -143,7 +143,7 @@ class Emitter:
         portions = [*chunks(due[:ENTRIES_PER_TURN], ENTRIES_PER_PORTION)]
         with (
             self._ledger.admitting(self._leadership) as admitting,
-            closing(self._entries.load(self._ledger, portions)) as loaded,
+            closing(self._entries.load(portions)) as loaded,
         ):
             for entries in loaded:
                 if ticks >= TICKS_AT_MOST:
@@ -221,7 +221,7 @@ class Emitter:
         """
         still_due = {a.job for a in admissions if a.placement in NOT_TAKEN}
         next_at = {e.spec.name: e.next_at for e in emissions if e.spec.name not in still_due}
-        self._entries.reschedule(self._ledger, next_at)
+        self._entries.reschedule(next_at)
         if edited := self._ledger.edited_since(version) & next_at.keys():
             # A job was edited meanwhile; the times just written may be those of its old schedule.
             self._entries.look_again(edited, now)

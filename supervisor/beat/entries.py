@@ -86,10 +86,11 @@ class SavedEntry:
 class Entries:
     """The RedBeat entries of one app, in pipelines."""
 
-    def __init__(self, app: Celery, client: Client, keys: Keys) -> None:
+    def __init__(self, app: Celery, ledger: Ledger) -> None:
         conf = ensure_conf(app)
-        self._client = client
-        self._keys = keys
+        self._ledger = ledger
+        self._client = ledger.client
+        self._keys = ledger.keys
         self._prefix: str = conf.key_prefix
         self._schedule: str = conf.schedule_key
         self._static: str = conf.statics_key
@@ -148,10 +149,10 @@ class Entries:
                         pipe.hset(self.key(name), "definition", text)
                 pipe.execute()
 
-    def reschedule(self, ledger: Ledger, next_at: Mapping[str, datetime | None]) -> None:
+    def reschedule(self, next_at: Mapping[str, datetime | None]) -> None:
         """Writes when jobs are next due, of which there may be thousands."""
         facts = ((job, self.key(job), score_of(at), at) for job, at in next_at.items())
-        ledger.reschedule(self._schedule, list(facts))
+        self._ledger.reschedule(self._schedule, list(facts))
 
     def remove(self, pipe: Pipeline, job: str) -> None:
         pipe.zrem(self._schedule, self.key(job))
@@ -322,12 +323,10 @@ class Entries:
                     found.append(name)
         return found
 
-    def load(
-        self, ledger: Ledger, portions: Sequence[Sequence[str]]
-    ) -> Generator[list[DueEntry], None, None]:
+    def load(self, portions: Sequence[Sequence[str]]) -> Generator[list[DueEntry], None, None]:
         """Yields the entries by portions, without jobs that only another version can read."""
         jobs = ([self._job_of(key) or "" for key in keys] for keys in portions)
-        for keys, found in zip(portions, ledger.due_jobs(jobs), strict=True):
+        for keys, found in zip(portions, self._ledger.due_jobs(jobs), strict=True):
             yield [
                 DueEntry(key, spec, mark)
                 for key, (text, mark) in zip(keys, found, strict=True)

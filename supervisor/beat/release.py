@@ -67,7 +67,7 @@ def release_of(app: Celery, ledger: Ledger, *, with_entries: bool) -> Release:
     found, adopted = Release(with_entries), adopted_of(ledger)
     specs = {name: spec for name, spec in ledger.scheduled().items() if name not in adopted}
     now, marks = ledger.now(), ledger.marks(list(specs))
-    entries = Entries(app, ledger.client, ledger.keys)
+    entries = Entries(app, ledger)
     entries.learn_names()
     of_code: dict[str, str] = {}
     for name in app.conf.beat_schedule:
@@ -91,11 +91,7 @@ def give_back(app: Celery, ledger: Ledger, release: Release) -> int | None:
     No worker and no beat of the app may be running. Raises BrokerUnavailable before anything but
     runs has changed.
     """
-    client, entries, conf = (
-        ledger.client,
-        Entries(app, ledger.client, ledger.keys),
-        ensure_conf(app),
-    )
+    client, entries, conf = ledger.client, Entries(app, ledger), ensure_conf(app)
     cancel_runs(ledger)
     taken = take_messages(app, ledger)
     entries.take_from_static()

@@ -207,7 +207,7 @@ class SupervisedScheduler(RedBeatScheduler):  # type: ignore[misc]
         self._leads: bool | None = None
         self._led_at = 0.0
         self._last_turn_at: datetime | None = None
-        self._entries = Entries(app, self._ledger.client, self._ledger.keys)
+        self._entries = Entries(app, self._ledger)
         self._publisher = Publisher(app, self._ledger)
         check_ins, run_counters = part("sentry", "CheckIns"), part("opentelemetry", "RunCounters")
         self._check_ins = check_ins(self._ledger, owner_of(app)) if check_ins else NoCheckIns()
@@ -439,7 +439,7 @@ class SupervisedScheduler(RedBeatScheduler):  # type: ignore[misc]
         specs = self._ledger.scheduled()
         ahead = self._ledger.ahead(specs)
         next_at = {name: schedule_of(specs[name]).next_after(look.at) for name in ahead}
-        self._entries.reschedule(self._ledger, next_at)
+        self._entries.reschedule(next_at)
         self._ledger.rewind(look.set_back, since, ahead)
 
     def _rescue(self) -> None:

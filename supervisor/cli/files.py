@@ -320,7 +320,7 @@ def apply(
     if take_over:
         ledger.take_over(owner_of(app))
         ledger.actions.enter(Action(context.actor, "take over", owner_of(app), reason))
-    entries = Entries(app, ledger.client, ledger.keys)
+    entries = Entries(app, ledger)
     now, seen, places = ledger.now(), loaded.specs, wanted.sources
     with context.acting("apply", target, reason) as action:
         done = load(ledger, entries, wanted.specs, wanted.digest, now, seen, places, action)
@@ -348,7 +348,7 @@ def warn_of_entries(context: Context, found: Plan, wanted: ScheduleSet) -> None:
     from supervisor.beat.entries import Entries
 
     ledger = context.ledger
-    entries = Entries(context.app, ledger.client, ledger.keys)
+    entries = Entries(context.app, ledger)
     for name, entry in entries.replaced_by(found.changes.added).items():
         what = f"job {name!r} ({wanted.sources[name]}) takes the place of RedBeat's entry {entry!r}"
         click.echo(f"warning: {what}; `release` makes the job an entry again", err=True)

@@ -269,7 +269,7 @@ def owner(context: Context, verb: str) -> Celery:
 def entries_of(app: Celery, ledger: Ledger) -> Entries:
     from supervisor.beat.entries import Entries
 
-    return Entries(app, ledger.client, ledger.keys)
+    return Entries(app, ledger)
 
 
 def jobs_in(context: Context, app: Celery, file: Path, as_json: bool) -> ScheduleSet:

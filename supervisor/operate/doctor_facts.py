@@ -245,7 +245,7 @@ def app_facts(app: Celery, ledger: Ledger | None, specs: Mapping[str, JobSpec]) 
     if ledger is None:
         return facts
     loaded = {name: spec for name, spec in specs.items() if not spec.is_of_code}
-    entries = Entries(app, ledger.client, ledger.keys)
+    entries = Entries(app, ledger)
     return replace(
         facts,
         strange_entries=tuple(entries.strange(loaded)),

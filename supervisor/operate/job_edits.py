@@ -275,7 +275,7 @@ class JobEdits:
         from supervisor.beat.entries import Entries
         from supervisor.beat.load import refuse_entries
 
-        entries = Entries(self._app, self._ledger.client, self._ledger.keys)
+        entries = Entries(self._app, self._ledger)
         with suppress(NoPermissionError):  # saving needs the same permission
             refuse_entries(entries, [name], "")
 
@@ -311,7 +311,7 @@ class JobEdits:
         from supervisor.beat.load import put_jobs
         from supervisor.jobs import place_of
 
-        entries = Entries(self._app, self._ledger.client, self._ledger.keys)
+        entries = Entries(self._app, self._ledger)
         try:
             place = place_of(action.by)
             return put_jobs(

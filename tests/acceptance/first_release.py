@@ -138,7 +138,7 @@ def main() -> None:
         ledger = Ledger.open(Settings(redis_url=server.url))
         ledger.acknowledge_server()
         with supervise(Celery("team", broker=server.url)) as app:
-            write(ledger, Entries(app, ledger.client, ledger.keys), schedules)
+            write(ledger, Entries(app, ledger), schedules)
         json.dump(dump(ledger.client), sys.stdout, indent=1, sort_keys=True)
 
 

@@ -122,7 +122,7 @@ def beat_looks(ledger: Ledger) -> Outcome:
     from supervisor.integrations.django.loading import Rows
     from supervisor.integrations.django.project import celery_app
 
-    entries = Entries(celery_app(), ledger.client, ledger.keys)
+    entries = Entries(celery_app(), ledger)
     return look_at(ledger, entries, Rows())
 
 

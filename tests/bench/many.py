@@ -74,7 +74,7 @@ def loading(ours: Side, jobs: int) -> Figures:
     started = time.process_time()
     wanted = read_files(schedules)
     yield "files read, s of a processor", time.process_time() - started
-    entries = Entries(Celery("bench", broker=ours.url), ledger.client, ledger.keys)
+    entries = Entries(Celery("bench", broker=ours.url), ledger)
     busy, at = server_seconds(ours), time.process_time()
     now = ledger.now()
     load(ledger, entries, wanted.specs, wanted.digest, now, places=wanted.sources)

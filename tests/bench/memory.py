@@ -206,7 +206,7 @@ def main(binary: str) -> None:
         with server(binary) as settings:
             ledger = open_ledger(settings)
             app = supervise(Celery("proj", broker=settings.redis_url, set_as_current=False))
-            part(ledger, Entries(app, ledger.client, ledger.keys))
+            part(ledger, Entries(app, ledger))
 
 
 if __name__ == "__main__":

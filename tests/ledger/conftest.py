@@ -32,7 +32,7 @@ def app(redis_url: str, ledger: Ledger) -> Iterator[Celery]:
 
 @pytest.fixture
 def entries(ledger: Ledger, app: Celery) -> Entries:
-    return Entries(app, ledger.client, ledger.keys)
+    return Entries(app, ledger)
 
 
 @pytest.fixture

@@ -68,7 +68,7 @@ def adopted(app: Celery) -> list[str]:
 
 
 def unguarded(app: Celery, ledger: Ledger) -> list[str]:
-    found = Entries(app, ledger.client, ledger.keys).unguarded()
+    found = Entries(app, ledger).unguarded()
     return sorted(found.keys() - {"celery.backend_cleanup"})
 
 
@@ -221,7 +221,7 @@ def test_an_entry_without_a_translation_stays_unguarded_and_is_named_once(
     assert len(said) == 1
     assert why in said[0]
     assert adopted(app) == []
-    assert name in Entries(app, ledger.client, ledger.keys).unguarded()
+    assert name in Entries(app, ledger).unguarded()
 
 
 def test_entries_of_beat_schedule_are_left_to_redbeat(redis_url: str, ledger: Ledger) -> None:
@@ -232,7 +232,7 @@ def test_entries_of_beat_schedule_are_left_to_redbeat(redis_url: str, ledger: Le
         beat.tick()
         beat.tick()
         assert adopted(app) == []
-        assert "static" in Entries(app, ledger.client, ledger.keys).unguarded()
+        assert "static" in Entries(app, ledger).unguarded()
 
 
 def test_it_is_edited_where_it_was_saved_and_nowhere_else(
@@ -298,7 +298,7 @@ def test_files_that_take_the_place_of_an_entry_say_so(
 
     told = supervisor("plan", str(file), app="tests.ledger.test_adopted_entries:saving")
     assert f"job 'theirs' ({file}:1) takes the place of RedBeat's entry 'theirs'" in told.stderr
-    entries, spec = Entries(app, ledger.client, ledger.keys), JobSpec(name="theirs", task="t")
+    entries, spec = Entries(app, ledger), JobSpec(name="theirs", task="t")
     with capture_logs() as logged:
         load(ledger, entries, {"theirs": spec}, "one", ledger.now())
     [event] = [event for event in logged if event["event"] == "entry replaced by job"]
@@ -310,7 +310,7 @@ def test_a_job_of_files_replaces_the_entry_its_name_comes_from(
     redis_url: str, ledger: Ledger, of_beat_schedule: bool
 ) -> None:
     app = supervise(Celery("plain", broker=redis_url, set_as_current=False))
-    entries = Entries(app, ledger.client, ledger.keys)
+    entries = Entries(app, ledger)
     spec = JobSpec(name="poll-inbox", task="proj.task", every=timedelta(seconds=1))
     if of_beat_schedule:
         app.conf.beat_schedule = {"poll inbox": {"task": "proj.task", "schedule": 1.0}}
@@ -345,7 +345,7 @@ def test_a_job_of_files_replaces_the_entry_its_name_comes_from(
 def test_of_two_entries_that_come_to_one_name_none_is_replaced(app: Celery, ledger: Ledger) -> None:
     save(app, "poll inbox")
     save(app, "poll/inbox")
-    entries = Entries(app, ledger.client, ledger.keys)
+    entries = Entries(app, ledger)
     assert entries.replaced_by(["poll-inbox"]) == {}
     save(app, "poll-inbox")
     assert entries.replaced_by(["poll-inbox", "other"]) == {"poll-inbox": "poll-inbox"}
@@ -354,7 +354,7 @@ def test_of_two_entries_that_come_to_one_name_none_is_replaced(app: Celery, ledg
 def test_entries_that_run_beside_a_job_are_named(app: Celery, ledger: Ledger) -> None:
     for name in ("poll inbox", "poll/inbox", "other", "an other"):
         save(app, name)
-    entries, start = Entries(app, ledger.client, ledger.keys), ledger.now()
+    entries, start = Entries(app, ledger), ledger.now()
     spec = JobSpec(name="poll-inbox", task="t", every=HOUR)
     with capture_logs() as loaded:
         load(ledger, entries, {spec.name: spec}, "digest", start)
@@ -379,7 +379,7 @@ def test_without_adopt_entries_they_are_given_back(
     with plain, closing(SupervisedScheduler(plain, lazy=True)) as other:
         other.tick()
         assert adopted(plain) == []
-        assert "returned" in Entries(plain, ledger.client, ledger.keys).unguarded()
+        assert "returned" in Entries(plain, ledger).unguarded()
     after = read(app, "returned")
     assert (after.enabled, after.schedule) == (True, before.schedule)
     assert after.last_run_at == before.last_run_at

@@ -255,7 +255,7 @@ def test_a_broker_elsewhere_that_is_away_keeps_no_run_from_being_admitted(
 ) -> None:
     for broker in ("redis://127.0.0.1:1/0", "amqp://127.0.0.1:1"):
         app = supervise(Celery("apart", broker=broker, set_as_current=False), redis_url=redis_url)
-        entries, leader = Entries(app, ledger.client, ledger.keys), ledger.leader(*REDBEAT)
+        entries, leader = Entries(app, ledger), ledger.leader(*REDBEAT)
         spec = JobSpec(name=broker.partition(":")[0], task="t", every="1m")
         start = ledger.now()
         load(ledger, entries, {spec.name: spec}, "digest", start)
@@ -270,14 +270,14 @@ class Overtaken(Entries):
     """Somebody applies other files before beat writes when its jobs are next due."""
 
     def __init__(self, app: Celery, ledger: Ledger, wanted: JobSpec) -> None:
-        super().__init__(app, ledger.client, ledger.keys)
-        own = Entries(app, ledger.client, ledger.keys)
+        super().__init__(app, ledger)
+        own = Entries(app, ledger)
         wanted_jobs = {wanted.name: wanted}
         self._apply = lambda: load(ledger, own, wanted_jobs, "second", ledger.now())
 
-    def reschedule(self, ledger: Ledger, next_at: Mapping[str, datetime | None]) -> None:
+    def reschedule(self, next_at: Mapping[str, datetime | None]) -> None:
         self._apply()
-        super().reschedule(ledger, next_at)
+        super().reschedule(next_at)
 
 
 def test_what_is_applied_while_beat_emits_is_in_force(
@@ -285,7 +285,7 @@ def test_what_is_applied_while_beat_emits_is_in_force(
 ) -> None:
     daily = JobSpec(name="job", task="t", every="1d")
     often = daily.model_copy(update={"every": timedelta(seconds=5)})
-    entries = Entries(app, ledger.client, ledger.keys)
+    entries = Entries(app, ledger)
     start = ledger.now()
     load(ledger, entries, {"job": daily}, "first", start)
     now = start + timedelta(days=1)

@@ -187,7 +187,7 @@ def test_what_the_app_knows(ledger: Ledger, app: Celery) -> None:
     spec = JobSpec(name="nightly", task="proj.late", every=timedelta(hours=1))
     own = JobSpec(name="own", task="proj.late", every=timedelta(hours=1), time_limit=timedelta(1))
     specs = {"nightly": spec, "own": own, "at-start": JobSpec(name="at-start", task="t")}
-    load(ledger, Entries(app, ledger.client, ledger.keys), specs, "digest", ledger.now())
+    load(ledger, Entries(app, ledger), specs, "digest", ledger.now())
     facts = app_facts(app, ledger, specs)
     assert facts.overridden == ()
     assert facts.visibility_timeout == timedelta(minutes=10)
@@ -202,7 +202,7 @@ def test_files_that_are_not_what_is_loaded(ledger: Ledger, redis_url: str, sched
     app = supervise(Celery("proj", broker=redis_url), schedules=str(schedules))
     file = schedules / "jobs.yaml"
     file.write_text("jobs: {kept: {task: t, every: 1h}, edited: {task: t, every: 1h}}")
-    entries = Entries(app, ledger.client, ledger.keys)
+    entries = Entries(app, ledger)
     load(ledger, entries, read_files(schedules).specs, "digest", ledger.now())
     assert app_facts(app, ledger, ledger.specs()).unloaded == ()
     file.write_text("jobs: {kept: {task: t, every: 1h}, edited: {task: t, every: 2h}}")
@@ -259,7 +259,7 @@ def test_settings_that_the_app_overrides(ledger: Ledger, app: Celery) -> None:
 
 
 def test_entries_that_are_not_what_is_loaded(ledger: Ledger, app: Celery) -> None:
-    entries = Entries(app, ledger.client, ledger.keys)
+    entries = Entries(app, ledger)
     names = ("edited", "gone", "kept", "unlisted")
     specs = {name: JobSpec(name=name, task="proj.late", cron="0 2 * * *") for name in names}
     load(ledger, entries, specs, "digest", ledger.now())

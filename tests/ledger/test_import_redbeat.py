@@ -99,7 +99,7 @@ def test_entries_of_schedule_files_are_left_out(app: Celery, ledger: Ledger) -> 
     save(app, "theirs", schedule(60))
     with ledger.client.pipeline() as pipe:
         spec = JobSpec(name="ours", task="t", cron="@daily")
-        Entries(app, ledger.client, ledger.keys).write(pipe, spec, NOW)
+        Entries(app, ledger).write(pipe, spec, NOW)
         pipe.execute()
     assert set(jobs(app)) == {"theirs"}
 

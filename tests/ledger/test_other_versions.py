@@ -73,7 +73,7 @@ def test_what_cannot_be_read_keeps_nobody_from_the_rest(
             assert list(ledger.scheduled()) == list(ledger.specs()) == ["ours"]
             assert list(ledger.some_specs(["ours", "theirs"])) == ["ours"]
             # Not as a stock entry of RedBeat's either, which would be sent without the guard.
-            [due] = entries.load(ledger, [[entries.key("ours"), entries.key("theirs")]])
+            [due] = entries.load([[entries.key("ours"), entries.key("theirs")]])
             assert [entry.spec and entry.spec.name for entry in due] == ["ours"]
     [told] = logs
     assert (told["job"], told["problems"].split(":")[0]) == ("theirs", "colour")

@@ -216,7 +216,7 @@ def test_a_backfill_of_many_calls_is_entered_once(ledger: Ledger) -> None:
 
 
 def test_a_load_that_changes_nothing_is_no_action(app: Celery, ledger: Ledger) -> None:
-    keys = Entries(app, ledger.client, ledger.keys).keys
+    keys = Entries(app, ledger).keys
     spec, action = JobSpec(name="a", task="t", every="1h"), Action(ANN, "put", "a", "", ("a",))
     change = JobChange("a", spec, version=0, definition="{}", has_new_times=True)
 

@@ -35,7 +35,7 @@ def app(redis_url: str) -> Iterator[Celery]:
 
 def loaded(app: Celery, ledger: Ledger, **values: Any) -> JobSpec:
     spec = JobSpec.model_validate({"name": "job", "task": "proj.task", **values})
-    entries = Entries(app, ledger.client, ledger.keys)
+    entries = Entries(app, ledger)
     load(ledger, entries, {spec.name: spec}, "digest", ledger.now())
     return spec
 
@@ -70,7 +70,7 @@ def test_names_that_would_be_one_go_back_as_they_were_told_apart(
     app.conf.beat_schedule = {n: {"task": "proj.task", "schedule": 60.0} for n in names}
     jobs = [JobSpec(name=n, task="proj.task", every="1m") for n in ("a-job", "a-job-2")]
     specs = {spec.name: spec for spec in jobs}
-    load(ledger, Entries(app, ledger.client, ledger.keys), specs, "digest", ledger.now())
+    load(ledger, Entries(app, ledger), specs, "digest", ledger.now())
     found = release_of(app, ledger, with_entries=True)
     assert [entry.name for entry in found.entries] == names
 

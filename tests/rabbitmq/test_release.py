@@ -42,7 +42,7 @@ def test_messages_of_runs_go_and_those_of_others_keep_their_order(app: Celery) -
         name: JobSpec(name=name, task="proj.task", every="1h", overlap="allow", queue=queue)
         for name, queue in (("job", None), ("report", "reports"))
     }
-    load(ledger, Entries(app, ledger.client, ledger.keys), jobs, "digest", ledger.now())
+    load(ledger, Entries(app, ledger), jobs, "digest", ledger.now())
     for number in range(3):
         app.send_task("proj.other", (number,), serializer="yaml" if number else "json")
         for spec in jobs.values():

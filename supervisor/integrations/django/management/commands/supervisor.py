@@ -91,7 +91,7 @@ def sync(yes: bool, reason: str, as_json: bool) -> None:
     """
     app = celery_app()
     ledger = publisher_of(app).ledger
-    entries = Entries(app, ledger.client, ledger.keys)
+    entries = Entries(app, ledger)
     action = Action(Actor.of_process("cli"), "sync", Rows.name, reason)
     outcome = reconcile(ledger, entries, Rows(), action, may_remove_most=yes)
     for problem in outcome.problems:
