@@ -15,6 +15,7 @@ import resource
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable, Generator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -27,8 +28,8 @@ from typing import Any
 
 PR_SET_PDEATHSIG = 1
 
-#: A child with limits runs at low priority until its first value, because it shares the processors
-#: with its parent. From then on its parent may be waiting for it.
+#: A child runs at low priority until its first value, because it shares the processors with its
+#: parent. From then on its parent may be waiting for it.
 NICE = 10
 
 #: Stack of the thread that runs at low priority, in bytes: as large as that of a process.
@@ -68,7 +69,8 @@ class Child:
     use connections of kombu, which are those of its parent.
     """
 
-    def __init__(self, work: Callable[[], Work], limits: Limits | None = None) -> None:
+    def __init__(self, work: Callable[[], Work], limits: Limits) -> None:
+        self._started_at = time.monotonic()
         self._pipe, theirs = Pipe()
         # multiprocessing allows a daemonic process no children, which would outlive it: not these.
         current_process().daemon = False
@@ -77,6 +79,10 @@ class Child:
         )
         self._process.start()
         theirs.close()
+
+    @property
+    def age_seconds(self) -> float:
+        return time.monotonic() - self._started_at
 
     def has_value(self, seconds: float = 0) -> bool:
         """Whether there is something to receive, or the child has ended, within `seconds`."""
@@ -100,9 +106,7 @@ class Child:
 
     def end(self) -> None:
         """Kills it if it is still there."""
-        self._process.join(0)
-        if self._process.is_alive():
-            self._process.kill()
+        self._process.kill()
         self._process.join(GONE_SECONDS)
         self._pipe.close()
 
@@ -129,7 +133,7 @@ def _run(
     work: Callable[[], Work],
     pipe: Connection,
     parents: Connection,
-    limits: Limits | None,
+    limits: Limits,
     parent: int,
 ) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -143,7 +147,7 @@ def _run(
     try:
         _limit(limits)
         steps = work()
-        said = _gently(lambda: next(steps)) if limits else next(steps)
+        said = _gently(lambda: next(steps))
         while True:
             _tell(pipe, (True, said))
             said = steps.send(_hear(pipe))
@@ -177,9 +181,7 @@ def _hear(pipe: Connection) -> Any:
         os._exit(0)
 
 
-def _limit(limits: Limits | None) -> None:
-    if limits is None:
-        return
+def _limit(limits: Limits) -> None:
     _lower(resource.RLIMIT_CPU, limits.cpu_seconds)
     _lower(resource.RLIMIT_CORE, 0)
     if sys.platform == "linux":  # elsewhere the kernel does not hold to it

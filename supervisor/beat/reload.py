@@ -199,15 +199,10 @@ class Reading:
     """A child that reads the files, and writes them to the ledger when it is asked to."""
 
     child: Child
-    since: float
     is_outdated: bool = False
     #: What was read, and since when it is being written.
     read: Read | None = None
     written_since: float = 0.0
-
-    @property
-    def seconds(self) -> float:
-        return time.monotonic() - self.since
 
     @property
     def seconds_of_writing(self) -> float:
@@ -301,16 +296,16 @@ class Reloading:
 
     def _start(self) -> Reading:
         self._next_try = None
-        self._reading = Reading(Child(self._in_child, READ_LIMITS), time.monotonic())
+        self._reading = Reading(Child(self._in_child, READ_LIMITS))
         return self._reading
 
     def _read_by(self, reading: Reading, now: datetime, seconds: float = 0) -> Read | None:
         """What the child has read within `seconds`, if the files have no problems."""
         if not reading.child.has_value(seconds):
-            if reading.is_outdated and reading.seconds > OUTDATED_SECONDS:
+            if reading.is_outdated and reading.child.age_seconds > OUTDATED_SECONDS:
                 log.warning("schedule files changed while they were read", path=str(self._files))
                 self.stop()
-            elif reading.seconds > READ_SECONDS:
+            elif reading.child.age_seconds > READ_SECONDS:
                 self._give_up(now, f"more than {READ_SECONDS} seconds")
             return None
         try:
@@ -545,7 +540,6 @@ class FollowedSources:
         self._ledger = ledger
         self._entries = entries
         self._child: Child | None = None
-        self._since = 0.0
         self._next_look = 0.0
         self._problems: dict[str, list[str]] = {}
 
@@ -559,15 +553,14 @@ class FollowedSources:
 
     def follow(self) -> None:
         """Called once a turn; returns at once."""
-        now = time.monotonic()
         if self._child is None:
-            if now >= self._next_look:
-                self._next_look, self._since = now + LOOK_SECONDS, now
+            if time.monotonic() >= self._next_look:
+                self._next_look = time.monotonic() + LOOK_SECONDS
                 self._child = Child(self._in_child, READ_LIMITS) if registered() else None
             return
         if self._child.has_value():
             self._receive(self._child)
-        elif now - self._since > LONGEST_SECONDS:
+        elif self._child.age_seconds > LONGEST_SECONDS:
             sources_log.error(
                 "sources not followed", error=f"more than {LONGEST_SECONDS:.0f} seconds"
             )

@@ -19,6 +19,7 @@ ALONE = """
 import os, signal
 from pathlib import Path
 from supervisor.process import Child, Limits
+LIMITS = Limits(cpu_seconds=10, memory=1 << 28)
 {}
 """
 
@@ -35,7 +36,7 @@ def double():
     while True:
         number = yield 2 * number
 
-child = Child(double)
+child = Child(double, LIMITS)
 print(child.receive() != os.getpid())
 child.send(4)
 print(child.receive())
@@ -63,7 +64,7 @@ def work():
     yield "begun"
 
 for _ in range(2):
-    child = Child(work)
+    child = Child(work, LIMITS)
     print(child.has_value({patience(5)}) and child.receive())
     child.end()
 """
@@ -78,10 +79,10 @@ def inner():
     yield "begun"
 
 def outer():
-    yield Child(inner).receive()
+    yield Child(inner, LIMITS).receive()
 
 def beat():
-    print(Child(outer).receive(), flush=True)
+    print(Child(outer, LIMITS).receive(), flush=True)
 
 process = get_context("fork").Process(target=beat, daemon=True)
 process.start()
@@ -112,7 +113,7 @@ def hang():
         signal.pause()
     yield
 
-child = Child(hang)
+child = Child(hang, LIMITS)
 print(child.has_value())
 child.end()
 print("ended")
@@ -128,7 +129,7 @@ atexit.register(print, "end of", os.getpid())
 def work():
     yield 1
 
-Child(work).receive()
+Child(work, LIMITS).receive()
 """
     assert said(code).count("end of") == 1
 
@@ -142,7 +143,7 @@ def write_and_hang():
     signal.pause()
     yield
 
-Child(write_and_hang).receive()
+Child(write_and_hang, LIMITS).receive()
 """
     with subprocess.Popen([sys.executable, "-c", ALONE.format(hangs)]) as parent:
         wait_until(lambda: written.exists() and written.read_text())
@@ -163,7 +164,7 @@ def niceness():
         yield os.getpriority(os.PRIO_PROCESS, 0) - own
 
 own = os.getpriority(os.PRIO_PROCESS, 0)
-child = Child(niceness, Limits(cpu_seconds=10, memory=1 << 28))
+child = Child(niceness, LIMITS)
 print(child.receive() > 0)
 child.send(None)
 print(child.receive())
