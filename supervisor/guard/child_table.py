@@ -41,10 +41,13 @@ import threading
 from collections.abc import Callable, Iterator
 from struct import Struct
 from types import FrameType
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from supervisor.errors import LeaseLost, RunCancelled, RunInterrupted
 from supervisor.job.run import RunState
+
+if TYPE_CHECKING:
+    from supervisor.guard.attempt import Attempt
 
 #: State, the attempt's token, a time, and the owner's pid. The time is when the attempt asked for
 #: its lease, and once its work has ended, when that was (by `times.clock`).
@@ -68,23 +71,9 @@ def note_own_pid() -> None:
     _offset = offset_of(_pid)
 
 
-class Body(Protocol):
-    """An attempt, as it is known where it runs."""
-
-    @property
-    def run_id(self) -> str: ...
-
-    @property
-    def lock(self) -> str: ...
-
-    def is_without_lease(self) -> bool: ...
-
-    def interrupt(self, number: int) -> bool: ...
-
-
 #: For a worker without children: its pid, and the attempts whose code runs in it, by token.
 own_pid: int | None = None
-here: dict[str, Body | None] = {}
+here: dict[str, Attempt] = {}
 
 
 def share() -> None:
@@ -100,10 +89,10 @@ def run_here() -> None:
     own_pid = os.getpid()
 
 
-def enter(token: str, body: Body | None = None, asked_at: float = 0.0) -> None:
+def enter(token: str, attempt: Attempt, asked_at: float) -> None:
     """This process enters a job's code, for the attempt with this token."""
     if _pid == own_pid:
-        here[token] = body
+        here[token] = attempt
     elif _table is not None:
         _table[_offset] = IDLE
         ENTRY.pack_into(_table, _offset, IDLE, token.encode(), asked_at, _pid)
@@ -119,20 +108,19 @@ def leave(token: str) -> None:
 
 def interrupt(token: str, number: int) -> bool:
     """Asks an attempt of this process to end. Returns whether anything is raised in its code."""
-    body = here.get(token)
-    return body is not None and body.interrupt(number)
+    attempt = here.get(token)
+    return attempt is not None and attempt.interrupt(number)
 
 
-def in_the_way_of(run_id: str, lock: str) -> Iterator[Body]:
+def in_the_way_of(run_id: str, lock: str) -> Iterator[Attempt]:
     """Attempts of this process beside which the run must not start.
 
     Those of the same run, and those that lost the same lock and go on: nothing can end them.
     """
-    for body in list(here.values()):
-        if body and (
-            body.run_id == run_id or (lock and lock == body.lock and body.is_without_lease())
-        ):
-            yield body
+    for attempt in list(here.values()):
+        has_lost_lock = lock and lock == attempt.lock and attempt.is_without_lease()
+        if attempt.run_id == run_id or has_lost_lock:
+            yield attempt
 
 
 def is_running(pid: int, token: str) -> bool:

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
-from typing import Self
+from typing import Self, cast
 
 import pytest
 from structlog.typing import EventDict
@@ -137,7 +137,7 @@ def test_the_end_of_another_attempt_is_nobodys(table: None) -> None:
 
 
 def test_who_is_at_work_is_so_for_one_attempt(table: None) -> None:
-    child_table.enter("token")
+    child_table.enter("token", cast(Attempt, None), asked_at=1.5)
     assert child_table.is_running(os.getpid(), "token")
     assert not child_table.is_running(os.getpid(), "the next one's")
     assert child_table.end_of(os.getpid(), "token") is None

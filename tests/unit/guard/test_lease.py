@@ -12,6 +12,7 @@ from typing import Any, cast
 import pytest
 
 from supervisor.guard import child_table, lease
+from supervisor.guard.attempt import Attempt
 from supervisor.guard.heartbeat import Heartbeat
 from supervisor.guard.lease import Lease, State
 from supervisor.job.spec import JobSpec
@@ -25,6 +26,8 @@ CHILD = os.getpid() + child_table.ENTRIES
 
 TTL = 6
 TAKEN_AT = 1000.0
+
+ANY_ATTEMPT = cast(Attempt, None)
 
 #: Two thirds of its life.
 TRUSTED_UNTIL = TAKEN_AT + 4
@@ -101,7 +104,7 @@ def test_what_is_known_of_a_lease(
     deadline: float,
 ) -> None:
     lease = held(**facts)
-    child_table.enter("token") if works else child_table.leave("token")
+    child_table.enter("token", ANY_ATTEMPT, TAKEN_AT) if works else child_table.leave("token")
     clock.now += seconds
     found = lease.has_surely_begun, lease.begun, lease.should_be_known, lease.deadline
     assert found == (surely, begun, known, pytest.approx(deadline))
@@ -187,7 +190,7 @@ def test_a_lease_is_not_replaced_when_its_start_is_heard_of_late() -> None:
 
 
 def test_an_attempt_is_found_while_its_process_is_inside_its_code() -> None:
-    child_table.enter("token", None, TAKEN_AT)
+    child_table.enter("token", ANY_ATTEMPT, TAKEN_AT)
     assert child_table.asked_at(os.getpid(), "token") == TAKEN_AT
     assert child_table.asked_at(os.getpid(), "another") is None
     child_table.leave("token")
@@ -195,6 +198,6 @@ def test_an_attempt_is_found_while_its_process_is_inside_its_code() -> None:
 
 
 def test_a_process_whose_entry_another_took_counts_as_running() -> None:
-    child_table.enter("another")
+    child_table.enter("another", ANY_ATTEMPT, TAKEN_AT)
     assert child_table.is_running(CHILD, "token")
     assert not child_table.is_running(os.getpid(), "token")
