@@ -153,10 +153,10 @@ class Emitter:
                 self._note_undecided(emissions, errors)
                 self._pass_over(emissions)
                 for tick in (tick for each in emissions for tick in each.ticks):
-                    filled = self._publisher.prebuilt.filled(tick)
-                    if filled.message is None:
+                    message = self._publisher.prebuilt.message_for_ledger(tick)
+                    if message is None:
                         without_message[tick.run_id] = tick
-                    admitting.add_tick(filled)
+                    admitting.add_tick(tick, message)
                     ticks += 1
                 emitted.emissions += emissions
                 emitted.stock += [entry.key for entry in entries if entry.spec is None]

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import IntEnum
+from functools import cached_property
 from itertools import chain
 from json.encoder import encode_basestring_ascii as quoted
 from typing import Any, NamedTuple
@@ -265,24 +266,16 @@ def text(value: Any) -> str:
 # Requests of beat, in the name of the leader.
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Tick:
-    """A nominal time of a job that is to become a run.
-
-    message: sent by the function that queues the run; without it the outbox has the run.
-    """
+    """A nominal time of a job that is to become a run."""
 
     spec: JobSpec
     nominal_at: datetime
-    message: Message | None = None
-    run_id: str = ""
 
-    def __post_init__(self) -> None:
-        if not self.run_id:
-            object.__setattr__(self, "run_id", tick_id(self.spec.name, self.nominal_at))
-
-    def sent_as(self, message: Message) -> Tick:
-        return Tick(self.spec, self.nominal_at, message, self.run_id)
+    @cached_property
+    def run_id(self) -> str:
+        return tick_id(self.spec.name, self.nominal_at)
 
 
 @dataclass(frozen=True, slots=True)
@@ -318,9 +311,9 @@ class Leadership:
     token: str
 
 
-def tick_facts(tick: Tick) -> Facts:
+def tick_facts(tick: Tick, message: Message | None) -> Facts:
     """A tick as admit.lua reads it; short, because that takes the server less time."""
-    spec, message = tick.spec, tick.message
+    spec = tick.spec
     rest: tuple[str | int, ...] = (message.text if message else "",)
     if spec.steps:
         rest += ("", "", "", 0, *steps_of(spec, None))
@@ -362,9 +355,12 @@ class Admitting:
         self._sent: deque[Facts] = deque()
         self._admissions: list[Admission] = []
 
-    def add_tick(self, tick: Tick) -> None:
-        """Raises NotWritable, and what redis-py raises, for this tick or for earlier ones."""
-        self.add(tick_facts(tick))
+    def add_tick(self, tick: Tick, message: Message | None = None) -> None:
+        """message: sent by the function that queues the run; without it the outbox has the run.
+
+        Raises NotWritable, and what redis-py raises, for this tick or for earlier ones.
+        """
+        self.add(tick_facts(tick, message))
 
     def add(self, facts: Facts) -> None:
         # The ticks of a job stay together. Each moves the job's watermark: those of a call that

@@ -274,15 +274,15 @@ class PrebuiltMessages:
         may_be_beside = same_database(broker_address(app.conf), required_settings(app).redis_url)
         self._are_beside: bool | None = None if may_be_beside else False
 
-    def filled(self, tick: Tick) -> Tick:
-        """The tick with its message, for the function that queues its run to send.
+    def message_for_ledger(self, tick: Tick) -> Message | None:
+        """The message of the tick, for the function that queues its run to send.
 
-        Without a message if that function cannot send it, or if it cannot be prebuilt.
+        None if that function cannot send it, or if it cannot be prebuilt.
         """
         if is_listened_to() or not self._has_queues_beside():
-            return tick
+            return None
         message = self._message(tick)
-        return tick.sent_as(message) if isinstance(message, Message) else tick
+        return message if isinstance(message, Message) else None
 
     def messages(
         self, ticks: Iterable[Tick], channel: Any
@@ -394,7 +394,7 @@ class PrebuiltMessages:
         push = self._recorded(of_job(run, spec, task), channel)
         if push is None:
             return None
-        own = of_tick(Tick(spec, NOMINAL, run_id=RUN))
+        own = of_tick(Tick(spec, NOMINAL))._replace(id=RUN)
         message = without_trace(json.loads(push.text))
         return shape_of(self._app, push, message, own, self._signer)
 

@@ -100,10 +100,13 @@ def specs(number: int, name: str = "import-orders", **keys: object) -> list[JobS
 def admit(ledger: Ledger, jobs: Sequence[JobSpec], turn: int) -> list[str]:
     """The message goes to a list that is emptied again: it is the broker's, until it is taken."""
     at = ledger.now().replace(second=0, microsecond=0) + timedelta(minutes=5 * turn + 5)
-    ticks = [Tick(spec, at, Message("celery", "celery", "message")) for spec in jobs]
-    admitted = [admission.run_id for admission in ledger.admit(ticks)]
+    message = Message("celery", "celery", "message")
+    with ledger.admitting() as admitting:
+        for spec in jobs:
+            admitting.add_tick(Tick(spec, at), message)
+        admissions = admitting.admissions()
     ledger.client.delete("celery")
-    return admitted
+    return [admission.run_id for admission in admissions]
 
 
 def do(ledger: Ledger, runs: Sequence[str], outcome: str = "succeeded", reason: str = "") -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -9,8 +10,8 @@ from supervisor.guard.delivery import Delivery
 from supervisor.job.spec import JobSpec
 from supervisor.ledger.keys import Keys
 from supervisor.ledger.ledger import Ledger
-from supervisor.ledger.replies import Grant, LeaseState
-from supervisor.ledger.requests import Tick
+from supervisor.ledger.replies import Admission, Grant, LeaseState
+from supervisor.ledger.requests import Leadership, Message, Tick
 
 MIDNIGHT = datetime(2026, 3, 1, tzinfo=UTC)
 
@@ -30,6 +31,19 @@ def pause(ledger: Ledger, spec: JobSpec, *, until: datetime | None = None) -> No
 
 def ticks(spec: JobSpec, *seconds: int) -> list[Tick]:
     return [Tick(spec, MIDNIGHT + timedelta(seconds=second)) for second in seconds]
+
+
+def admit_sent(
+    ledger: Ledger,
+    ticks: Iterable[Tick],
+    message_of: Callable[[Tick], Message | None],
+    leadership: Leadership | None = None,
+) -> list[Admission]:
+    """Admits them as beat does where the broker's queues are beside the ledger."""
+    with ledger.admitting(leadership) as admitting:
+        for tick in ticks:
+            admitting.add_tick(tick, message_of(tick))
+        return admitting.admissions()
 
 
 def run_id(spec: JobSpec, second: int) -> str:

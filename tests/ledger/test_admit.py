@@ -18,6 +18,7 @@ from supervisor.ledger.requests import Message, PassedOver, RunRequest, Tick
 from supervisor.settings import Settings
 from tests.ledger.jobs import (
     MIDNIGHT,
+    admit_sent,
     admitted,
     at_work,
     begin,
@@ -197,18 +198,18 @@ def test_runs_of_one_call_get_their_places_in_order(ledger: Ledger) -> None:
     held, free = job(ledger, "held", key="shared"), job(ledger, "free")
     unlimited = job(ledger, "unlimited", overlap="allow")
     asked = [(free, 0), (held, 0), (unlimited, 0), (held, 1), (free, 1), (unlimited, 1)]
-    calls = [sent(spec, second) for spec, second in asked]
-    assert [admission.placement for admission in ledger.admit(calls)] == [
+    all_ticks = [tick for spec, second in asked for tick in ticks(spec, second)]
+    assert [each.placement for each in admit_sent(ledger, all_ticks, message_of)] == [
         *(Placement.START, Placement.START),
         *(Placement.START, Placement.SKIP, Placement.SKIP, Placement.START),
     ]
     pushed = ledger.client.lrange("celery", 0, -1)[::-1]
-    assert pushed == [f"message of {calls[n].run_id}" for n in (0, 1, 2, 5)]
+    assert pushed == [f"message of {all_ticks[n].run_id}" for n in (0, 1, 2, 5)]
 
 
 def test_a_run_sees_the_lease_of_one_that_started_in_the_same_call(ledger: Ledger) -> None:
     spec = job(ledger)
-    ledger.admit([sent(spec, 0), sent(spec, 1)])
+    admit_sent(ledger, ticks(spec, 0, 1), message_of)
     blocker = ledger.run(run_id(spec, 1)).blocker
     leased_until = ledger.client.zscore(ledger.keys.leases, run_id(spec, 0))
     assert blocker and leased_until and blocker.lease_ends_at == instant(leased_until)
@@ -217,17 +218,19 @@ def test_a_run_sees_the_lease_of_one_that_started_in_the_same_call(ledger: Ledge
 def test_a_queue_that_refuses_messages_leaves_its_runs_to_the_outbox(ledger: Ledger) -> None:
     broken, sound = job(ledger, "broken"), job(ledger, "sound")
     ledger.client.set("no list", "but a string")
-    [refused] = ticks(broken, 0)
-    ledger.admit([refused.sent_as(Message("no list", "no list", "a message")), sent(sound, 0)])
+    [refused], [taken] = ticks(broken, 0), ticks(sound, 0)
+    with ledger.admitting() as admitting:
+        admitting.add_tick(refused, Message("no list", "no list", "a message"))
+        admitting.add_tick(taken, message_of(taken))
+        admitting.admissions()
     assert ledger.outbox(10) == [refused.run_id]
     assert ledger.client.zrange(ledger.keys.sent, 0, -1) == [run_id(sound, 0)]
     run = ledger.run(refused.run_id)
     assert (run.state, run.queue) == (RunState.QUEUED, None)
 
 
-def sent(spec: JobSpec, second: int) -> Tick:
-    [tick] = ticks(spec, second)
-    return tick.sent_as(Message("celery", "celery", f"message of {tick.run_id}"))
+def message_of(tick: Tick) -> Message:
+    return Message("celery", "celery", f"message of {tick.run_id}")
 
 
 def test_jobs_of_one_task_and_of_several_are_admitted_in_one_call(ledger: Ledger) -> None:

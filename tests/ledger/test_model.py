@@ -21,7 +21,7 @@ from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.replies import Grant, Placement
 from supervisor.ledger.requests import Leadership, Message, RunRequest, Work
 from tests.ledger.contents import DIGESTS
-from tests.ledger.jobs import MIDNIGHT, job, lease_runs_out, ticks
+from tests.ledger.jobs import MIDNIGHT, admit_sent, job, lease_runs_out, ticks
 from tests.ledger.machines import run_machine
 from tests.ledger.model import Attempt, Model
 
@@ -133,9 +133,9 @@ class LedgerMachine(RuleBasedStateMachine):
         self.watermark = self.last_tick
         assert self.leader.look().leads
         [tick] = ticks(self.spec, self.last_tick)
-        if self.last_tick % 2:
-            tick = tick.sent_as(Message("queue", "list", tick.run_id))
-        [admission] = self.ledger.admit([tick], self.leader.leadership)
+        message = Message("queue", "list", tick.run_id) if self.last_tick % 2 else None
+        leadership = self.leader.leadership
+        [admission] = admit_sent(self.ledger, [tick], lambda _: message, leadership)
         self.seconds[admission.run_id] = self.last_tick
         verdict = self.model.admit(admission.run_id, "ticks")
         assert (admission.placement, admission.reason) == (verdict.decision, verdict.reason)

@@ -20,7 +20,7 @@ from supervisor.ledger.replies import Placement
 from supervisor.ledger.requests import Message, RunRequest, Tick
 from supervisor.sending.messages import PrebuiltMessages
 from supervisor.sending.publisher import Publisher
-from tests.ledger.jobs import MIDNIGHT, job, ticks
+from tests.ledger.jobs import MIDNIGHT, admit_sent, job, ticks
 
 
 def app_on(url: str) -> Celery:
@@ -86,8 +86,10 @@ def test_a_message_is_the_one_that_celery_would_send(
     prebuilt = prebuilt_of(app, ledger)
     other = spec.model_copy(update={"name": "other", "args": ("another",), "kwargs": {}})
     [first], [tick] = ticks(other, 0), ticks(spec, 0)
-    prebuilt.filled(first)  # the shape is made of this one, if its task takes the arguments
-    ledger.admit([prebuilt.filled(tick)])
+    prebuilt.message_for_ledger(
+        first
+    )  # the shape is made of this one, if its task takes the arguments
+    admit_sent(ledger, [tick], prebuilt.message_for_ledger)
     assert ledger.run(tick.run_id).sends == 1
     Publisher(app, ledger).publish([tick.run_id])
     as_prebuilt, from_celery = sent(ledger.client, queue)
@@ -112,7 +114,7 @@ def test_a_value_that_kombu_writes_otherwise_is_signed_as_it_is_read(
     prebuilt, publisher = prebuilt_of(app, ledger), Publisher(app, ledger)
     spec = job(ledger, task="shop.plain", args=[{"__type__": mark, "__value__": value}])
     [tick] = ticks(spec, 0)
-    ledger.admit([prebuilt.filled(tick)])
+    admit_sent(ledger, [tick], prebuilt.message_for_ledger)
     publisher.publish([tick.run_id])
     headers_and_args = [
         (message["headers"], loads(b64decode(message["body"])))
@@ -138,8 +140,8 @@ def test_what_may_differ_or_be_refused_goes_through_the_outbox(
 ) -> None:
     prebuilt, spec = prebuilt_of(app_on(redis_url), ledger), job(ledger, **keys)
     other = spec.model_copy(update={"name": "other", "args": (1,), "kwargs": {}, "mask": False})
-    prebuilt.filled(Tick(other, MIDNIGHT))
-    ledger.admit(map(prebuilt.filled, ticks(spec, 0)))
+    prebuilt.message_for_ledger(Tick(other, MIDNIGHT))
+    admit_sent(ledger, ticks(spec, 0), prebuilt.message_for_ledger)
     assert ledger.outbox() == [tick.run_id for tick in ticks(spec, 0)]
     assert ledger.client.llen("celery") == 0
 
@@ -149,7 +151,8 @@ def test_jobs_that_differ_in_their_priority_alone_go_to_different_lists(
 ) -> None:
     prebuilt = prebuilt_of(app_on(redis_url), ledger)
     for name, priority in (("a", 0), ("b", 5), ("c", None), ("d", 9)):
-        ledger.admit(map(prebuilt.filled, ticks(job(ledger, name, priority=priority), 0)))
+        spec = job(ledger, name, priority=priority)
+        admit_sent(ledger, ticks(spec, 0), prebuilt.message_for_ledger)
     lists = ["celery", "celery\x06\x163", "celery\x06\x166", "celery\x06\x169"]
     assert [ledger.client.llen(name) for name in lists] == [2, 1, 0, 1]
     [message] = sent(ledger.client, "celery\x06\x169")
@@ -179,17 +182,17 @@ def test_who_listens_to_messages_hears_of_each(ledger: Ledger, redis_url: str) -
 
     signals.before_task_publish.connect(listen)
     try:
-        assert prebuilt.filled(tick).message is None
+        assert prebuilt.message_for_ledger(tick) is None
     finally:
         signals.before_task_publish.disconnect(listen)
-    assert prebuilt.filled(tick).message
+    assert prebuilt.message_for_ledger(tick)
 
 
 def test_a_router_of_code_is_asked_for_each_message(ledger: Ledger, redis_url: str) -> None:
     app = app_on(redis_url)
     app.conf.task_routes = lambda *_, **__: {"queue": "any"}
     [tick] = ticks(job(ledger), 0)
-    assert prebuilt_of(app, ledger).filled(tick).message is None
+    assert prebuilt_of(app, ledger).message_for_ledger(tick) is None
 
 
 @pytest.fixture
@@ -211,8 +214,8 @@ def app_elsewhere(elsewhere: redis.Redis, redis_url: str, **conf: Any) -> Celery
 
 def admitted(ledger: Ledger, prebuilt: PrebuiltMessages, *specs: JobSpec) -> list[Tick]:
     """The first tick of each job; its message is not for the ledger to send."""
-    found = [prebuilt.filled(tick) for spec in specs for tick in ticks(spec, 0)]
-    assert [tick.message for tick in found] == [None] * len(specs)
+    found = [tick for spec in specs for tick in ticks(spec, 0)]
+    assert [*map(prebuilt.message_for_ledger, found)] == [None] * len(specs)
     ledger.admit(found)
     return found
 
@@ -287,17 +290,18 @@ def test_a_broker_elsewhere_is_not_asked_while_runs_are_admitted(
 def test_an_edited_job_has_another_message(ledger: Ledger, redis_url: str) -> None:
     prebuilt, spec = prebuilt_of(app_on(redis_url), ledger), job(ledger)
     edited = spec.model_copy(update={"queue": "another"})
-    messages = [prebuilt.filled(Tick(s, MIDNIGHT)).message for s in (spec, edited)]
+    messages = [prebuilt.message_for_ledger(Tick(s, MIDNIGHT)) for s in (spec, edited)]
     assert [message and message.queue for message in messages] == ["celery", "another"]
 
 
 def test_only_a_run_that_starts_is_sent(ledger: Ledger) -> None:
     spec = job(ledger)
-    with_message = [t.sent_as(Message("queue", "list", t.run_id)) for t in ticks(spec, 0, 0, 1)]
-    placed = [admission.placement for admission in ledger.admit(with_message)]
+    all_ticks = ticks(spec, 0, 0, 1)
+    admissions = admit_sent(ledger, all_ticks, lambda t: Message("queue", "list", t.run_id))
+    placed = [admission.placement for admission in admissions]
     assert placed == [Placement.START, Placement.DUPLICATE, Placement.SKIP]
-    assert ledger.client.lrange("list", 0, -1) == [with_message[0].run_id]
+    assert ledger.client.lrange("list", 0, -1) == [all_ticks[0].run_id]
     assert ledger.outbox() == []
-    run = ledger.run(with_message[0].run_id)
+    run = ledger.run(all_ticks[0].run_id)
     assert (run.state, run.queue) == (RunState.QUEUED, "queue")
-    assert [run.id for run in ledger.sent_runs(10)] == [with_message[0].run_id]
+    assert [run.id for run in ledger.sent_runs(10)] == [all_ticks[0].run_id]
