@@ -155,23 +155,40 @@ OF_A_CALL = {"root_id": PLACEHOLDERS["root"], "parent_id": PLACEHOLDERS["parent"
 KOMBUS_MARK = '"__type__"'
 
 
-@dataclass(frozen=True, slots=True)
-class Own:
-    """What the message of one run has of its own. body: JSON. rules: as in JobSpec, and the lock
-    between the two. reply_to: that of the calling thread; of a tick, that of its shape. root,
+class OfShape(NamedTuple):
+    """A run whose message is made by its shape. nominal: ISO text. rules: as in JobSpec, and the
+    lock between the two. reply_to: that of the calling thread; of a tick, that of its shape. root,
     parent: of a call within a task."""
 
-    run: str
+    id: str
     nominal: str
     job: str
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
     rules: tuple[str, str, str]
+    reply_to: str = ""
+    root: str = ""
+    parent: str = ""
+
+
+def of_tick(tick: Tick) -> OfShape:
+    spec = tick.spec
+    before, after = spec.rules_around_lock
+    rules = (before, spec.lock, after)
+    return OfShape(
+        tick.run_id, tick.nominal_at.isoformat(), spec.name, spec.args, spec.kwargs, rules
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Own:
+    """What the message of one run has of its own. body: JSON."""
+
+    run: OfShape
     argsrepr: str
     kwargsrepr: str
     body: str
     signature: str
-    reply_to: str = ""
-    root: str = ""
-    parent: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,20 +216,21 @@ class TextTemplate:
         return Message(queue, self.key, self.filled(own, token_hex(16)))
 
     def filled(self, own: Own, tag: str) -> str:
-        before, lock, after = own.rules
+        run = own.run
+        before, lock, after = run.rules
         return self.text % {
-            "run": own.run,
-            "nominal": own.nominal,
+            "run": run.id,
+            "nominal": run.nominal,
             "tag": tag,
-            "job": quoted(own.job),
+            "job": quoted(run.job),
             "rules": before + quoted(lock) + after,
             "argsrepr": quoted(own.argsrepr)[1:-1],
             "kwargsrepr": quoted(own.kwargsrepr)[1:-1],
             "body": b64encode(own.body.encode()).decode(),
             "signature": own.signature,
-            "reply_to": own.reply_to or self.reply_to,
-            "root": quoted(own.root)[1:-1],
-            "parent": quoted(own.parent)[1:-1],
+            "reply_to": run.reply_to or self.reply_to,
+            "root": quoted(run.root)[1:-1],
+            "parent": quoted(run.parent)[1:-1],
         }
 
     def is_as_made(self, own: Own, message: Mapping[str, Any]) -> bool:
@@ -247,21 +265,22 @@ class AmqpTemplate:
         return PreparedMessage(queue, own.body.encode(), self.filled(own))
 
     def filled(self, own: Own) -> bytes:
-        run = own.run.encode()
+        run, run_id = own.run, own.run.id.encode()
         header = self.header % {
-            b"run": long_string(own.run),
-            b"nominal": long_string(own.nominal),
-            b"job": long_string(own.job),
-            b"rules": rules_table(own.rules),
+            b"run": long_string(run.id),
+            b"nominal": long_string(run.nominal),
+            b"job": long_string(run.job),
+            b"rules": rules_table(run.rules),
             b"signature": long_string(own.signature),
         }
         headers = self.headers % {
-            b"run": long_string(own.run),
+            b"run": long_string(run.id),
             b"argsrepr": long_string(own.argsrepr),
             b"kwargsrepr": long_string(own.kwargsrepr),
             b"header": b"F" + sized(header),
         }
-        return self.properties % {b"headers": sized(headers), b"run": bytes([len(run)]) + run}
+        correlation_id = bytes([len(run_id)]) + run_id
+        return self.properties % {b"headers": sized(headers), b"run": correlation_id}
 
     def is_as_made(self, own: Own, message: Mapping[str, Any]) -> bool:
         return self.filled(own) == properties_of(as_amqp(message))
@@ -308,29 +327,6 @@ def _rules_around_lock(before: str, after: str) -> bytes:
     return escaped(made).replace(escaped(long_string(RUN)), b"%b")
 
 
-class OfShape(NamedTuple):
-    """A run whose message is made by its shape. nominal: ISO text. The others: as in `Own`."""
-
-    id: str
-    nominal: str
-    job: str
-    args: tuple[Any, ...]
-    kwargs: Mapping[str, Any]
-    rules: tuple[str, str, str]
-    reply_to: str = ""
-    root: str = ""
-    parent: str = ""
-
-
-def of_tick(tick: Tick) -> OfShape:
-    spec = tick.spec
-    before, after = spec.rules_around_lock
-    rules = (before, spec.lock, after)
-    return OfShape(
-        tick.run_id, tick.nominal_at.isoformat(), spec.name, spec.args, spec.kwargs, rules
-    )
-
-
 @dataclass(frozen=True, slots=True)
 class Shape:
     """What messages have in common that differ only in `Own`.
@@ -360,17 +356,11 @@ class Shape:
         else:
             content = digest_of(f"[{quoted(self.task)}, {args}, {kwargs}]{signed}")
         return Own(
-            run=run.id,
-            nominal=run.nominal,
-            job=run.job,
-            rules=run.rules,
+            run,
             argsrepr=shown_args(run.args, self.length, self.levels),
             kwargsrepr=shown_kwargs(run.kwargs, self.length, self.levels),
             body=f"[{args}, {kwargs}, {self.embed}]",
             signature=signer.signature(run.id, run.nominal, content),
-            reply_to=run.reply_to,
-            root=run.root,
-            parent=run.parent,
         )
 
 
