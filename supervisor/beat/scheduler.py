@@ -64,6 +64,7 @@ from supervisor.guard.liveness import Witness
 from supervisor.integrations import NoCheckIns, missing_extra, part, sender
 from supervisor.job.spec import JobSpec
 from supervisor.ledger.connection import RedisError, ResponseError, explained
+from supervisor.ledger.functions import RUNS_PER_DISMISSAL
 from supervisor.ledger.leader import LEADER_TTL, Look
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.presence import PRESENCE_INTERVAL, Attendance, BeatFacts
@@ -169,8 +170,9 @@ LOCK_HINT = "no job starts until you stop that beat; it may be of a deployment w
 AUDIT_SECONDS = 0.02
 
 RUNS_PER_PUBLISH = 500
-RUNS_PER_RESCUE = 200
-RESCUES_PER_TURN = 20
+
+#: With so many runs rescued, the others are left for the next turn.
+RESCUES_PER_TURN = 4_000
 
 
 @signals.beat_embedded_init.connect(weak=False)
@@ -443,12 +445,14 @@ class SupervisedScheduler(RedBeatScheduler):  # type: ignore[misc]
         self._ledger.rewind(look.set_back, since, ahead)
 
     def _rescue(self) -> None:
-        for _ in range(RESCUES_PER_TURN):
-            rescued = self._ledger.rescue(RUNS_PER_RESCUE, self._leader.leadership)
+        number = 0
+        while number < RESCUES_PER_TURN:
+            rescued = self._ledger.rescue(leadership=self._leader.leadership)
             for rescue in rescued:
                 note_rescue(rescue)
-            if len(rescued) < RUNS_PER_RESCUE:
+            if len(rescued) < RUNS_PER_DISMISSAL:
                 return
+            number += len(rescued)
 
     def _emit(self, look: Look) -> Emitted:
         emitted = self._emitter.emit(look.at) if look.has_due else Emitted()

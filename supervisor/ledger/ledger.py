@@ -31,7 +31,7 @@ from supervisor.ledger.connection import (
 )
 from supervisor.ledger.counts import AuditSpans, Figures
 from supervisor.ledger.followers import Followers
-from supervisor.ledger.functions import RUNS_PER_DISMISSAL, SCHEMA, Call
+from supervisor.ledger.functions import SCHEMA, Call
 from supervisor.ledger.keys import Keys
 from supervisor.ledger.leader import Leader
 from supervisor.ledger.notifications import Notices
@@ -333,20 +333,15 @@ class Ledger(Readings):
         """A queued run's message was older than its task's `expires`: no worker begins it."""
         self._functions("cancel", run_id, "expired", "expires passed")
 
-    def rescue(self, limit: int = 100, leadership: Leadership | None = None) -> tuple[Rescue, ...]:
+    def rescue(
+        self, limit: int = RUNS_PER_RESCUE, leadership: Leadership | None = None
+    ) -> tuple[Rescue, ...]:
         """One pass over silent leases, due retries and re-queues, and forgotten waiters.
 
-        limit: of the runs; there may be a few more.
+        limit: of the runs of each kind. If there are RUNS_PER_DISMISSAL or more, there may be more.
         """
         token, keys = (leadership.token, (leadership.key,)) if leadership else ("", ())
-        found: list[Rescue] = []
-        while len(found) < limit:
-            wanted = min(limit - len(found), RUNS_PER_RESCUE)
-            some = rescues(self._functions("rescue", wanted, token, keys=keys))
-            found += some
-            if len(some) < min(wanted, RUNS_PER_DISMISSAL):
-                break
-        return tuple(found)
+        return rescues(self._functions("rescue", limit, token, keys=keys))
 
     # One attempt of a run, from its lease to its end.
 
