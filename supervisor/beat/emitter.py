@@ -119,7 +119,7 @@ class Emitter:
         entries: Entries,
         publisher: Publisher,
         leadership: Leadership,
-        as_admitted: Callable[[JobSpec], JobSpec] = lambda spec: spec,
+        as_admitted: Callable[[JobSpec], JobSpec],
     ) -> None:
         self._ledger = ledger
         self._entries = entries
@@ -127,8 +127,7 @@ class Emitter:
         self._leadership = leadership
         self._as_admitted = as_admitted
         self._unlogged: list[Admission] = []
-        self._refused: dict[str, str | None] = {}
-        self._undecided: dict[str, str] = {}
+        self._failing: dict[str, str | None] = {}
 
     def emit(self, now: datetime) -> Emitted:
         """Admits the ticks of the entries that are due.
@@ -139,6 +138,7 @@ class Emitter:
         version, due = self._entries.due(now, ENTRIES_PER_TURN + 1, first=now - PROMPT)
         emitted = Emitted(is_complete=len(due) <= ENTRIES_PER_TURN)
         ticks = 0
+        undecided: dict[str, Exception] = {}
         without_message: dict[str, Tick] = {}
         portions = [*chunks(due[:ENTRIES_PER_TURN], ENTRIES_PER_PORTION)]
         with (
@@ -150,7 +150,7 @@ class Emitter:
                     emitted.is_complete = False
                     break
                 emissions, errors = emissions_of(entries, now, self._as_admitted)
-                self._note_undecided(emissions, errors)
+                undecided |= errors
                 self._pass_over(emissions)
                 for tick in (tick for each in emissions for tick in each.ticks):
                     message = self._publisher.prebuilt.message_for_ledger(tick)
@@ -168,7 +168,7 @@ class Emitter:
         self._unlogged += admissions
         if len(self._unlogged) > MOST_UNLOGGED:
             self.log_some()
-        self._note_refused(admissions)
+        self._note_failing(undecided, admissions)
         return emitted
 
     def log_some(self) -> bool:
@@ -180,25 +180,23 @@ class Emitter:
         note_all(some)
         return bool(self._unlogged)
 
-    def _note_refused(self, admissions: Sequence[Admission]) -> None:
-        """A tick that the server refuses is due again with each turn; logged when that changes."""
-        refused = {a.job: a.reason for a in admissions if a.placement is Placement.FAILED}
-        for job, reason in refused.items():
-            if self._refused.get(job, "") != reason:
-                log.error("tick not admitted", job=job, error=reason)
-        self._refused = refused
-
-    def _note_undecided(
-        self, emissions: Iterable[Emission], errors: Mapping[str, Exception]
+    def _note_failing(
+        self, undecided: Mapping[str, Exception], admissions: Iterable[Admission]
     ) -> None:
-        """A tick that cannot be decided is due again with each turn; logged when that changes."""
-        if self._undecided:
-            for each in emissions:
-                self._undecided.pop(each.spec.name, None)
-        for job, error in errors.items():
-            if self._undecided.get(job) != repr(error):
-                log.error("tick not decided", job=job, exc_info=error)
-            self._undecided[job] = repr(error)
+        """Logs which ticks cannot be decided or admitted, and are due again with each turn.
+
+        A job is logged when that changes.
+        """
+        refused = {a.job: a.reason for a in admissions if a.placement is Placement.FAILED}
+        failing = {job: repr(error) for job, error in undecided.items()} | refused
+        for job, reason in failing.items():
+            if self._failing.get(job, "") == reason:
+                continue
+            if job in undecided:
+                log.error("tick not decided", job=job, exc_info=undecided[job])
+            else:
+                log.error("tick not admitted", job=job, error=reason)
+        self._failing = failing
 
     def _pass_over(self, emissions: Sequence[Emission]) -> None:
         passed = [over for each in emissions for over in each.passed]
@@ -232,7 +230,7 @@ class Emitter:
 def emissions_of(
     entries: Sequence[DueEntry],
     now: datetime,
-    as_admitted: Callable[[JobSpec], JobSpec] = lambda spec: spec,
+    as_admitted: Callable[[JobSpec], JobSpec],
 ) -> tuple[list[Emission], dict[str, Exception]]:
     """What is due for the jobs among the entries; and why, by job, where that cannot be decided."""
     found, errors = [], {}

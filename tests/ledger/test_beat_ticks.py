@@ -51,7 +51,8 @@ def leader(ledger: Ledger) -> Leader:
 
 
 def emitter(app: Celery, ledger: Ledger, entries: Entries, leader: Leader) -> Emitter:
-    return Emitter(ledger, entries, Publisher(app, ledger), leader.leadership)
+    publisher = Publisher(app, ledger)
+    return Emitter(ledger, entries, publisher, leader.leadership, lambda spec: spec)
 
 
 def test_a_tick_with_nothing_to_do_is_one_call(
