@@ -38,7 +38,7 @@ from supervisor.schedule.cron import parse as parse_cron
 from supervisor.schedule.rrule import Rule
 from supervisor.schedule.rrule import parse as parse_rrule
 from supervisor.sending.app_settings import REDBEAT_PREFIX
-from supervisor.sending.queues import AppQueues, channel_of
+from supervisor.sending.queues import AppQueues, channel_of, is_on_redis
 from supervisor.sending.signing import Signer
 from supervisor.times import in_utc
 
@@ -141,7 +141,7 @@ def take_messages(app: Celery, ledger: Ledger) -> int | None:
             if channel.connection.client.transport.driver_type == "amqp":
                 signer = Signer(ledger.client, ledger.keys)
                 return take_out(channel, queues_of_runs(app, ledger), signer)
-            if not hasattr(channel, "priority_steps"):
+            if not is_on_redis(channel):
                 return None
     except (OperationalError, OSError) as error:
         raise BrokerUnavailable(error) from error

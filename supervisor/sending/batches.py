@@ -40,7 +40,7 @@ from kombu.transport import pyamqp
 
 from supervisor.guard.delivery import HEADER
 from supervisor.ledger.requests import Message
-from supervisor.sending.queues import SENDING_PATIENCE_SECONDS
+from supervisor.sending.queues import SENDING_PATIENCE_SECONDS, is_on_redis
 
 #: With more unconfirmed messages than this, confirms are waited for before more are written.
 MOST_UNCONFIRMED = 1_000
@@ -240,10 +240,6 @@ class ConfirmedBatch(Batch):
         self._sent = waiting
 
 
-def is_redis(channel: Any) -> bool:
-    return hasattr(channel, "priority_steps")
-
-
 def is_amqp(channel: Any) -> bool:
     return isinstance(channel, pyamqp.Channel)
 
@@ -275,7 +271,7 @@ def batch_on(app: Celery, producer: Any) -> Iterator[Batch]:
         with confirmed_batch(app, producer.connection, channel.connection) as confirmed:
             yield confirmed
         return
-    batch = PipelineBatch(producer) if is_redis(channel) else Batch(producer)
+    batch = PipelineBatch(producer) if is_on_redis(channel) else Batch(producer)
     try:
         with getattr(producer, "batch", nullcontext)():  # since kombu 5.7
             yield batch

@@ -46,8 +46,8 @@ from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.requests import Message, RunRequest, Tick
 from supervisor.logs import get_logger
 from supervisor.sending.app_settings import broker_address, required_settings
-from supervisor.sending.batches import PreparedMessage, is_redis
-from supervisor.sending.queues import UNAVAILABLE
+from supervisor.sending.batches import PreparedMessage
+from supervisor.sending.queues import UNAVAILABLE, is_on_redis
 from supervisor.sending.signing import Signer
 from supervisor.sending.templates import (
     NOMINAL,
@@ -246,7 +246,7 @@ def is_listened_to() -> bool:
 
 def is_beside(channel: Any, ledger: Client) -> bool:
     """Whether the broker's queues are keys of the ledger's own database, for the same user."""
-    if not is_redis(channel):
+    if not is_on_redis(channel):
         return False
     ours = connected_to(channel.client.connection_pool)
     return ours is not None and ours == connected_to(ledger.connection_pool)

@@ -47,7 +47,7 @@ class AppQueues:
         """
         try:
             with channel_of(self._app) as channel:
-                if hasattr(channel, "priority_steps"):
+                if is_on_redis(channel):
                     # The channel knows the names, and the app's prefix.
                     name, steps = channel._q_for_pri, channel.priority_steps
                     lists = {(queue, p): [name(queue, p)] for queue in queues for p in steps}
@@ -74,6 +74,10 @@ def channel_of(app: Celery) -> Iterator[Any]:
             yield connection.default_channel
         except connection.connection_errors + connection.channel_errors as error:
             raise OperationalError(str(error)) from error
+
+
+def is_on_redis(channel: Any) -> bool:
+    return hasattr(channel, "priority_steps")
 
 
 def broker_fault(app: Celery) -> str | None:

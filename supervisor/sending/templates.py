@@ -26,7 +26,8 @@ from kombu.utils.json import dumps
 from supervisor.guard.delivery import HEADER
 from supervisor.job.run import tick_id
 from supervisor.ledger.requests import Message, Tick
-from supervisor.sending.batches import PreparedMessage, is_amqp, is_redis
+from supervisor.sending.batches import PreparedMessage, is_amqp
+from supervisor.sending.queues import is_on_redis
 from supervisor.sending.signing import ENCODER, Signer, content_of, digest_of, signed_of
 
 #: Publishes one message with a given producer. Returns the name of its queue.
@@ -54,7 +55,7 @@ def recorded(app: Celery, channel: Any, publish: Publish) -> Message | None:
     """
     if is_amqp(channel):
         return recorded_for_amqp(app, channel, publish)
-    if not is_redis(channel):
+    if not is_on_redis(channel):
         return None
     recorder, put = Recorder(), channel._put
 
