@@ -468,19 +468,6 @@ class Functions:
         with self._connections.taken() as connection:
             yield CallsUnderWay(self, name, connection)
 
-    def _send(
-        self, connection: Any, name: str, calls: Iterable[Call], *, check_health: bool = False
-    ) -> None:
-        """`check_health`: only where no reply is on its way, which it would take for its own."""
-        command = self._command(name)
-
-        def packed() -> Iterator[bytes]:
-            """Gone through once the connection is there, which may have taken its time."""
-            commands = [(*command, *self._arguments(call)) for call in calls]
-            yield from connection.pack_commands(commands)
-
-        connection.send_packed_command(packed(), check_health=check_health)
-
 
 class CallsUnderWay:
     """Calls of one function on a connection of their own whose replies have not been read yet."""
@@ -496,7 +483,15 @@ class CallsUnderWay:
 
     def send(self, calls: Sequence[Call]) -> None:
         """Sends them together, and waits for no reply."""
-        self._functions._send(self._connection, self._name, calls, check_health=not self._calls)
+        command = self._functions._command(self._name)
+
+        def packed() -> Iterator[bytes]:
+            """Gone through once the connection is there, which may have taken its time."""
+            commands = [(*command, *self._functions._arguments(call)) for call in calls]
+            yield from self._connection.pack_commands(commands)
+
+        # A check of health would take a reply that is on its way for its own.
+        self._connection.send_packed_command(packed(), check_health=not self._calls)
         self._calls += calls
 
     def replies(self) -> list[Any]:
