@@ -105,7 +105,7 @@ def supervised(headers: Any, task_id: str) -> dict[str, Any] | None:
 def is_well_formed(header: Any) -> bool:
     """Whether a worker can read it: any client that can write to the queue may have forged it."""
     try:
-        work, delivery = work_of(header, ""), Delivery(header, "")
+        work, delivery = work_of(header), Delivery(header, "")
         timedelta(milliseconds=work.rules.lease_ttl_ms + work.rules.stop_grace_ms)
         texts = [header[name] for name in ("run", "job", "queue")]
         max_retries, sent_after = header["max_retries"], delivery.sent_after
@@ -124,12 +124,11 @@ def is_well_formed(header: Any) -> bool:
     )
 
 
-def work_of(header: Mapping[str, Any], worker: str) -> Work:
-    """The run of a message, as its worker would write it into a ledger that forgot it."""
+def work_of(header: Mapping[str, Any]) -> Work:
+    """The run of a message; which child works it is not known yet."""
     return Work(
         run_id=header["run"],
         job=header["job"],
         nominal_at=datetime.fromisoformat(header["nominal_at"]),
         rules=RunRules.model_validate(header["rules"]),
-        worker=worker,
     )

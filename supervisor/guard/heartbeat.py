@@ -119,7 +119,7 @@ class Heartbeat(threading.Thread):
     def note_ending(self, token: str, outcome: RunState) -> None:
         """The worker is about to end this attempt, for a hard time limit or a revoke."""
         reason = "hard time limit" if outcome is RunState.TIMED_OUT else "revoked"
-        for lease in [lease for lease in list(self._leases.values()) if lease.token == token]:
+        if lease := self._lease_of(token):
             try:
                 self._ledger.note_ending(lease.run_id, token, outcome, reason)
             except FAULTS as error:
@@ -127,9 +127,12 @@ class Heartbeat(threading.Thread):
 
     def undo_begin(self, token: str) -> None:
         """A child gave up before the body, and does not know whether the lease was granted."""
-        for lease in [lease for lease in list(self._leases.values()) if lease.token == token]:
+        if lease := self._lease_of(token):
             self._forget(lease)
             self._to_undo.append(lease)
+
+    def _lease_of(self, token: str) -> Lease | None:
+        return next((lease for lease in list(self._leases.values()) if lease.token == token), None)
 
     def stop(self) -> None:
         self._stopping = True

@@ -126,7 +126,7 @@ class Lease:
 
     @property
     def renewal_seconds(self) -> float:
-        return self.ttl.total_seconds() / RENEWALS_PER_TTL
+        return renewal_seconds_of(self.work)
 
     @property
     def stop_grace(self) -> timedelta:
@@ -202,6 +202,10 @@ class Lease:
     def distrust(self) -> None:
         """Notes that trust has ended."""
         self.state = State.LOST if self.has_begun else State.UNHEARD
+
+
+def renewal_seconds_of(work: Work) -> float:
+    return work.rules.lease_ttl_ms / 1000 / RENEWALS_PER_TTL
 
 
 def trusted_until(asked_at: float, ttl: timedelta) -> float:

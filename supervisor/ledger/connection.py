@@ -316,8 +316,8 @@ class NotWritable(RedisConnectionError):
     CODES = ("NOREPLICAS", "READONLY")
 
 
-def connect(settings: Settings, *, retries: int = 3) -> Client:
-    """A client for beat, workers and commands; about a second of retries by default.
+def connect(settings: Settings) -> Client:
+    """A client for beat, workers and commands, with about a second of retries.
 
     Raises InvalidRedisUrl.
     """
@@ -326,7 +326,7 @@ def connect(settings: Settings, *, retries: int = 3) -> Client:
         decode_responses=True,
         socket_timeout=TIMEOUT_SECONDS,
         socket_connect_timeout=2,
-        retry=Retry(ExponentialBackoff(cap=1, base=0.05), retries),
+        retry=Retry(ExponentialBackoff(cap=1, base=0.05), 3),
         health_check_interval=30,
         **given_up_after(TIMEOUT_SECONDS, settings),
     )

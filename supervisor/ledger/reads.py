@@ -31,7 +31,7 @@ from supervisor.ledger.records import (
     Origin,
     beat_from,
     counted,
-    histogram_from,
+    durations_from,
     job_from,
     mark_from,
     origin_from,
@@ -373,7 +373,7 @@ class Readings:
 
     def durations(self, job: str) -> Histogram:
         """How long attempts of the job took."""
-        return histogram_from(self.client.hgetall(self.keys.job(job)), "duration")
+        return durations_from(self.client.hgetall(self.keys.job(job)))
 
     def newest_version(self) -> int:
         """The newest version of any job that was loaded, edited or removed."""

@@ -137,8 +137,8 @@ def histogram_of(integers: Sequence[int]) -> Histogram:
     return Histogram(BOUNDS, tuple(integers[:-1]), integers[-1] / 1000)
 
 
-def histogram_from(fields: Mapping[str, str], name: str) -> Histogram:
-    return histogram_of([int(fields.get(field, 0)) for field in HISTOGRAM_FIELDS[name]])
+def durations_from(fields: Mapping[str, str]) -> Histogram:
+    return histogram_of([int(fields.get(field, 0)) for field in HISTOGRAM_FIELDS["duration"]])
 
 
 # Where a loaded job is from.
@@ -452,7 +452,7 @@ def job_from(
         spec=spec,
         paused=paused,
         counters={key[2:]: int(value) for key, value in fields.items() if key[:2] == "n:"},
-        durations=histogram_from(fields, "duration"),
+        durations=durations_from(fields),
         running=open_runs.running,
         waiting=open_runs.waiting,
         consecutive_skips=int(fields.get("consecutive_skips", 0)),

@@ -171,13 +171,13 @@ NOTHING = CallArguments()
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """A running run as its worker knows it: enough to write it again."""
+    """A running run as its worker knows it: enough to write it again. worker: the child's name."""
 
     run_id: str
     job: str
     nominal_at: datetime
     rules: RunRules
-    worker: str
+    worker: str = ""
 
     @property
     def is_tick(self) -> bool:

@@ -314,7 +314,7 @@ def asked_of(header: Mapping[str, Any], request: Context, task: Any) -> CallArgu
 
     Empty for the run of a tick, and without arguments that are the schedule file's own.
     """
-    if work_of(header, "").is_tick:
+    if work_of(header).is_tick:
         return CallArguments()
     references = header.get("references", ())
     found = {

@@ -33,7 +33,7 @@ from supervisor.guard import child_table
 from supervisor.guard.current_run import mark_records
 from supervisor.guard.delivery import GUARD, TOKEN, supervised, work_of
 from supervisor.guard.heartbeat import Expected, Heartbeat
-from supervisor.guard.lease import RENEWALS_PER_TTL, Lease
+from supervisor.guard.lease import Lease, renewal_seconds_of
 from supervisor.guard.liveness import Witness, hold
 from supervisor.job.run import RunState
 from supervisor.ledger.connection import RedisError, explained
@@ -81,8 +81,7 @@ class GuardedRequest(Request):
     def on_given(self, result: GivenRun) -> None:
         """The pool is to write this delivery to a child."""
         if self._header is not None:
-            ttl_seconds = self._work.rules.lease_ttl_ms / 1000
-            expected = Expected(result.child, self._lease, ttl_seconds / RENEWALS_PER_TTL)
+            expected = Expected(result.child, self._lease, renewal_seconds_of(self._work))
             heartbeat_of(self.app).expect(self._token, expected)
 
     def on_taken_back(self) -> None:
@@ -101,7 +100,7 @@ class GuardedRequest(Request):
     @cached_property
     def _work(self) -> Work:
         assert self._header is not None
-        return work_of(self._header, "")
+        return work_of(self._header)
 
     def _lease(self, pid: int, taken_at: float) -> Lease:
         return Lease(
