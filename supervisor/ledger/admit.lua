@@ -165,7 +165,7 @@ local function admit(known, terms, id, job, nominal, _, lock, kind, message, arg
     expires = expires, nominal = nominal, kind = kind, stage = is_of_steps and '' or nil, record = record,
     queue = terms.queue, list = terms.list, message = message ~= '' and not is_of_steps and message or nil,
     is_free = is_free },
-    now, known)
+    known)
 end
 
 -- What was written of a run that then could not be placed: its tick is due still.

@@ -92,39 +92,39 @@ local function take_back_attempt(run, token)
   redis.call('HDEL', K.run(run.id), 'lost:' .. token, 'last_token')
 end
 
-function finish(run, outcome, reason, publish_at)
-  if run.parent then return end_one_below(run, outcome, reason, publish_at) end
+function finish(run, outcome, reason)
+  if run.parent then return end_one_below(run, outcome, reason) end
   dismiss(run, outcome, reason)
-  return release(run, publish_at)
+  return release(run)
 end
 
 -- The worker of a running run is gone: run again, or the run is lost. Returns what became of the run
 -- (rescued, lost, or what it was being ended for) and the ids of runs to publish.
-local function crash(run, reason, publish_at)
+local function crash(run, reason)
   if run.ending ~= '' then
     end_attempt(run, run.ending, reason, run.token, true)
-    return run.ending, finish(run, run.ending, run.why_ending, publish_at)
+    return run.ending, finish(run, run.ending, run.why_ending)
   end
   end_attempt(run, 'lost', reason, run.token)
   local crashes = redis.call('HINCRBY', K.run(run.id), 'crashes', 1)
   if run.rules.on_crash ~= 'rerun' or crashes >= run.rules.max_crashes then
-    return 'lost', finish(run, 'lost', reason, publish_at)
+    return 'lost', finish(run, 'lost', reason)
   end
   count(run.job, 'rescued')
-  local parked = leave_serial(run, publish_at)
-  enqueue(run, publish_at)
+  local parked = leave_serial(run)
+  enqueue(run)
   redis.call('HSET', K.run(run.id), 'reason', reason)
   return 'rescued', { parked }
 end
 
 -- The attempt is queued again as if it had not begun. Returns the ids of runs to publish.
-local function undo_begin(run, token, publish_at)
+local function undo_begin(run, token)
   write_interval(run, run.fence)
   run.attempt = run.attempt - 1
   redis.call('HSET', K.run(run.id), 'attempt', run.attempt, 'last_token', token)
-  local next_up = { leave_serial(run, publish_at) }
+  local next_up = { leave_serial(run) }
   redis.call('ZREM', K.sent, run.id)  -- of one that was given up meanwhile, and sent again
-  enqueue(run, publish_at)
+  enqueue(run)
   return append(next_up, { run.id })
 end
 
@@ -134,11 +134,8 @@ local function left_to_end(run)
   return v[1] and v or nil
 end
 
--- Called when an entry of K.leases is due, or a lock is found without its key. If the lock is still held under the
--- run's token there is nothing to do. Returns what became of the run (reasserted, held, expired,
--- rescued, lost, cancelled, replaced, timed_out, skipped; ended, of several steps) and the ids of runs to publish;
--- nil if there was nothing to settle.
-function settle_silent(id, publish_at)
+-- See settle_silent().
+local function settle_lease(id)
   local run = load_run(id)
   if not run then
     redis.call('ZREM', K.leases, id)
@@ -156,7 +153,7 @@ function settle_silent(id, publish_at)
   local owner = lease_token(run)
   if owner == run.token then return nil end
   if (run.stage or '') ~= '' and (run.state == 'running' or run.state == 'queued') then
-    return settle_family(run, publish_at)
+    return settle_family(run)
   end
   if not owner and run.state == 'running' then
     -- Its holder has a lease's time to come back to a server that has changed, and a heartbeat's to one
@@ -172,7 +169,7 @@ function settle_silent(id, publish_at)
     -- Presumed dead: its worker may still be alive and report.
     redis.call('HSET', K.run(id), 'lost:' .. run.token, digits(run.fence))
     note_given_up(run)
-    return crash(run, 'lease expired', publish_at)
+    return crash(run, 'lease expired')
   end
   local left_for = left_to_end(run)
   local has_expired = run.expires and run.expires <= now and run.attempt == 0
@@ -186,10 +183,22 @@ function settle_silent(id, publish_at)
   if run.state == 'queued' or run.state == 'retrying' then
     local outcome = left_for and left_for[1] or 'expired'
     local passed = has_expired and 'expires passed' or 'start deadline passed'
-    return outcome, finish(run, outcome, left_for and left_for[2] or passed, publish_at)
+    return outcome, finish(run, outcome, left_for and left_for[2] or passed)
   end
   redis.call('ZREM', K.leases, id)
   return nil
+end
+
+-- Called when an entry of K.leases is due, or a lock is found without its key. If the lock is still held under the
+-- run's token there is nothing to do. Returns what became of the run (reasserted, held, expired,
+-- rescued, lost, cancelled, replaced, timed_out, skipped; ended, of several steps) and the ids of runs that are queued
+-- now, which beat publishes; nil if there was nothing to settle.
+function settle_silent(id)
+  local of_caller = publish_at
+  publish_at = now
+  local kind, next_up = settle_lease(id)
+  publish_at = of_caller
+  return kind, next_up
 end
 
 -- How long between `from` and `till` others of the lock, under which `most` may be running, were so in

@@ -6,6 +6,7 @@ local now, now_us               -- the time, in ms and in microseconds
 local instants                  -- how many next_instant() has given
 local settled                   -- what was settled on the way: {kind, run id, job, ...}
 local started                   -- runs that start, whose messages are not sent yet: see send_started()
+local publish_at                -- when beat publishes what the call queues: later if the caller does, in case it dies
 local runs_to_end               -- how many more waiting runs that must not begin this call may end
 local items_to_end, are_items_left  -- how many more items of batches it may end, and whether it left any to others
 
@@ -13,7 +14,7 @@ local function start_call()
   local time = redis.call('TIME')
   now = time[1] * 1000 + math.floor(time[2] / 1000)
   now_us = time[1] * 1000000 + time[2]
-  instants, settled, started = 0, {}, {}
+  instants, settled, started, publish_at = 0, {}, {}, now
   runs_to_end, items_to_end, are_items_left = RUNS_PER_DISMISSAL, ITEMS_PER_END, false
 end
 

@@ -38,7 +38,7 @@ end
 
 local serial, ttl = run.rules.serial, run.rules.lease_ttl
 if lease_token(run) ~= run.token then
-  local verdict = settle_silent(id, now)
+  local verdict = settle_silent(id)
   if verdict ~= 'reasserted' and verdict ~= 'held' then return { 'expired' } end
 end
 

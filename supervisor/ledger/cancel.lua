@@ -9,6 +9,6 @@ local run = load_run(id)
 if not run or hget(K.run(id), 'finished') then return { 'not_open' } end
 if outcome ~= 'cancelled' and run.state ~= 'queued' then return { 'not_open' } end  -- another has started it
 if run.state == 'waiting' then leave_waiting(run.rules.lock, id) end
-local next_up = end_early(run, outcome, reason, now)
+local next_up = end_early(run, outcome, reason)
 local has_ended = hget(K.run(id), 'finished') or not hget(K.run(id), 'job')
 return { has_ended and 'cancelled' or are_items_left and 'ending' or 'stopping', unpack(next_up) }

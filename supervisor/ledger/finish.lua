@@ -18,6 +18,7 @@
 
 local id, token, outcome, reason, delay, args, kwargs, ago = unpack(ARGV, 1, 8)  -- what follows may be long
 
+publish_at = now + HANDOVER_DELAY
 local run = load_run(id)
 if not run then return { is_ended_step(id) and 'already' or 'stale' } end
 
@@ -49,11 +50,11 @@ if not is_current then
 end
 
 if outcome == 'unbegun' and run.ending == '' then
-  return { 'rescued', unpack(undo_begin(run, token, now + HANDOVER_DELAY)) }
+  return { 'rescued', unpack(undo_begin(run, token)) }
 end
 local stopped = run.ending == 'cancelled' or run.ending == 'replaced'
 if outcome == 'lost' or outcome == 'unbegun' or (stopped and outcome ~= 'succeeded') then
-  local verdict, next_up = crash(run, reason, now + HANDOVER_DELAY)
+  local verdict, next_up = crash(run, reason)
   if verdict == 'rescued' then next_up[#next_up + 1] = id end
   return { verdict == 'rescued' and verdict or 'ended', unpack(next_up) }
 end
@@ -63,7 +64,7 @@ if outcome ~= 'retry' then
   end
   if outcome ~= 'succeeded' then keep_traceback(run, ARGV[9]) end
   end_attempt(run, outcome, reason, token, true)
-  return { 'ended', unpack(finish(run, outcome, reason, now + HANDOVER_DELAY)) }
+  return { 'ended', unpack(finish(run, outcome, reason)) }
 end
 
 delay = tonumber(delay)
@@ -83,4 +84,4 @@ forget_indexes(id)
 hold_lease(run, held, deadline)
 redis.call('HSET', K.run(id), 'state', 'retrying', 'token', held, 'due', now + delay, 'reason', reason)
 redis.call('ZADD', K.delayed, now + delay, id)
-return { 'retrying', leave_serial(run, now + HANDOVER_DELAY) }
+return { 'retrying', leave_serial(run) }

@@ -33,7 +33,7 @@ function changes.release(id)
   local run = held(id)
   if not run then return end
   redis.call('ZREM', K.leases, id)
-  event(PLACED[place(run, now)], run)
+  event(PLACED[place(run)], run)
 end
 
 function changes.skip(id, reason, upstream)
@@ -47,7 +47,7 @@ end
 function changes.cancel(id, reason)
   local run = held(id)
   if not run then return end
-  finish(run, 'cancelled', reason, now)
+  finish(run, 'cancelled', reason)
   event('cancelled', run)
 end
 

@@ -37,16 +37,16 @@ end
 
 -- Asks the holder to end: a running one hears of it from its worker's heartbeat, another ends here and now.
 -- Returns the ids of the runs that may now be published.
-local function end_early(run, outcome, why, publish_at)
+local function end_early(run, outcome, why)
   local is_running_batch = run.foreach and run.state == 'running'
-  if is_running_batch or (run.stage or '') ~= '' then return end_family(run, outcome, why, publish_at) end
-  if run.state ~= 'running' then return finish(run, outcome, why, publish_at) end
+  if is_running_batch or (run.stage or '') ~= '' then return end_family(run, outcome, why) end
+  if run.state ~= 'running' then return finish(run, outcome, why) end
   ask_to_end(run, outcome, why)
   return {}
 end
 
 -- The run is next, ahead of all that wait; one that was to replace the holder before gives way.
-local function replace(run, holder, publish_at)
+local function replace(run, holder)
   local lock = run.rules.lock
   local first = redis.call('ZRANGE', K.waiting(lock), 0, 0, 'WITHSCORES')
   if first[1] and tonumber(first[2]) < 0 then
@@ -56,8 +56,8 @@ local function replace(run, holder, publish_at)
   end
   join_waiting(lock, run.id, -next_instant())
   if holder then
-    end_early(holder, 'replaced', 'replaced by ' .. run.id, publish_at)
-    if holder.rules.lock ~= lock then promote(lock, publish_at) end
+    end_early(holder, 'replaced', 'replaced by ' .. run.id)
+    if holder.rules.lock ~= lock then promote(lock) end
   end
   return hget(K.run(run.id), 'state') == 'queued'
 end
@@ -88,25 +88,25 @@ end
 -- written with it; `is_free`: neither the lock nor a run that waits for it was there. `job`: fields of its job, where
 -- they have been read.
 -- Returns decision, reason, id of the blocking run.
-local function place(run, publish_at, job)
+local function place(run, job)
   local lock, rules, generation = run.rules.lock, run.rules, generation_of(run.job, run.rules.key or '', job)
   if generation and generation ~= run.generation then
     run.generation = generation
     redis.call('HSET', K.run(run.id), 'generation', generation)
   end
   if rules.max_running == 0 then  -- it starts, however many there are: they are not counted
-    enqueue(run, publish_at)
+    enqueue(run)
     return 'start', '', ''
   end
   if is_idle(lock, run.is_free) and not predecessor(run) then
-    enqueue(run, publish_at, {})
+    enqueue(run, {})
     return 'start', '', ''
   end
   send_started()
   local found, running = living_holders(lock)
   local waiting = redis.call('ZCARD', K.waiting(lock))
   if waiting > 0 and has_room(rules, running) then
-    promote(lock, publish_at)
+    promote(lock)
     found, running = living_holders(lock)
     waiting = redis.call('ZCARD', K.waiting(lock))
   end
@@ -115,7 +115,7 @@ local function place(run, publish_at, job)
   local skips = rules.max_skips > 0 and tonumber(hget(K.lock_state(lock), 'skips:' .. run.job)) or 0
   local decision, reason = decide(rules, running, waiting, run.requeues, skips)
   if decision == 'start' then
-    enqueue(run, publish_at, found)
+    enqueue(run, found)
     return decision, reason, ''
   end
   if (decision == 'wait' or decision == 'requeue') and run.wait_until and run.wait_until <= now then
@@ -136,7 +136,7 @@ local function place(run, publish_at, job)
     join_waiting(lock, run.id, next_instant())
     if waiting < MESSAGES_AT_HAND then keep_message(run) end
   elseif decision == 'replace' then
-    if replace(run, load_run(blocker), publish_at) then decision = 'start' end
+    if replace(run, load_run(blocker)) then decision = 'start' end
   else
     local due = now + rules.requeue_delay
     redis.call('HSET', K.run(run.id), 'due', due)

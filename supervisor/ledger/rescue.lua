@@ -30,7 +30,7 @@ local function for_each_due(index, bring_forward)
 end
 
 local function settle(id)
-  local kind, next_up = settle_silent(id, now)
+  local kind, next_up = settle_silent(id)
   event(kind, id)
   for _, promoted in ipairs(next_up or {}) do event('promoted', promoted) end
 end
@@ -45,10 +45,10 @@ for_each_due(K.delayed, function(id)
     run = load_run(id)
   end
   if run and run.state == 'retrying' and lease_token(run) == run.token then
-    enqueue(run, now)
+    enqueue(run)
     event('due', id)
   elseif run and (run.state == 'waiting' or run.state == 'retrying') then
-    event(PLACED[place(run, now)], id)
+    event(PLACED[place(run)], id)
   end
 end)
 
@@ -58,9 +58,9 @@ local function promote_next(lock)
   local failed_at = tonumber(hget(K.lock_state(lock), 'failed_at') or 0)
   if math.abs(now - failed_at) < PUT_OFF then return end  -- also if the clock was set back since
   if string.sub(lock, 1, #SERIAL_LOCK) == SERIAL_LOCK then
-    event('promoted', promote_parked(lock, now))
+    event('promoted', promote_parked(lock))
   else
-    for _, id in ipairs((promote(lock, now))) do event('promoted', id) end
+    for _, id in ipairs((promote(lock))) do event('promoted', id) end
   end
 end
 

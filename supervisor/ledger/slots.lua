@@ -47,7 +47,7 @@ local function living_holders(lock)
   for _, slot in ipairs(slots_of(known)) do
     local id = known[slot]
     if redis.call('EXISTS', slot_key(lock, slot)) == 0 then
-      local job, kind = hget(K.run(id), 'job') or '', settle_silent(id, now)
+      local job, kind = hget(K.run(id), 'job') or '', settle_silent(id)
       for _, fact in ipairs(kind and { kind, id, job } or {}) do settled[#settled + 1] = fact end
       if redis.call('EXISTS', slot_key(lock, slot)) == 0 then give_back(lock, slot, id, '') end
       has_changed = true
@@ -122,10 +122,10 @@ local function take_message(run)
   run.queue, run.list, run.message = string.match(text, '^([^\n]*)\n([^\n]*)\n(.*)$')
 end
 
--- The run holds its slot, or else takes a free one, and is to be published from `publish_at` on. For a run with
--- steps, the steps of its first stage are published instead. The message of a new run is sent by the same call,
--- where it is given: no crash comes in between.
-local function enqueue(run, publish_at, taken)
+-- The run holds its slot, or else takes a free one, and is to be published. For a run with steps, the steps of its
+-- first stage are published instead. The message of a new run is sent by the same call, where it is given: no crash
+-- comes in between.
+local function enqueue(run, taken)
   local key, token, is_new = K.run(run.id), 'queued:' .. run.id, run.record ~= nil
   local fields = append(run.record or { 'queued', now }, { 'state', 'queued', 'token', token })
   if not run.parent then
@@ -145,7 +145,7 @@ local function enqueue(run, publish_at, taken)
   end
   hold_lease(run, token, patience(run))
   if run.stage then
-    open_stage(run, publish_at)
+    open_stage(run)
   else
     redis.call('ZADD', K.outbox, publish_at, run.id)
   end
@@ -244,7 +244,7 @@ local function end_waiting(lock, id, run)
 end
 
 -- Free slots go to the runs that wait longest. Returns their ids, and those of them that are to be published.
-local function promote(lock, publish_at)
+local function promote(lock)
   local promoted, next_up, running = {}, {}, nil
   while redis.call('EXISTS', K.waiting(lock)) == 1 do
     -- To settle a silent holder may promote the first that waits: so this comes before looking.
@@ -256,7 +256,7 @@ local function promote(lock, publish_at)
       if not has_room(run.rules, running) or predecessor(run) then return promoted, next_up end
       leave_waiting(lock, id)
       take_message(run)
-      enqueue(run, publish_at)
+      enqueue(run)
       send_started()
       promoted[#promoted + 1] = id
       if not run.message then next_up[#next_up + 1] = id end
@@ -267,7 +267,7 @@ local function promote(lock, publish_at)
 end
 
 -- The serial queue's own lock is free: the run that was parked first is published again.
-local function promote_parked(serial, publish_at)
+local function promote_parked(serial)
   if serial == '' or redis.call('EXISTS', K.lock(serial)) == 1 then return nil end
   while true do
     local id = redis.call('ZRANGE', K.waiting(serial), 0, 0)[1]
@@ -285,7 +285,7 @@ end
 local function settle_serial(serial)
   if serial == '' or redis.call('EXISTS', K.lock(serial)) == 1 then return false end
   local silent = hget(K.lock_state(serial), 'holder:1')
-  return silent ~= nil and settle_silent(silent, now) ~= nil
+  return silent ~= nil and settle_silent(silent) ~= nil
 end
 
 -- The run that is running from a serial queue, if it is another than the owner of `token`.
@@ -296,21 +296,21 @@ local function holder_of_serial(serial, token)
 end
 
 -- Gives the serial queue's own lock back, or the place in its line. Returns the run that may be published.
-local function leave_serial(run, publish_at)
+local function leave_serial(run)
   local serial = run.rules.serial
   if serial == '' then return nil end
   give_back(serial, 1, run.id, run.token)
   leave_waiting(serial, run.id)
-  return promote_parked(serial, publish_at)
+  return promote_parked(serial)
 end
 
 -- Gives back what an ended run held. Returns the ids of the runs that may now be published.
-local function release(run, publish_at)
+local function release(run)
   local lock = run.rules.lock
   give_back(lock, run.slot, run.id, run.token)
-  local parked = leave_serial(run, publish_at)
+  local parked = leave_serial(run)
   -- A broken record of a run that waits keeps none from its end: rescue reports it.
-  local is_done, _, next_up = pcall(promote, lock, publish_at)
+  local is_done, _, next_up = pcall(promote, lock)
   if not is_done then next_up = {} end
   next_up[#next_up + 1] = parked
   return next_up

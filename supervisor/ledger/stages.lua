@@ -14,25 +14,25 @@ local function is_closed(id) return hget(K.run(id), 'finished') ~= nil end
 local function plan_of(id) return cjson.decode(hget(K.run(id), 'steps')) end
 
 -- A run below another: queued at once, with the rules of its step.
-local function open_below(parent, id, rules, fields, publish_at)
+local function open_below(parent, id, rules, fields)
   redis.call('HSET', K.run(id), 'job', parent.job, 'nominal', parent.nominal, 'kind', 'step',
     'parent', parent.id, unpack(fields))
   redis.call('SADD', K.below(parent.id), id)
-  enqueue({ id = id, job = parent.job, rules = rules, parent = parent.id, slot = 1, token = '' }, publish_at)
+  enqueue({ id = id, job = parent.job, rules = rules, parent = parent.id, slot = 1, token = '' })
 end
 
-local function open_step(run, step, publish_at)
+local function open_step(run, step)
   local id = run.id .. '/' .. step.name
   local fields = { 'rules', cjson.encode(step.rules), 'step', step.name }
   if step.foreach then
     append(fields, { 'foreach', step.foreach, 'max_parallel', step.max_parallel,
       'max_failed', step.max_failed, 'max_failed_is_share', step.max_failed_is_share and 1 or 0 })
   end
-  open_below(run, id, step.rules, fields, publish_at)
+  open_below(run, id, step.rules, fields)
 end
 
 -- The steps of the highest priority below that of the stage before; false when there are none left.
-function open_stage(run, publish_at)
+function open_stage(run)
   local before, stage = tonumber(run.stage) or math.huge, nil
   local steps = plan_of(run.id).steps
   for _, step in ipairs(steps) do
@@ -41,7 +41,7 @@ function open_stage(run, publish_at)
   if not stage then return false end
   redis.call('HSET', K.run(run.id), 'stage', stage)
   for _, step in ipairs(steps) do
-    if step.priority == stage then open_step(run, step, publish_at) end
+    if step.priority == stage then open_step(run, step) end
   end
   return true
 end
@@ -82,22 +82,22 @@ local function merge_returned(run)
 end
 
 -- The end of a run of several steps, all of which have ended.
-local function conclude(run, outcome, reason, publish_at)
+local function conclude(run, outcome, reason)
   if run.state == 'running' then end_attempt(run, outcome, reason, run.token, true) end
-  return finish(run, outcome, reason, publish_at)
+  return finish(run, outcome, reason)
 end
 
 -- The last step of a stage has ended. Returns ids of runs to publish.
-local function advance_run(run, publish_at)
+local function advance_run(run)
   merge_returned(run)
-  if run.ending ~= '' then return conclude(run, run.ending, run.why_ending, publish_at) end
+  if run.ending ~= '' then return conclude(run, run.ending, run.why_ending) end
   local failed = hget(K.run(run.id), 'error_step')
   local stops = failed and plan_of(run.id).on_failure == 'stop'
-  if not stops and open_stage(run, publish_at) then return { run.id } end
-  if not failed then return conclude(run, 'succeeded', '', publish_at) end
+  if not stops and open_stage(run) then return { run.id } end
+  if not failed then return conclude(run, 'succeeded', '') end
   local v = redis.call('HMGET', K.run(run.id), 'error', 'error_outcome')
   local never_began = run.state == 'queued' and v[2] == 'expired'
-  return conclude(run, never_began and 'expired' or 'failed', 'step ' .. failed .. ' ' .. v[1], publish_at)
+  return conclude(run, never_began and 'expired' or 'failed', 'step ' .. failed .. ' ' .. v[1])
 end
 
 -- How many more items of a batch to queue in one call, which is not to keep other clients waiting.
@@ -111,7 +111,7 @@ local function items_to_open(next_item, total, max_parallel, open)
 end
 
 -- Queues as many of the items that are left as may be open, a portion at a time.
-local function fill(batch, publish_at)
+local function fill(batch)
   local v = redis.call('HMGET', K.run(batch.id), 'next', 'total', 'max_parallel')
   local next_item = tonumber(v[1])
   local more = items_to_open(next_item, tonumber(v[2]), v[3], count_open(batch.id))
@@ -133,40 +133,40 @@ local function fill(batch, publish_at)
   return opened
 end
 
-local function conclude_batch(batch, publish_at)
+local function conclude_batch(batch)
   local v = redis.call('HMGET', K.run(batch.id), 'total', 'items:succeeded', 'stopped', 'step')
   local total, good = tonumber(v[1]), tonumber(v[2] or 0)
   redis.call('PEXPIRE', K.states(batch.id), HISTORY_TTL)
   redis.call('PEXPIRE', K.kept(batch.id), HISTORY_TTL)
   redis.call('HSET', K.run(batch.id), 'out:' .. v[4],
     string.format('{"total": %d, "succeeded": %d, "failed": %d}', total, good, total - good))
-  if batch.ending ~= '' then return finish(batch, batch.ending, batch.why_ending, publish_at) end
-  if v[3] then return finish(batch, 'failed', v[3], publish_at) end
+  if batch.ending ~= '' then return finish(batch, batch.ending, batch.why_ending) end
+  if v[3] then return finish(batch, 'failed', v[3]) end
   local bad = total - good
-  return finish(batch, 'succeeded', bad > 0 and bad .. ' of ' .. total .. ' items failed' or '', publish_at)
+  return finish(batch, 'succeeded', bad > 0 and bad .. ' of ' .. total .. ' items failed' or '')
 end
 
 -- An item has ended, or there are items now. Returns ids of runs to publish.
-local function advance_batch(batch, publish_at)
+local function advance_batch(batch)
   local v = redis.call('HMGET', K.run(batch.id), 'next', 'total', 'stopped')
   local stops = batch.ending ~= '' or v[3]
-  if count_open(batch.id) == 0 and (stops or v[1] == v[2]) then return conclude_batch(batch, publish_at) end
-  return stops and {} or fill(batch, publish_at)
+  if count_open(batch.id) == 0 and (stops or v[1] == v[2]) then return conclude_batch(batch) end
+  return stops and {} or fill(batch)
 end
 
-local function advance(run, publish_at)
-  if run.foreach then return advance_batch(run, publish_at) end
-  return advance_run(run, publish_at)
+local function advance(run)
+  if run.foreach then return advance_batch(run) end
+  return advance_run(run)
 end
 
 -- The first failure below a run: of a step the run's, of an item the batch's when there are too many.
-local function note_failed_step(parent, run, outcome, reason, publish_at)
+local function note_failed_step(parent, run, outcome, reason)
   if hget(K.run(parent.id), 'error_step') or parent.ending ~= '' then return {} end
   local said = outcome .. (reason ~= '' and ': ' .. reason or '')
   redis.call('HSET', K.run(parent.id), 'error_step', hget(K.run(run.id), 'step'), 'error', said,
     'error_outcome', outcome)
   if plan_of(parent.id).on_failure ~= 'stop' then return {} end
-  return end_below(parent.id, 'cancelled', 'another step failed', false, publish_at)
+  return end_below(parent.id, 'cancelled', 'another step failed', false)
 end
 
 local STATE_LETTERS = {
@@ -187,7 +187,7 @@ local function forget_good_item(batch, run)
   redis.call('UNLINK', K.run(run.id))
 end
 
-local function note_item(batch, run, outcome, reason, publish_at)
+local function note_item(batch, run, outcome, reason)
   count_item(batch, run, outcome)
   if redis.call('SCARD', K.kept(batch.id)) >= MOST_KEPT_ITEMS then
     redis.call('UNLINK', K.run(run.id))
@@ -203,30 +203,30 @@ local function note_item(batch, run, outcome, reason, publish_at)
   if most < 0 or failed <= most or v[7] or batch.ending ~= '' then return {} end
   local said = 'item ' .. run.item .. ' ' .. outcome .. (reason ~= '' and ': ' .. reason or '')
   redis.call('HSET', K.run(batch.id), 'stopped', said)
-  return end_below(batch.id, 'cancelled', 'another item failed', false, publish_at)
+  return end_below(batch.id, 'cancelled', 'another item failed', false)
 end
 
 -- The end of a run below another. Returns ids of runs to publish.
-function end_one_below(run, outcome, reason, publish_at)
-  local next_up, parent = { leave_serial(run, publish_at) }, load_run(run.parent)
+function end_one_below(run, outcome, reason)
+  local next_up, parent = { leave_serial(run) }, load_run(run.parent)
   local was_open = redis.call('SREM', K.below(run.parent), run.id) == 1 and parent and not is_closed(parent.id)
   leave_indexes(run)
   if was_open and is_item(run) and has_no_trouble(run, outcome) then
     forget_good_item(parent, run)
-    return append(next_up, advance_batch(parent, publish_at))
+    return append(next_up, advance_batch(parent))
   end
   close(run.id, run.job, outcome, reason)
   if run.foreach then redis.call('UNLINK', K.items(run.id)) end
   if not was_open then return next_up end
   if is_item(run) then
-    append(next_up, note_item(parent, run, outcome, reason, publish_at))
+    append(next_up, note_item(parent, run, outcome, reason))
   elseif not is_success(outcome) then
-    append(next_up, note_failed_step(parent, run, outcome, reason, publish_at))
+    append(next_up, note_failed_step(parent, run, outcome, reason))
   end
   if is_closed(parent.id) then return next_up end
   parent = load_run(parent.id)
   if not is_item(run) and count_open(parent.id) > 0 then return next_up end
-  return append(next_up, advance(parent, publish_at))
+  return append(next_up, advance(parent))
 end
 
 -- The first step of a run begins: so does the run.
@@ -269,14 +269,14 @@ local function mend_below(id)
 end
 
 -- A run of several steps whose own lease ran out: it lives as long as anything below it does.
-function settle_family(run, publish_at)
+function settle_family(run)
   mend_below(run.id)
   for _, below in ipairs(redis.call('SMEMBERS', K.below(run.id))) do
     local batch = load_run(below)
-    if batch.foreach and batch.state == 'running' then advance_batch(batch, publish_at) end
+    if batch.foreach and batch.state == 'running' then advance_batch(batch) end
   end
   if is_closed(run.id) then return 'ended', {} end
-  if count_open(run.id) == 0 then return 'ended', advance_run(load_run(run.id), publish_at) end
+  if count_open(run.id) == 0 then return 'ended', advance_run(load_run(run.id)) end
   hold_lease(run, run.token, run.rules.lease_ttl + STEP_MARGIN)
   return 'reasserted', {}
 end
@@ -295,16 +295,16 @@ local function ends_later(below, outcome, why, also_running, left)
   return true
 end
 
-local function end_now(id, below, outcome, why, also_running, publish_at)
+local function end_now(id, below, outcome, why, also_running)
   local run = load_run(below)
   if not run then
     redis.call('SREM', K.below(id), below)
   elseif count_open(below) > 0 then  -- a running batch
     redis.call('HSET', K.run(below), also_running and 'ending' or 'stopped', also_running and outcome or why,
       'why_ending', why)
-    return end_below(below, outcome, why, also_running, publish_at)
+    return end_below(below, outcome, why, also_running)
   elseif run.state ~= 'running' then
-    return finish(run, outcome, why, publish_at)
+    return finish(run, outcome, why)
   elseif also_running then
     ask_to_end(run, outcome, why)
   end
@@ -315,11 +315,11 @@ end
 -- `also_running`. A thousand items would keep the server from all others: some are left, whose leases
 -- end now. They cannot begin any more, and what meets one of them next - rescue, its message, a
 -- second call - ends it (settle_silent). Returns ids of runs to publish.
-function end_below(id, outcome, why, also_running, publish_at)
+function end_below(id, outcome, why, also_running)
   local next_up, left = {}, {}
   for _, below in ipairs(redis.call('SMEMBERS', K.below(id))) do
     if not ends_later(below, outcome, why, also_running, left) then
-      append(next_up, end_now(id, below, outcome, why, also_running, publish_at))
+      append(next_up, end_now(id, below, outcome, why, also_running))
     end
   end
   if #left > 0 then
@@ -331,9 +331,9 @@ function end_below(id, outcome, why, also_running, publish_at)
 end
 
 -- A run of several steps, or a running batch, is cancelled or replaced. Returns ids of runs to publish.
-local function end_family(run, outcome, why, publish_at)
+local function end_family(run, outcome, why)
   ask_to_end(run, outcome, why)
-  local next_up = end_below(run.id, outcome, why, true, publish_at)
+  local next_up = end_below(run.id, outcome, why, true)
   if count_open(run.id) > 0 or is_closed(run.id) then return next_up end
-  return append(next_up, advance(load_run(run.id), publish_at))
+  return append(next_up, advance(load_run(run.id)))
 end

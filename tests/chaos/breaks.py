@@ -114,7 +114,7 @@ BREAKS = (
         {"kill -9 worker": 1},
         (
             "ledger/attempts.lua",
-            "    return crash(run, 'lease expired', publish_at)\n",
+            "    return crash(run, 'lease expired')\n",
             "    return nil\n",
         ),
     ),
@@ -152,7 +152,7 @@ BREAKS = (
         BEATS,
         (
             "ledger/slots.lua",
-            "  local is_done, _, next_up = pcall(promote, lock, publish_at)\n",
+            "  local is_done, _, next_up = pcall(promote, lock)\n",
             "  local is_done, next_up = true, {}\n",
         ),
         seconds=(16.0, 18.0),
