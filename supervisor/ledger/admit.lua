@@ -94,15 +94,15 @@ local function admit(known, terms, id, job, nominal, _, lock, kind, message, arg
     -- The reply to the first call was lost, or two beats emitted the same tick. A trigger repeats itself harmlessly.
     count(job, 'duplicates')
     redis.call('HINCRBY', K.run(id), 'duplicates', 1)
-    if kind == 'tick' and nominal > tonumber(hget(K.job(job), 'watermark') or nominal)
-      and not hget(K.run(id), 'kind') then
-      -- The run was restored by its worker, which wrote no kind; the tick is only now heard of.
+    if kind == 'tick' and nominal > tonumber(known.watermark or nominal) then
       redis.call('HSET', K.job(job), 'watermark', nominal)
-      count(job, 'ticks')
-    elseif kind == 'tick' and nominal > tonumber(hget(K.job(job), 'watermark') or nominal) then
-      -- The clock was set back, and with it the watermark; the tick was counted. The audit begins again after it.
-      redis.call('HSET', K.job(job), 'watermark', nominal)
-      redis.call('HDEL', K.job(job), 'audited_until')
+      if hget(K.run(id), 'kind') then
+        -- The clock was set back, and with it the watermark; the tick was counted. The audit begins again after it.
+        redis.call('HDEL', K.job(job), 'audited_until')
+      else
+        -- The run was restored by its worker, which wrote no kind; the tick is only now heard of.
+        count(job, 'ticks')
+      end
     end
     return 'duplicate', '', ''
   end

@@ -13,22 +13,18 @@ local function is_closed(id) return hget(K.run(id), 'finished') ~= nil end
 
 local function plan_of(id) return cjson.decode(hget(K.run(id), 'steps')) end
 
--- A run below another: queued at once, with the rules of its step.
-local function open_below(parent, id, rules, fields)
-  redis.call('HSET', K.run(id), 'job', parent.job, 'nominal', parent.nominal, 'kind', 'step',
-    'parent', parent.id, unpack(fields))
-  redis.call('SADD', K.below(parent.id), id)
-  enqueue({ id = id, job = parent.job, rules = rules, parent = parent.id, slot = 1, token = '' })
-end
-
+-- A step is queued at once, with rules of its own.
 local function open_step(run, step)
   local id = run.id .. '/' .. step.name
-  local fields = { 'rules', cjson.encode(step.rules), 'step', step.name }
+  local fields = { 'job', run.job, 'nominal', run.nominal, 'kind', 'step', 'parent', run.id,
+    'rules', cjson.encode(step.rules), 'step', step.name }
   if step.foreach then
     append(fields, { 'foreach', step.foreach, 'max_parallel', step.max_parallel,
       'max_failed', step.max_failed, 'max_failed_is_share', step.max_failed_is_share and 1 or 0 })
   end
-  open_below(run, id, step.rules, fields)
+  redis.call('HSET', K.run(id), unpack(fields))
+  redis.call('SADD', K.below(run.id), id)
+  enqueue({ id = id, job = run.job, rules = step.rules, parent = run.id, slot = 1, token = '' })
 end
 
 -- The steps of the highest priority below that of the stage before; false when there are none left.
