@@ -82,35 +82,6 @@ from supervisor.worker.presence import broker_of
 log = get_logger("supervisor.beat")
 
 
-def emit_stock(
-    scheduler: RedBeatScheduler, entries: Entries, keys: Iterable[str], look: Look
-) -> datetime | None:
-    """Has RedBeat's own code emit the entries that are not ours. Returns when one is next due.
-
-    Their scores are whole seconds: an entry found by its score may be due a part of a second later.
-    """
-    next_at: list[datetime] = []
-    has_unknown_job = False
-    for key in keys:
-        # No function of the ledger looks at the lock again. What is left, the next leader emits.
-        if not look.is_trusted:
-            break
-        try:
-            if entries.is_of_a_ledger(key):
-                has_unknown_job = True
-                continue
-            entry = scheduler.Entry.from_key(key, app=scheduler.app)
-            if seconds := scheduler.maybe_due(entry, producer=scheduler.producer):
-                next_at.append(look.moment_in(seconds))
-        except KeyError:
-            entries.forget(key)
-        except Exception:  # one bad entry must not stop the others
-            log.exception("entry not emitted", entry=key)
-    if has_unknown_job:  # `supervisor apply` may have given an entry's place to a job
-        entries.learn_names()
-    return min(next_at, default=None)
-
-
 #: EX_SOFTWARE of sysexits.h.
 EXIT_STATUS = 70
 
@@ -456,12 +427,40 @@ class SupervisedScheduler(RedBeatScheduler):  # type: ignore[misc]
 
     def _emit(self, look: Look) -> Emitted:
         emitted = self._emitter.emit(look.at) if look.has_due else Emitted()
-        emitted.stock_next_at = emit_stock(self, self._entries, emitted.stock, look)
+        emitted.stock_next_at = self._emit_stock(emitted.stock, look)
         if self._adopted.is_wanted:
             self._adopted.record(emitted.emissions)
             self._adopted.follow()
         self._is_emitting, self._failing_since = False, None
         return emitted
+
+    def _emit_stock(self, keys: Iterable[str], look: Look) -> datetime | None:
+        """Has RedBeat's own code emit the entries that are not ours. Returns when one is next due.
+
+        Their scores are whole seconds: an entry found by its score may be due a part of a second
+        later.
+        """
+        next_at: list[datetime] = []
+        has_unknown_job = False
+        for key in keys:
+            # No function of the ledger looks at the lock again. What is left, the next leader
+            # emits.
+            if not look.is_trusted:
+                break
+            try:
+                if self._entries.is_of_a_ledger(key):
+                    has_unknown_job = True
+                    continue
+                entry = self.Entry.from_key(key, app=self.app)
+                if seconds := self.maybe_due(entry, producer=self.producer):
+                    next_at.append(look.moment_in(seconds))
+            except KeyError:
+                self._entries.forget(key)
+            except Exception:  # one bad entry must not stop the others
+                log.exception("entry not emitted", entry=key)
+        if has_unknown_job:  # `supervisor apply` may have given an entry's place to a job
+            self._entries.learn_names()
+        return min(next_at, default=None)
 
     def _publish(self, look: Look, emitted: Emitted) -> None:
         if not emitted.has_broker:

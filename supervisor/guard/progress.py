@@ -17,13 +17,11 @@ from __future__ import annotations
 
 import os
 import threading
-import time
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from itertools import count
 from queue import Empty, SimpleQueue
-from threading import Lock
 
 from supervisor.job.run import (
     LINE_LENGTH,
@@ -39,11 +37,9 @@ from supervisor.job.run import (
 from supervisor.ledger.connection import RedisError
 from supervisor.ledger.runs import Reports
 from supervisor.logs import get_logger
+from supervisor.times import clock
 
 log = get_logger("supervisor.reports")
-
-#: Seconds. A report contains how long ago it was made.
-clock = time.monotonic
 
 #: Seconds between two writes, before a retry while the ledger is unavailable, for the last write.
 INTERVAL = 0.33
@@ -68,7 +64,7 @@ class Report:
         self.run_id = run_id
         self.token = token
         self.publish = publish
-        self.publishing = Lock()
+        self.publishing = threading.Lock()
         self.unsent: Reported | None = None
         self.was_used = False
         self.is_over = False

@@ -11,8 +11,11 @@
 from __future__ import annotations
 
 import logging
+import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from itertools import dropwhile
+from traceback import StackSummary, TracebackException
 from typing import TYPE_CHECKING, Any
 
 from supervisor.guard.current_run import current_attempt
@@ -20,10 +23,6 @@ from supervisor.job.run import LINE_LENGTH
 
 if TYPE_CHECKING:
     from supervisor.guard.attempt import Attempt
-import re
-from collections.abc import Callable
-from itertools import dropwhile
-from traceback import StackSummary, TracebackException
 
 #: What Celery redirects prints to.
 PRINTS = "celery.redirected"
