@@ -64,25 +64,24 @@ log = get_logger("supervisor.worker")
 
 
 class GuardedRequest(Request):
-    """The main process' view of a delivery; it makes the token that the child begins with."""
+    """The main process' view of a run's delivery; it makes the token that the child begins with."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self._header = supervised(self.request_dict, str(self.id))
-        self._token = uuid4().hex
-        if self._header is not None:
-            self.request_dict[TOKEN] = self._token
+        header = supervised(self.request_dict, str(self.id))
+        if header is None:
+            raise InvalidTaskError("the run is not named where Celery reads it")
+        self._header = header
+        self._token = self.request_dict[TOKEN] = uuid4().hex
 
     def info(self, safe: bool = False) -> Any:
         """What `celery inspect` shows: no arguments of a job that masks them."""
-        is_masked = bool(self._header and self._header["rules"].get("mask"))
-        return super().info(safe=safe or is_masked)
+        return super().info(safe=safe or bool(self._header["rules"].get("mask")))
 
     def on_given(self, result: GivenRun) -> None:
         """The pool is to write this delivery to a child."""
-        if self._header is not None:
-            expected = Expected(result.child, self._lease, renewal_seconds_of(self._work))
-            heartbeat_of(self.app).expect(self._token, expected)
+        expected = Expected(result.child, self._lease, renewal_seconds_of(self._work))
+        heartbeat_of(self.app).expect(self._token, expected)
 
     def on_taken_back(self) -> None:
         heartbeat_of(self.app).expect_no_more(self._token)
@@ -91,15 +90,13 @@ class GuardedRequest(Request):
         try:
             super().on_accepted(pid, time_accepted)
         finally:
-            if self._header is not None:
-                pid = child_table.own_pid or pid  # a greenlet's `pid` is no process id
-                # Before the child asked for the lease, however late this process hears of it.
-                accepted_at = clock() - max(0.0, time.monotonic() - time_accepted)
-                heartbeat_of(self.app).watch(self._lease(pid, accepted_at))
+            pid = child_table.own_pid or pid  # a greenlet's `pid` is no process id
+            # Before the child asked for the lease, however late this process hears of it.
+            accepted_at = clock() - max(0.0, time.monotonic() - time_accepted)
+            heartbeat_of(self.app).watch(self._lease(pid, accepted_at))
 
     @cached_property
     def _work(self) -> Work:
-        assert self._header is not None
         return work_of(self._header)
 
     def _lease(self, pid: int, taken_at: float) -> Lease:
@@ -119,12 +116,12 @@ class GuardedRequest(Request):
     def _asked(self) -> CallArguments:
         """What the caller asked for, if the ledger forgot the run. Must not wait: see heartbeat."""
         context = self._context  # type: ignore[attr-defined]
-        return asked_of(self._header, context, self.task) if self._header else CallArguments()
+        return asked_of(self._header, context, self.task)
 
     def revoked(self) -> bool:
         """Also ends the run: Celery drops a revoked task's message before our other hooks."""
         is_revoked = bool(super().revoked())
-        if is_revoked and self._header is not None:
+        if is_revoked:
             if has_expired := bool(self.maybe_expire()):
                 # Celery would drop the run's next message as well; this may be an old copy.
                 state.revoked.discard(self.id)
@@ -156,24 +153,19 @@ class GuardedRequest(Request):
         return super().on_failure(exc_info, *more, **options)
 
     def terminate(self, pool: Any, signal: Any = None) -> None:
-        if self._header is not None and child_table.own_pid:
+        if child_table.own_pid:
             self._cancel_run()  # nothing can be killed: the run is asked to end
             return
         self._note_ending(RunState.CANCELLED)
         super().terminate(pool, signal)
 
     def _note_ending(self, outcome: RunState) -> None:
-        if self._header is not None:
-            heartbeat_of(self.app).note_ending(self._token, outcome)
+        heartbeat_of(self.app).note_ending(self._token, outcome)
 
 
 @cache
 def guarded_request(own: Any) -> Any:
     """The main process' side of the guard over a task's own request class. Raises TypeError."""
-    if issubclass(own, GuardedRequest):
-        return own
-    if own is Request:
-        return GuardedRequest
     return type(own.__name__, (GuardedRequest, own), {"__module__": own.__module__})
 
 
