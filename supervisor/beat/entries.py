@@ -183,8 +183,7 @@ class Entries:
 
         but: all jobs that are loaded.
         """
-        listed = self._client.zrange(self._schedule, 0, -1)
-        names = {key.removeprefix(self._prefix) for key in listed}
+        names = set(self._listed())
         own = set(map(self.name, jobs)) & names
         others = names - set(map(self.name, but)) - self.of_beat_schedule()
         found = {}
@@ -218,26 +217,15 @@ class Entries:
         `poll-inbox`), if there are not several.
         """
         found = {name: name for name in self.stock(jobs)}
-        # Where each entry is a job's, there is nothing to look for.
-        if self._client.zcard(self._schedule) > self._client.hlen(self._keys.jobs):
-            others: dict[str, list[str]] = {job: [] for job in jobs if job not in found}
-            for key in self._client.zrange(self._schedule, 0, -1):
-                name = key.removeprefix(self._prefix)
-                if (job := job_name(name)) != name and job in others:
-                    others[job].append(name)
-            stock = set(self.stock(name for names in others.values() for name in names))
-            own = {job: [name for name in names if name in stock] for job, names in others.items()}
-            found |= {job: names[0] for job, names in own.items() if len(names) == 1}
-        return found
+        own: dict[str, list[str]] = {job: [] for job in jobs if job not in found}
+        changed = self._changed_names()
+        for name in self.stock(name for name, job in changed.items() if job in own):
+            own[changed[name]].append(name)
+        return found | {job: names[0] for job, names in own.items() if len(names) == 1}
 
     def warn_of_doubles(self) -> None:
         """Logs which of RedBeat's own entries run beside the job that their name becomes."""
-        if self._client.zcard(self._schedule) <= self._client.hlen(self._keys.jobs):
-            return  # each entry is a job's
-        names = (
-            key.removeprefix(self._prefix) for key in self._client.zrange(self._schedule, 0, -1)
-        )
-        changed = {name: job for name in names if (job := job_name(name)) != name}
+        changed = self._changed_names()
         stock = self.stock(changed)
         jobs = [changed[name] for name in stock]
         loaded = self._client.hmget(self._keys.jobs, jobs) if jobs else []
@@ -245,19 +233,28 @@ class Entries:
             if text is not None:
                 log.warning("entry left beside a job", entry=name, job=job, hint=TAKE_OUT)
 
+    def _changed_names(self) -> dict[str, str]:
+        """Entries whose name no job can have, and what becomes of it as a job's.
+
+        Empty where each entry is a job's: there is nothing to look for.
+        """
+        if self._client.zcard(self._schedule) <= self._client.hlen(self._keys.jobs):
+            return {}
+        return {name: job for name in self._listed() if (job := job_name(name)) != name}
+
+    def _listed(self) -> list[str]:
+        """The names of all entries."""
+        listed = self._client.zrange(self._schedule, 0, -1)
+        return [key.removeprefix(self._prefix) for key in listed]
+
     def unguarded(self) -> dict[str, datetime | None]:
         """Entries that belong to no job, and when RedBeat's own code emits each next."""
-        due = dict(self._client.zscan_iter(self._schedule, count=1_000))
-        found: dict[str, datetime | None] = {}
-        for keys in chunks(sorted(due)):
-            with self._client.pipeline(transaction=False) as pipe:
-                for key in keys:
-                    pipe.hmget(key, "definition", SPEC_FIELD)
-                for key, (definition, spec) in zip(keys, pipe.execute(), strict=True):
-                    if definition and not spec:
-                        at = datetime.fromtimestamp(due[key], UTC) if due[key] >= 0 else None
-                        found[key.removeprefix(self._prefix)] = at
-        return found
+        listed = self._client.zscan_iter(self._schedule, count=1_000)
+        due = {key.removeprefix(self._prefix): score for key, score in listed}
+        return {
+            name: datetime.fromtimestamp(due[name], UTC) if due[name] >= 0 else None
+            for name in self.stock(due)
+        }
 
     def note_adopted(self, definitions: Mapping[str, str]) -> None:
         """Records what jobs that have not changed are made of by now."""
@@ -303,14 +300,11 @@ class Entries:
         if scores:
             self._client.zadd(self._schedule, scores, xx=True)
 
-    def _job_of(self, key: str) -> str | None:
-        return self.job(key.removeprefix(self._prefix))
-
     def strange(self, specs: Mapping[str, JobSpec]) -> list[str]:
         """Jobs whose entry is missing or differs, and entries of ours without a job."""
         listed = dict(self._client.zscan_iter(self._schedule, count=1_000))
         self.learn_names()
-        ours = {job for key in listed if (job := self._job_of(key))}
+        ours = {job for key in listed if (job := self.job(key.removeprefix(self._prefix)))}
         found = []
         for names in chunks(sorted({*specs, *ours})):
             with self._client.pipeline(transaction=False) as pipe:
@@ -325,7 +319,9 @@ class Entries:
 
     def load(self, portions: Sequence[Sequence[str]]) -> Generator[list[DueEntry], None, None]:
         """Yields the entries by portions, without jobs that only another version can read."""
-        jobs = ([self._job_of(key) or "" for key in keys] for keys in portions)
+        jobs = (
+            [self.job(key.removeprefix(self._prefix)) or "" for key in keys] for keys in portions
+        )
         for keys, found in zip(portions, self._ledger.due_jobs(jobs), strict=True):
             yield [
                 DueEntry(key, spec, mark)

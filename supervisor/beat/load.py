@@ -44,7 +44,6 @@ from supervisor.job.changes import Changes, Found, Source, difference, following
 from supervisor.job.fields import NAME_PATTERN
 from supervisor.job.spec import JobSpec
 from supervisor.ledger.actions import Action, Actor, with_changes
-from supervisor.ledger.functions import check_schema
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.reads import Loaded, chunks, times_of
 from supervisor.ledger.records import FILES, REDBEAT, REDBEATS, Origin, origin_from
@@ -100,7 +99,7 @@ def load(
 
     A job that another version has loaded and this one cannot read is replaced or removed as well.
     """
-    check_schema(ledger.client, ledger.keys)
+    ledger.check_schema()
     places = places or {}
     while True:
         loaded = ledger.loaded().of(FILES)
@@ -137,7 +136,7 @@ def load_edited(
     holds others, a job has the name of one of another source, jobs are gone that others follow, or
     so many that it may be a mistake.
     """
-    check_schema(ledger.client, ledger.keys)
+    ledger.check_schema()
     wanted = {name: spec for name, spec in edited.jobs.items() if spec is not None}
     gone = sorted(edited.jobs.keys() - wanted.keys())
     loaded = ledger.loaded(edited.jobs)
@@ -276,7 +275,7 @@ def put_jobs(
     source, TooManyJobs, and InvalidJob if a job would follow a missing one: then nothing was
     changed. Raises InvalidRequest for a source that is not a name, or is `files`.
     """
-    check_schema(ledger.client, ledger.keys)
+    ledger.check_schema()
     check_source(source)
     adopted = adopted or {}
     places = {name: place_of(name, place, adopted.get(name)) for name in wanted}

@@ -28,7 +28,6 @@ from supervisor.errors import BrokerUnavailable, NotTranslatable
 from supervisor.files.import_text import job_name
 from supervisor.job.secrets import TOKEN, named, resolved, texts_in
 from supervisor.job.spec import JobSpec
-from supervisor.ledger.functions import check_schema
 from supervisor.ledger.keys import TEMPLATES
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.page_reads import open_runs
@@ -63,7 +62,7 @@ class Release:
 
 def release_of(app: Celery, ledger: Ledger, *, with_entries: bool) -> Release:
     """What the jobs that are loaded come to; nothing is changed. Raises WrongSchema."""
-    check_schema(ledger.client, ledger.keys)
+    ledger.check_schema()
     found, adopted = Release(with_entries), adopted_of(ledger)
     specs = {name: spec for name, spec in ledger.scheduled().items() if name not in adopted}
     now, marks = ledger.now(), ledger.marks(list(specs))

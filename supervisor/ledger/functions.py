@@ -143,13 +143,6 @@ def refused(error: ResponseError) -> Exception:
     return mismatch(error) or error
 
 
-def check_schema(client: Client, keys: Keys) -> None:
-    """For code that writes without a function. Raises WrongSchema."""
-    found = client.get(keys.schema)
-    if found is not None and int(found) != SCHEMA:
-        raise WrongSchema(int(found), SCHEMA)
-
-
 #: How long an ended run stays readable.
 HISTORY_TTL = timedelta(days=7)
 GRANTS_KEPT = 100

@@ -507,6 +507,12 @@ class Ledger(Readings):
                 passed.append(found + 1)
         return passed
 
+    def check_schema(self) -> None:
+        """For code that writes without a function. Raises WrongSchema."""
+        found = self.client.get(self.keys.schema)
+        if found is not None and int(found) != SCHEMA:
+            raise WrongSchema(int(found), SCHEMA)
+
     def forget_owner(self) -> None:
         """The ledger is that of the app whose beat leads next."""
         self.client.hdel(self.keys.beat, "app")
