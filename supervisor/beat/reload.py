@@ -25,6 +25,7 @@ it ends, and starting one takes milliseconds. Nothing here extends the leader's 
 from __future__ import annotations
 
 import json
+import math
 import pickle
 import time
 from collections.abc import Iterator, Sequence
@@ -200,13 +201,9 @@ class Reading:
 
     child: Child
     is_outdated: bool = False
-    #: What was read, and since when it is being written.
+    #: What was read, and until when it may be being written.
     read: Read | None = None
-    written_since: float = 0.0
-
-    @property
-    def seconds_of_writing(self) -> float:
-        return time.monotonic() - self.written_since
+    written_until: float = math.inf
 
 
 class Reloading:
@@ -322,13 +319,13 @@ class Reloading:
     def _load(self, reading: Reading, read: Read, now: datetime) -> None:
         """Has the child write what differs to the ledger, as of `now`."""
         reading.child.send((LOAD, now))
-        reading.read, reading.written_since = read, time.monotonic()
+        reading.read, reading.written_until = read, time.monotonic() + LONGEST_WRITE_SECONDS
         self._finish_load(reading, read, now, WRITE_SECONDS)
 
     def _finish_load(self, reading: Reading, read: Read, now: datetime, seconds: float = 0) -> None:
         """Ends the reading once it is written or refused, if it is within `seconds`."""
         if not reading.child.has_value(seconds):
-            if reading.seconds_of_writing > LONGEST_WRITE_SECONDS:
+            if time.monotonic() > reading.written_until:
                 self._give_up(now, f"more than {LONGEST_WRITE_SECONDS} seconds to be written")
             return
         problems = self._written(reading)
