@@ -152,6 +152,20 @@ def test_what_a_worker_promoted_is_left_to_it_to_publish(ledger: Ledger) -> None
     assert (run, at <= ms_of(ledger.now() + HANDOVER_DELAY)) == (run_id(spec, 1), True)
 
 
+def test_what_an_end_brings_back_is_published_at_once(
+    ledger: Ledger,
+) -> None:
+    """It is not told of it: beat publishes it at once."""
+    spec = admitted(ledger, 0, 1, 2, overlap="queue_all", max_running=2)
+    for second in (0, 1):
+        begin(ledger, run_id(spec, second))
+    lease_runs_out(ledger, spec, run_id(spec, 1))
+    finished = ledger.finish(run_id(spec, 0), "token", RunState.SUCCEEDED)
+    assert finished.next_up == (run_id(spec, 2),)
+    assert states(ledger, spec) == ["succeeded", "queued", "queued"]
+    assert ledger.outbox() == [run_id(spec, 1)]
+
+
 def test_who_ends_as_another_begins_is_not_beside_it(ledger: Ledger) -> None:
     for repetition in range(30):
         spec = job(ledger, f"job-{repetition}", overlap="queue_all", max_running=2, on_crash="fail")
