@@ -9,6 +9,7 @@ import socket
 import sys
 import time
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from datetime import timedelta
 from http.client import HTTPConnection, HTTPException
 from pathlib import Path
@@ -354,7 +355,8 @@ def serve(
     for each in sites.values():
         record = record_log(each.ledger, access)
         Thread(target=record.follow, args=(is_stopping,), name="record-log", daemon=True).start()
-    server.run(sockets=[listener])
+    with suppress(KeyboardInterrupt):  # which uvicorn raises again when it has ended
+        server.run(sockets=[listener])
 
 
 #: What a ledger may be called: its name is a part of addresses.

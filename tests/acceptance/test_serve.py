@@ -96,6 +96,20 @@ def test_what_is_served_while_redis_is_there_and_when_it_is_gone(tmp_path: Path)
         assert status_of(process, 30) in (0, -15)
 
 
+def test_ctrl_c_ends_it_with_nothing_to_complain_of(server: EmbeddedServer) -> None:
+    port = free_port()
+    with (
+        TemporaryFile("w+") as log,
+        serving(server.url, port, log) as process,
+        httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=patience(20)) as client,
+    ):
+        wait_until(lambda: answers(client), 20)
+        process.send_signal(signal.SIGINT)
+        assert status_of(process, 30) == 0
+        log.seek(0)
+        assert "Aborted" not in log.read()
+
+
 #: Of every kind of route one, and what it answers while Redis hangs.
 WHILE_REDIS_HANGS = {
     "/metrics": 200,
