@@ -168,7 +168,7 @@ class Emitter:
         self._unlogged += admissions
         if len(self._unlogged) > MOST_UNLOGGED:
             self.log_some()
-        self._note_failing(undecided, admissions)
+        self._note_failing(undecided, admissions, emitted.is_complete)
         return emitted
 
     def log_some(self) -> bool:
@@ -181,11 +181,14 @@ class Emitter:
         return bool(self._unlogged)
 
     def _note_failing(
-        self, undecided: Mapping[str, Exception], admissions: Iterable[Admission]
+        self,
+        undecided: Mapping[str, Exception],
+        admissions: Iterable[Admission],
+        is_complete: bool,
     ) -> None:
         """Logs which ticks cannot be decided or admitted, and are due again with each turn.
 
-        A job is logged when that changes.
+        A job is logged when that changes. is_complete: whether the turn came to all that is due.
         """
         refused = {a.job: a.reason for a in admissions if a.placement is Placement.FAILED}
         failing = {job: repr(error) for job, error in undecided.items()} | refused
@@ -196,7 +199,7 @@ class Emitter:
                 log.error("tick not decided", job=job, exc_info=undecided[job])
             else:
                 log.error("tick not admitted", job=job, error=reason)
-        self._failing = failing
+        self._failing = failing if is_complete else self._failing | failing
 
     def _pass_over(self, emissions: Sequence[Emission]) -> None:
         passed = [over for each in emissions for over in each.passed]

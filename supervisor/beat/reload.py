@@ -451,7 +451,7 @@ class Reloading:
     ) -> list[JobSpec] | None:
         """As `_write`, of the jobs in files that have changed since then; None where only all files
         can say what there is to do."""
-        if not wanted.files:
+        if not wanted.listing.files:
             return None
         before, after = since.but(wanted.listing), wanted.listing.but(since)
         names = {name for name in {*before, *after} if before.get(name) != after.get(name)}

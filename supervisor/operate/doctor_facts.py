@@ -142,10 +142,6 @@ def read(
     )
 
 
-#: What the server says of its last write to its disk, by whether it has an append-only file.
-LAST_SAVE = {True: "aof_last_write_status", False: "rdb_last_bgsave_status"}
-
-
 def server_facts(ledger: Ledger) -> ServerFacts:
     info = ledger.client.info("all")
     has_append_only_file = bool(info["aof_enabled"])
@@ -160,7 +156,7 @@ def server_facts(ledger: Ledger) -> ServerFacts:
         has_maxmemory=bool(info["maxmemory"]),
         memory_before=memory_before(ledger),
         is_replica=info.get("role") == "slave",
-        cannot_save=info.get(LAST_SAVE[has_append_only_file]) == "err",
+        cannot_save=cannot_save(ledger, info),
     )
 
 
@@ -170,6 +166,14 @@ def memory_before(ledger: Ledger) -> tuple[datetime, int] | None:
         at, used = text.split()
         return instant(at), int(used)
     return None
+
+
+def cannot_save(ledger: Ledger, info: Mapping[str, Any]) -> bool:
+    """A server that is to make snapshots refuses writes after one that failed, whether or not it
+    has an append-only file as well."""
+    if info["aof_enabled"] and info.get("aof_last_write_status") == "err":
+        return True
+    return info.get("rdb_last_bgsave_status") == "err" and snapshots(ledger) != ""
 
 
 def snapshots(ledger: Ledger) -> str | None:

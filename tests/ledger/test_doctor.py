@@ -94,16 +94,30 @@ def test_a_server_that_forgets_is_told_of(tmp_path: Path) -> None:
         ledger.client.close()
 
 
-def test_a_server_that_cannot_write_to_its_disk_is_told_of(tmp_path: Path) -> None:
+@pytest.mark.parametrize("appendonly", ["yes", "no"])
+def test_a_server_that_cannot_write_to_its_disk_is_told_of(tmp_path: Path, appendonly: str) -> None:
     with EmbeddedServer(tmp_path) as server:
         ledger = Ledger.open(Settings(redis_url=server.url))
-        for name, value in (("appendonly", "no"), ("save", "3600 1")):
+        for name, value in (("appendonly", appendonly), ("save", "3600 1")):
             ledger.client.config_set(name, value)
         (tmp_path / "dump.rdb").mkdir()
         ledger.client.execute_command("BGSAVE")
         wait_until(lambda: any("cannot write" in finding["what"] for finding in said(server.url)))
         with pytest.raises(redis.ResponseError, match="MISCONF"):
             ledger.client.set("key", "value", px=1_000)
+        ledger.client.close()
+
+
+def test_a_snapshot_that_failed_is_nothing_to_a_server_that_makes_none(tmp_path: Path) -> None:
+    with EmbeddedServer(tmp_path) as server:
+        ledger = Ledger.open(Settings(redis_url=server.url))
+        for name, value in (("appendonly", "no"), ("save", "")):
+            ledger.client.config_set(name, value)
+        (tmp_path / "dump.rdb").mkdir()
+        ledger.client.execute_command("BGSAVE")
+        wait_until(lambda: ledger.client.info("persistence")["rdb_last_bgsave_status"] == "err")
+        assert ledger.client.set("key", "value", px=1_000)
+        assert not any("cannot write" in finding["what"] for finding in said(server.url))
         ledger.client.close()
 
 

@@ -446,11 +446,18 @@ def test_files_that_remove_most_jobs_are_loaded_only_by_a_person(
 
 
 @pytest.mark.parametrize("is_first_turn", [True, False])
+@pytest.mark.parametrize("has_calendar", [True, False])
 def test_a_directory_that_has_become_empty_removes_no_job(
-    ledger: Ledger, entries: Entries, tmp_path: Path, is_first_turn: bool
+    ledger: Ledger, entries: Entries, tmp_path: Path, is_first_turn: bool, has_calendar: bool
 ) -> None:
     """Its mount may be gone; a file without jobs says that none are wanted."""
     written(tmp_path, "a", "b")
+    if has_calendar:  # which stays
+        (tmp_path / "days.txt").write_text("2026-12-24")
+        exclusion = "exclude: [{file: days.txt}]"
+        (tmp_path / "jobs.yaml").write_text(
+            f"jobs: {{a: {{task: t, every: 5m, {exclusion}}}, b: {{task: t, every: 5m}}}}"
+        )
     reloading_ = Reloading(tmp_path, ledger, entries)
     reloading_.begin(NOW, None)
     read_and_load(reloading_, None)
