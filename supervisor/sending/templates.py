@@ -28,7 +28,7 @@ from supervisor.job.run import tick_id
 from supervisor.ledger.requests import Message, Tick
 from supervisor.sending.batches import PreparedMessage, is_amqp
 from supervisor.sending.queues import is_on_redis
-from supervisor.sending.signing import ENCODER, Signer, content_of, digest_of, text_of
+from supervisor.sending.signing import ENCODER, Signer, content_of, digest_of, signed_of
 
 #: Publishes one message with a given producer. Returns the name of its queue.
 Publish = Callable[[Any], str]
@@ -377,7 +377,8 @@ def shape_of(
     if message["content-type"] != "application/json" or headers.get("expires"):
         return None
     _, _, embed = json.loads(b64decode(message["body"]))
-    signed = text_of(with_placeholders(message)["headers"][HEADER]).replace("%", "%%")
+    header = signed_of(with_placeholders(message)["headers"][HEADER])
+    signed = json.dumps(header, sort_keys=True).replace("%", "%%")
     for name in ("job", "rules"):
         signed = signed.replace(json.dumps(PLACEHOLDERS[name]), f"%({name})s")
     shape = Shape(
