@@ -15,9 +15,8 @@ from supervisor.ledger.ledger import Ledger
 
 #: In place of a module that the command needs: Ctrl-C while it is being loaded.
 INTERRUPTED = """
-import os, signal, time
+import os, signal
 os.kill(os.getpid(), signal.SIGINT)
-time.sleep(60)
 """
 
 
