@@ -121,7 +121,7 @@ def memory(facts: DoctorFacts) -> Findings:
     whose = "maxmemory" if server.has_maxmemory else "all memory of its machine"
     held = f"{mib(server.memory)} of {mib(server.memory_limit)} ({whose})"
     why = "a full Redis refuses writes: nothing starts any more, and ends are reported late"
-    todo = "give it more memory, or keep fewer runs with `history` (docs/explanation/scaling.md)"
+    todo = "give it more memory, or keep fewer runs with `history` (docs/how-to/redis.md#memory)"
     if server.has_maxmemory and server.memory >= server.memory_limit:
         yield Finding(f"Redis' memory is full: {held}", why, todo)
         return

@@ -48,7 +48,6 @@ def measure(directory: Path, url: str, sizes: Sizes) -> dict[str, float]:
             ours.stop()
     by_jobs = {jobs: medians(rounds) for jobs, rounds in seen.items()}
     found = medians(at_rest)
-    found["fleet_largest_rounds"] = len(seen[max(seen)])
     found |= {f"{what}_10k_s": seconds for what, seconds in by_jobs[sizes.jobs].items()}
     found["scrape_10k_block_ms"] = 1000 * found.pop("scrape_block_10k_s")
     found["scrape_10k_block_max_ms"] = 1000 * found.pop("scrape_block_max_10k_s")
@@ -57,7 +56,6 @@ def measure(directory: Path, url: str, sizes: Sizes) -> dict[str, float]:
         seconds = {jobs: at_size[what] for jobs, at_size in by_jobs.items()}
         found |= {f"growth_{what}_{jobs}_s": took for jobs, took in seconds.items()}
         found[f"growth_{what}_slope"] = slope(seconds)
-        found[f"growth_{what}_last_slope"] = slope(dict([*seconds.items()][-2:]))
     return found
 
 

@@ -67,12 +67,6 @@ ROWS = (
     Row("growth of the first scrape, exponent", "growth_scrape_first_slope", 1),
     Row("growth of the first load, exponent", "growth_load_slope", 1),
     Row("growth of a reload of one file, exponent", "growth_reload_slope", 1),
-    Row("first load of 100,000 jobs", "growth_load_100000_s", 30, " s"),
-    Row("reload of one file, with 100,000 jobs in all files", "growth_reload_100000_s", 2, " s"),
-    Row("beat with 100,000 jobs, memory", "beat_100000_mib", 200, " MiB"),
-    Row("growth of emission from 10,000 to 100,000 jobs", "growth_emission_last_slope", 1.1),
-    Row("growth of the first scrape, likewise", "growth_scrape_first_last_slope", 1.1),
-    Row("growth of a scrape if no job has run, likewise", "growth_scrape_last_slope", 1.1),
 )
 
 

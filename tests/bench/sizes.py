@@ -11,8 +11,6 @@ class Sizes:
     rounds: int = 3
     #: What keeps the machine busy beside a short measurement comes and goes: it has more rounds.
     rounds_of_guarded: int = 9
-    #: Of the fleets beyond `jobs`, which take minutes.
-    rounds_of_largest: int = 1
     jobs: int = 10_000
     jobs_of_slow_peers: int = 2_000
     spread_jobs: int = 1_000
@@ -22,13 +20,12 @@ class Sizes:
     items_of_a_chord: int = 1_000
     handovers: int = 100
     idle_seconds: float = 30
-    growth: tuple[int, ...] = (100, 1_000, 10_000, 100_000)
+    growth: tuple[int, ...] = (100, 1_000, 10_000)
 
     def in_turns(self) -> Iterator[int]:
         """The sizes of `growth`, round for round."""
-        for number in range(self.rounds):
-            largest = None if number < self.rounds_of_largest else self.jobs
-            yield from (jobs for jobs in self.growth if largest is None or jobs <= largest)
+        for _ in range(self.rounds):
+            yield from self.growth
 
 
 QUICK = Sizes(
