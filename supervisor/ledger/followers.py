@@ -19,7 +19,7 @@ from supervisor.job.run import RunState, tick_id
 from supervisor.ledger.connection import Client
 from supervisor.ledger.functions import Functions
 from supervisor.ledger.keys import Keys
-from supervisor.ledger.replies import Rescue, instant, rescues
+from supervisor.ledger.replies import Rescue, instant, lines_of, rescues
 from supervisor.ledger.requests import Leadership
 
 #: A job remembers how the jobs that it follows ended: under each nominal time, or under LATEST
@@ -124,8 +124,7 @@ def event_from(text: str) -> Event:
         return Hold(said["job"], said["held"], int(said["nominal"]))
     if "edited" in said:
         return Edited(said["edited"])
-    lines = (said.get("followed_by") or "").splitlines()
-    waiting = (line.partition(" ") for line in lines)
+    waiting = (line.partition(" ") for line in lines_of(said.get("followed_by")))
     return End(
         job=said["job"],
         run_id=said["run"],

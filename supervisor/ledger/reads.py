@@ -78,6 +78,21 @@ def sent_run_from(run_id: str, sent: float, values: Sequence[str | None]) -> Sen
     )
 
 
+def read_run(run_id: str, fields: Mapping[str, str]) -> Run | None:
+    """The run; None, logged once, if its record cannot be read: the others go on without it."""
+    try:
+        return run_from(run_id, fields)
+    except (ValueError, KeyError, TypeError, OverflowError) as error:
+        note_run(run_id, repr(error)[:200])
+        return None
+
+
+@lru_cache(maxsize=10_000)
+def note_run(run_id: str, error: str) -> None:
+    """Logged once for each run in a process."""
+    log.error("run not read", run=run_id, error=error)
+
+
 # Jobs as texts in the ledger, which another version of this code may have written.
 #
 # A version knows the keys of its time. A job that it cannot read - after a rollback, or on a
@@ -390,16 +405,18 @@ class Readings:
         return self.client.hget(self.keys.beat, "config")
 
     def run(self, run_id: str) -> Run:
-        """Raises UnknownRun."""
+        """Raises UnknownRun, also of a run whose record cannot be read."""
         fields = self.client.hgetall(self.keys.run(run_id))
-        if not fields:
-            raise UnknownRun(run_id)
-        return run_from(run_id, fields)
+        found = read_run(run_id, fields) if fields else None
+        if found is None:
+            raise UnknownRun(run_id, "its record cannot be read" if fields else None)
+        return found
 
     def runs(self, run_ids: Sequence[str]) -> list[Run]:
-        """The runs among these that the ledger still knows."""
+        """The runs among these that the ledger still knows, without those it cannot read."""
         replies = self.read_each(run_ids, lambda pipe, run_id: pipe.hgetall(self.keys.run(run_id)))
-        return [run_from(run_id, fields) for run_id, fields in replies if fields]
+        found = (read_run(run_id, fields) for run_id, fields in replies if fields)
+        return [run for run in found if run is not None]
 
     def sent_runs(self, limit: int, skip: int = 0) -> list[SentRun]:
         """Runs that were published and have not begun, in the order in which they were sent."""

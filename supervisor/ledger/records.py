@@ -25,7 +25,7 @@ from supervisor.job.run import (
 from supervisor.job.spec import GuardedTaskSpec, JobSpec
 from supervisor.ledger.functions import BOUNDS
 from supervisor.ledger.leader import SILENCE
-from supervisor.ledger.replies import instant, optional_instant
+from supervisor.ledger.replies import instant, lines_of, optional_instant
 from supervisor.schedule import Deadline, next_deadline
 
 # Beat: which one leads, and what became of the schedule files.
@@ -380,7 +380,7 @@ def run_from(run_id: str, fields: Mapping[str, str]) -> Run:
 
 def attempts_from(fields: Mapping[str, str]) -> Iterator[Attempt]:
     """Ended attempts are written down, except the only one of a run that succeeded at once."""
-    for line in fields.get("attempts", "").splitlines():
+    for line in lines_of(fields.get("attempts")):
         yield attempt_from(json.loads(line))
     state, number = fields["state"], int(fields.get("attempt", 0))
     if state == RunState.RUNNING:
@@ -411,7 +411,7 @@ def progress_from(fields: Mapping[str, str], attempt: int) -> Progress | None:
 
 def options_from(fields: Mapping[str, str]) -> dict[str, Any]:
     """The options of the call, overridden by those of each retry."""
-    lines = (fields.get("options", "{}"), *fields.get("retry_options", "").splitlines())
+    lines = (fields.get("options", "{}"), *lines_of(fields.get("retry_options")))
     return {key: value for line in lines for key, value in json.loads(line).items()}
 
 

@@ -156,6 +156,14 @@ class LoadReply:
     details: tuple[str, ...]
 
 
+def lines_of(text: str | None) -> list[str]:
+    """The lines that a function wrote, each with its end.
+
+    Not `splitlines`: what jobs raise is within them, and cjson leaves U+2028 and the like as it is.
+    """
+    return text.removesuffix("\n").split("\n") if text else []
+
+
 def optional_instant(ms: str | int | float | None) -> datetime | None:
     return datetime.fromtimestamp(float(ms) / 1000, UTC) if ms else None
 

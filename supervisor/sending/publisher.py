@@ -81,7 +81,10 @@ class Publisher:
         sent = 0
         try:
             for some in chunks(run_ids, RUNS_PER_ROUND):
-                sent += self._publish(self.ledger.runs(some))
+                runs = self.ledger.runs(some)
+                if len(runs) < len(some):  # those without a readable record do not stand in the way
+                    self.ledger.put_off(sorted({*some} - {run.id for run in runs}), LATER)
+                sent += self._publish(runs)
         except UNAVAILABLE as error:
             log.warning("publish failed", runs=len(run_ids), sent=sent, error=str(error))
         return sent

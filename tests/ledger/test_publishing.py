@@ -84,6 +84,16 @@ def test_a_broker_that_hangs_holds_nobody_up_for_ever(
     assert publisher.publish([run]) == 1
 
 
+def test_an_unreadable_run_does_not_stand_in_the_way(ledger: Ledger, redis_url: str) -> None:
+    unreadable, other = queued(ledger, 0), queued(ledger, 1)
+    ledger.client.hset(ledger.keys.run(unreadable), "attempts", "no JSON")
+    publisher = Publisher(app_at(redis_url, redis_url), ledger)
+    assert publisher.publish([unreadable, other]) == 1
+    assert ledger.outbox() == []  # it is tried again in a minute
+    ledger.client.hdel(ledger.keys.run(unreadable), "attempts")
+    assert publisher.publish([unreadable]) == 1
+
+
 def test_a_broker_that_is_gone_holds_nobody_up_for_ever(ledger: Ledger, redis_url: str) -> None:
     publisher = Publisher(app_at("redis://127.0.0.1:1/0", redis_url), ledger)
     run, asked_at = queued(ledger, 0), time.monotonic()

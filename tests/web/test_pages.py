@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import replace
+from datetime import timedelta
 from html.parser import HTMLParser
 from urllib.parse import quote, urlsplit
 
@@ -24,6 +25,8 @@ from tests.ledger.processes import worker_is_there
 from tests.waiting import wait_until
 from tests.web.conftest import Serve
 from tests.web.visits import FROM_OUR_PAGE, TOKEN, log_in
+
+HTML = {"accept": "text/html"}
 
 EVIL = "\"'><script>alert(1)</script><img src=x onerror=alert(1)>\x1b[2J"
 
@@ -92,6 +95,41 @@ def test_what_jobs_and_people_write_is_text_everywhere(
     assert elements.values("style") == []
 
 
+#: What Python's `splitlines` takes for the end of a line.
+SEPARATORS = "\n\r\v\f\x1c\x1d\x1e\x85\u2028\u2029"
+
+
+@pytest.mark.parametrize("separator", SEPARATORS, ids=ascii)
+def test_failures_may_contain_any_separator(
+    reader: httpx.Client, ledger: Ledger, separator: str
+) -> None:
+    text = f"a{separator}b"
+    spec = admitted(ledger, 0, max_retries=1)
+    run = run_id(spec, 0)
+    begin(ledger, run, "first")
+    said = Reported(1, ReportedProgress(1, 2, text, 0.0), (ReportedLine(1, text, 0.0),))
+    assert ledger.reports.write(run, "first", said, 0.0)
+    ledger.retry(run, "first", timedelta(0), text, traceback=text)
+    ledger.rescue()
+    begin(ledger, run, "second")
+    ledger.finish(run, "second", RunState.FAILED, text, traceback=text)
+    assert [attempt.reason for attempt in ledger.run(run).attempts] == [text, text]
+    for path in ("/", "/queues", f"/jobs/{spec.name}", f"/runs/{run}"):
+        assert reader.get(path, headers=HTML).status_code == 200
+    for path in ("failures", f"jobs/{spec.name}", f"runs/{run}", f"runs/{run}/log"):
+        assert reader.get(f"/api/v1/{path}").status_code == 200
+
+
+def test_an_unreadable_run_costs_only_itself(reader: httpx.Client, ledger: Ledger) -> None:
+    spec = admitted(ledger, 0, 1, overlap="allow")
+    unreadable, other = run_id(spec, 0), run_id(spec, 1)
+    ledger.client.hset(ledger.keys.run(unreadable), "attempts", "no JSON")
+    assert [run.id for run in ledger.history(spec.name)] == [other]
+    for path in ("/", "/queues", f"/jobs/{spec.name}", f"/runs/{other}"):
+        assert reader.get(path, headers=HTML).status_code == 200
+    assert reader.get(f"/runs/{unreadable}", headers=HTML).status_code == 404
+
+
 def test_a_page_asks_no_other_host_for_anything(reader: httpx.Client, evil: str) -> None:
     for path in ("/", "/jobs/evil", f"/runs/{evil}", "/queues", "/static/page.css"):
         text = reader.get(path, headers={"accept": "text/html"}).text
@@ -110,9 +148,6 @@ def test_the_list_shows_what_runs_what_waits_and_who_blocked(
     assert "1 running, 1 waiting, 1 skipped" in text
     assert f'href="runs/{run_id(spec, 0)}"' in text
     assert "last skipped by" in text
-
-
-HTML = {"accept": "text/html"}
 
 
 def names_on(page: httpx.Response) -> list[str]:
