@@ -79,7 +79,7 @@ chaos-notices: $(STAMP) ## kill Redis, beats, a mail server and a webhook for MI
 	$(BIN)/python -m tests.chaos.notices --minutes $(if $(filter file,$(origin MINUTES)),10,$(MINUTES)) \
 	  $(if $(JOBS),--jobs $(JOBS)) $(if $(SEED),--seed $(SEED))
 
-hostile: $(STAMP) ## measure how late ticks are beside hostile files, calendars and pings
+hostile: $(STAMP) ## measure how late ticks are beside hostile files and pings
 	HOSTILE_TICKS=60 $(BIN)/python -m pytest -q -s tests/acceptance/test_hostile_directory.py
 
 chaos-catches: $(STAMP) ## break the product in many ways (ONLY=) and see that chaos notices each

@@ -28,7 +28,7 @@ from celery import Celery, current_app
 from supervisor.beat.entries import Entries
 from supervisor.beat.load import put_jobs
 from supervisor.errors import InvalidJob, InvalidRequest, UnknownJob
-from supervisor.files.calendars import resolved_without_files
+from supervisor.files.holidays import with_dates
 from supervisor.files.job_checks import JobFault, Tasks, check_job, item_faults
 from supervisor.files.schedule_files import reference_faults
 from supervisor.job.changes import Changes
@@ -342,9 +342,9 @@ def judged(
             own[key] = plain(value, is_argument=key in ARGUMENTS)
         except (TypeError, ValueError, RecursionError) as error:
             faults.append(JobFault((key,), f"{key!r}: not JSON: {error}"))
-    own, file_faults = resolved_without_files(own, datetime.now(UTC).year)
+    own, holiday_faults = with_dates(own, datetime.now(UTC).year)
     spec, more = check_job(name, own, {}, known_tasks)
-    faults += [*item_faults("exclude", file_faults), *more, *reference_faults(spec, None)]
+    faults += [*item_faults("exclude", holiday_faults), *more, *reference_faults(spec, None)]
     return spec, faults
 
 

@@ -176,7 +176,7 @@ class NotInConfigMap(SupervisorError):
 
 
 def texts_of(path: Path) -> Mapping[str, str]:
-    """The schedule files, and the calendars that they name, by file name.
+    """The schedule files by file name.
 
     Raises ScheduleFilesInvalid, NotInConfigMap.
     """

@@ -7,16 +7,15 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Iterator, Mapping
-from contextlib import closing, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from supervisor.errors import Problem, ScheduleFilesInvalid, SecretMissing, closest, shown
-from supervisor.files.calendars import MOST_FILES, Calendars
+from supervisor.files.holidays import with_dates
 from supervisor.files.job_checks import (
     KEYS,
     NOT_IN_DEFAULTS,
@@ -103,13 +102,11 @@ ListedFile = tuple[bytes, dict[str, ListedJob]]
 class Listing:
     """What is kept of files without problems, so that only those that change are read again.
 
-    calendars: digests of the files that `exclude` names. Of ten thousand jobs it takes half a
-    megabyte, a hundredth of what they are themselves.
+    Of ten thousand jobs it takes half a megabyte, a hundredth of what they are themselves.
     """
 
     prefix: str
     year: int
-    calendars: Mapping[Path, bytes]
     files: Mapping[Path, ListedFile]
 
     @property
@@ -132,12 +129,6 @@ class Listing:
             if other.files.get(file, (b"",))[0] != digest
             for name, job in jobs.items()
         }
-
-    @property
-    def are_calendars_unchanged(self) -> bool:
-        with suppress(UnusableFile):
-            return all(digest_of(content_of(file)) == was for file, was in self.calendars.items())
-        return False
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,15 +168,13 @@ def load(
 
     Raises ScheduleFilesInvalid with every problem of every file.
     """
-    directory = path if os.path.isdir(path) else path.parent  # noqa: PTH112 - it never raises
     year = year or datetime.now(UTC).year
-    if since and (since.prefix, since.year) == (prefix, year) and since.are_calendars_unchanged:
-        edited = _Loading(known_tasks, environ, Calendars(directory, year), prefix)
+    if since and (since.prefix, since.year) == (prefix, year):
+        edited = _Loading(known_tasks, environ, year, prefix)
         with suppress(_Enough, ScheduleFilesInvalid, UnusableFile):
             return edited.edited(path, since)
-    calendars = Calendars(directory, year)
-    loading = _Loading(known_tasks, environ, calendars, prefix)
-    with suppress(_Enough), closing(calendars):
+    loading = _Loading(known_tasks, environ, year, prefix)
+    with suppress(_Enough):
         for file in loading.files_of(path):
             loading.add(file)
         if are_all:
@@ -198,14 +187,10 @@ def load_text(
     known_tasks: Tasks | None = None,
     prefix: str = DEFAULT_PREFIX,
 ) -> ScheduleSet:
-    """All jobs of a text on standard input; calendars lie in the current directory.
-
-    Jobs in `after` are not looked up.
-    """
-    file, calendars = Path("-"), Calendars(Path(), datetime.now(UTC).year)
-    loading = _Loading(known_tasks, None, calendars, prefix)
-    with suppress(_Enough), closing(calendars):
-        loading.add(file, text)
+    """All jobs of a text on standard input. Jobs in `after` are not looked up."""
+    loading = _Loading(known_tasks, None, datetime.now(UTC).year, prefix)
+    with suppress(_Enough):
+        loading.add(Path("-"), text)
     return loading.done()
 
 
@@ -231,7 +216,7 @@ class _Loading:
 
     known_tasks: Tasks | None
     environ: Mapping[str, str] | None
-    calendars: Calendars
+    year: int
     prefix: str
     specs: dict[str, JobSpec] = field(default_factory=dict)
     sources: dict[str, str] = field(default_factory=dict)
@@ -254,33 +239,26 @@ class _Loading:
                 self.listed[file] = known
                 continue
             self.add(file, content)
-        self.calendars.close()
         done = self.done(since)
         jobs = done.listing.jobs
         has_doubles = len(jobs) < sum(len(jobs) for _, jobs in self.listed.values())
         has_followers = any(job.after for job in jobs.values())
-        if (
-            has_doubles
-            or len(jobs) > MOST_JOBS
-            or len(done.listing.calendars) > MOST_FILES
-            or (has_followers and following_problems(jobs))
-        ):
+        if has_doubles or len(jobs) > MOST_JOBS or (has_followers and following_problems(jobs)):
             raise ScheduleFilesInvalid([])
         return done
 
     def done(self, since: Listing | None = None) -> ScheduleSet:
-        """Called once the calendars are closed: their problems are known. Raises as `load`."""
-        if problems := [*self.problems, *self.calendars.problems]:
-            raise ScheduleFilesInvalid(problems[: MOST_PROBLEMS + 1])
-        calendars = {**(since.calendars if since else {}), **self.calendars.digests}
-        listing = Listing(self.prefix, self.calendars.year, calendars, self.listed)
+        """Raises as `load`."""
+        if self.problems:
+            raise ScheduleFilesInvalid(self.problems)
+        listing = Listing(self.prefix, self.year, self.listed)
         return ScheduleSet(
             specs=self.specs,
             digest=_set_digest(listing.jobs),
             sources=listing.places,
             listing=listing,
             since=since,
-            files=(*self.files, *calendars),
+            files=tuple(self.files),
         )
 
     def files_of(self, path: Path) -> list[Path]:
@@ -362,12 +340,12 @@ class _Loading:
 
     def _defaults(self, document: Document) -> dict[str, Any]:
         values = self._mapping_at(document, "defaults")
-        resolved, file_faults = self.calendars.resolve(values)
-        defaults, faults = check_defaults(resolved)
+        dated, holiday_faults = with_dates(values, self.year)
+        defaults, faults = check_defaults(dated)
         if "notify" in defaults:
             shared = JobSpec(name="job", task="task", every=60, notify=defaults["notify"])
             faults += reference_faults(shared, self.environ)
-        for fault in [*faults, *item_faults("exclude", file_faults)]:
+        for fault in [*faults, *item_faults("exclude", holiday_faults)]:
             path = _place(("defaults",), fault, values)
             self._fault(document, path, f"defaults: {fault.what}", fault.hint)
         return defaults
@@ -381,8 +359,8 @@ class _Loading:
         if not isinstance(own, dict):
             self._fault(document, path, "is not a mapping of keys to values")
             return
-        resolved, file_faults = self.calendars.resolve(own)
-        spec, faults = check_job(name, resolved, defaults, self.known_tasks)
+        dated, holiday_faults = with_dates(own, self.year)
+        spec, faults = check_job(name, dated, defaults, self.known_tasks)
         spec = self.specs[name] = spec.kept_apart(self.prefix)
         if spec.after:
             self.documents[name] = document
@@ -390,7 +368,7 @@ class _Loading:
         self.listed[document.file][1][name] = ListedJob(line, _spec_digest(spec), spec.after)
         missing = reference_faults(spec, self.environ)
         faults += [fault for fault in missing if fault.keys != ("notify",) or "notify" in own]
-        for fault in [*faults, *item_faults("exclude", file_faults)]:
+        for fault in [*faults, *item_faults("exclude", holiday_faults)]:
             self._fault(document, _place(path, fault, own), fault.what, fault.hint)
 
     def _is_new(self, document: Document, name: str) -> bool:

@@ -1,8 +1,7 @@
 """The items of `exclude`: weekdays, dates and spans of time, each a text of one form.
 
-The texts are what the ledger keeps of a job, so they say everything: calendar files have become
-dates by then. They are sorted and days are merged, so that a calendar that says the same in other
-words is no change of the job.
+The texts are what the ledger keeps of a job, so they say everything. They are sorted and days are
+merged, so that a list that says the same in other words is no change of the job.
 
 Public holidays have become dates as well. A text beside these dates says which holidays they are
 and how far they are known: ``holidays DE-BY until 2031`` excludes nothing by itself.
@@ -34,8 +33,8 @@ FORMS = "such as 2026-12-24, 2026-12-24..2027-01-02, SAT or MON-FRI"
 Point = TypeVar("Point", int, date, datetime)
 
 
-class Calendar(tuple[str, ...]):
-    """The texts of a calendar file, or of holidays, in place of its name."""
+class HolidayDates(tuple[str, ...]):
+    """The texts of holidays, in place of their name."""
 
 
 class InvalidExclusion(ValueError):
@@ -88,7 +87,7 @@ def parse(texts: Iterable[Any]) -> Exclusions:
 
 @lru_cache(maxsize=4096)
 def normal_texts(texts: tuple[str, ...]) -> tuple[str, ...]:
-    """A loaded job is read again at each of its ticks, and jobs share their calendars."""
+    """A loaded job is read again at each of its ticks, and jobs share their holidays."""
     return parse(texts).texts
 
 

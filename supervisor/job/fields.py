@@ -27,7 +27,7 @@ from pydantic import (
 from pydantic_core import PydanticCustomError
 
 from supervisor.errors import InvalidDuration, did_you_mean, shown
-from supervisor.job.exclusions import Calendar, InvalidExclusion, normal_texts, parse_all
+from supervisor.job.exclusions import HolidayDates, InvalidExclusion, normal_texts, parse_all
 from supervisor.job.secrets import TOKEN, malformed
 from supervisor.job.templates import LONGEST_LOG_URL, checked_log_url
 from supervisor.times import (
@@ -203,15 +203,12 @@ _ITEM = {
             "description": "a date, a range of dates, a weekday or a range of them",
             "examples": ["2026-12-24", "2026-12-24..2027-01-02", "SAT", "MON-FRI"],
         },
-        *(
-            {
-                "type": "object",
-                "required": [kind],
-                "additionalProperties": False,
-                "properties": {kind: _NAME},
-            }
-            for kind in ("holidays", "file", "ical")
-        ),
+        {
+            "type": "object",
+            "required": ["holidays"],
+            "additionalProperties": False,
+            "properties": {"holidays": _NAME},
+        },
     ]
 }
 
@@ -227,7 +224,7 @@ def _exclusions(items: Any) -> tuple[str, ...]:
         pass  # reported below, item by item
     for number, item in enumerate(items):
         try:
-            texts += item if isinstance(item, Calendar) else parse_all((item,)).texts
+            texts += item if isinstance(item, HolidayDates) else parse_all((item,)).texts
         except InvalidExclusion as error:
             faults.append(ItemFault((number,), str(error), error.hint))
     if not faults:

@@ -65,7 +65,7 @@ class When(BaseModel):
     jitter: AtLeastASecond | None = None
     """Each tick is up to this much later, by a constant of job and tick; never past the next."""
     exclude: Exclude = ()
-    """Days on which the job does not run: dates, ranges, weekdays and calendar files."""
+    """Days on which the job does not run: dates, ranges, weekdays and holidays."""
     dst: ClockChanges | None = None
     """What a job at fixed hours does when clocks change."""
 

@@ -22,7 +22,7 @@ from supervisor.errors import (
     UnknownJob,
     UnreadableJob,
 )
-from supervisor.files.calendars import as_written
+from supervisor.files.holidays import as_written
 from supervisor.files.import_text import ORDER, entry_text
 from supervisor.files.job_checks import JobFault, call_faults
 from supervisor.job.changes import ARGUMENTS, Changes, masked_destinations, masked_url

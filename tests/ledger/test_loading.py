@@ -204,28 +204,6 @@ def test_a_beat_that_loads_files_is_in_the_record(
     assert {edited.by.name, edited.by.origin} == {"beat"}
 
 
-def test_a_beat_reads_calendars_and_reads_them_again_when_they_change(
-    ledger: Ledger, entries: Entries, tmp_path: Path
-) -> None:
-    """A process of their own reads them, which the process that reads the files begins."""
-    lines = ["BEGIN:VCALENDAR", "BEGIN:VEVENT", "UID:1", "DTSTART;VALUE=DATE:20261224"]
-    calendar = "\r\n".join([*lines, "END:VEVENT", "END:VCALENDAR", ""])
-    (tmp_path / "jobs.yaml").write_text(
-        "jobs: {a: {task: t, every: 1h, exclude: [{ical: our.ics}]}, b: {task: t, every: 1h}}"
-    )
-    reloading = Reloading(tmp_path, ledger, entries)
-
-    def is_excluded(day: str) -> bool:
-        reloading.reload(NOW, ledger.loaded_digest())
-        assert reloading.problems == []
-        return day in str([*ledger.specs().values()])
-
-    (tmp_path / "our.ics").write_text(calendar)
-    wait_until(lambda: is_excluded("2026-12-24"))
-    (tmp_path / "our.ics").write_text(calendar.replace("1224", "1231"))
-    wait_until(lambda: is_excluded("2026-12-31"))
-
-
 def test_files_that_the_kernel_cannot_watch_are_read_again_now_and_then(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -446,18 +424,11 @@ def test_files_that_remove_most_jobs_are_loaded_only_by_a_person(
 
 
 @pytest.mark.parametrize("is_first_turn", [True, False])
-@pytest.mark.parametrize("has_calendar", [True, False])
 def test_a_directory_that_has_become_empty_removes_no_job(
-    ledger: Ledger, entries: Entries, tmp_path: Path, is_first_turn: bool, has_calendar: bool
+    ledger: Ledger, entries: Entries, tmp_path: Path, is_first_turn: bool
 ) -> None:
     """Its mount may be gone; a file without jobs says that none are wanted."""
     written(tmp_path, "a", "b")
-    if has_calendar:  # which stays
-        (tmp_path / "days.txt").write_text("2026-12-24")
-        exclusion = "exclude: [{file: days.txt}]"
-        (tmp_path / "jobs.yaml").write_text(
-            f"jobs: {{a: {{task: t, every: 5m, {exclusion}}}, b: {{task: t, every: 5m}}}}"
-        )
     reloading_ = Reloading(tmp_path, ledger, entries)
     reloading_.begin(NOW, None)
     read_and_load(reloading_, None)

@@ -17,7 +17,7 @@ from supervisor.files.schedule_files import load
 from tests.render.jobs import ROOT, plan_of
 from tests.waiting import wait_until
 
-JOB = "jobs: {a: {task: t, cron: '0 3 * * *', exclude: [{file: %s}]}}\n"
+JOB = "jobs: {a: {task: t, cron: '0 3 * * *'}}\n"
 
 
 def config_map(directory: Path) -> dict[str, str]:
@@ -42,49 +42,41 @@ def test_it_holds_the_jobs_of_the_examples(tmp_path: Path) -> None:
     assert load(tmp_path / "mounted").digest == load(ROOT / "schedules").digest
 
 
-def test_only_schedule_files_and_the_calendars_they_name_go_in(schedules: Path) -> None:
-    (schedules / "jobs.yaml").write_text(JOB % "holidays.txt")
-    (schedules / "holidays.txt").write_text("2026-12-25\n")
+def test_only_schedule_files_go_in(schedules: Path) -> None:
+    (schedules / "jobs.yaml").write_text(JOB)
     (schedules / ".jobs.yaml.swp").write_text("")
     (schedules / "picture.png").write_bytes(b"\xff\xfe\xff")
     (schedules / "secrets.env").write_text("PASSWORD=hunter2\n")
-    (schedules / "other.txt").write_text("2026-12-26\n")
     (schedules / "notes.txt").symlink_to("/etc/passwd")
     (schedules / "env.txt").symlink_to("/proc/self/environ")
-    assert config_map(schedules).keys() == {"jobs.yaml", "holidays.txt"}
+    assert config_map(schedules).keys() == {"jobs.yaml"}
 
 
-@pytest.mark.parametrize("linked", ["holidays.txt", "more.yaml"])
-def test_a_link_out_of_the_directory_is_refused(schedules: Path, linked: str) -> None:
+def test_a_link_out_of_the_directory_is_refused(schedules: Path) -> None:
     outside = schedules.parent / "outside"
-    outside.write_text("jobs: {}\n" if linked.endswith(".yaml") else "2026-12-25\n")
-    (schedules / "holidays.txt").write_text("2026-12-25\n")
-    (schedules / linked).unlink(missing_ok=True)
-    (schedules / linked).symlink_to(outside)
-    (schedules / "jobs.yaml").write_text(JOB % "holidays.txt")
+    outside.write_text("jobs: {}\n")
+    (schedules / "more.yaml").symlink_to(outside)
+    (schedules / "jobs.yaml").write_text(JOB)
     with pytest.raises(ScheduleFilesInvalid, match="links out of its directory"):
         texts_of(schedules)
 
 
 def test_a_mounted_config_map_gives_the_same_config_map(tmp_path: Path) -> None:
     """Its files are links, all of them inside the directory."""
-    data = {"jobs.yaml": JOB % "holidays.txt", "holidays.txt": "2026-12-25\n"}
+    data = {"jobs.yaml": JOB, "more.yaml": "jobs: {}\n"}
     mount(tmp_path / "mounted", data, "..1")
     assert texts_of(tmp_path / "mounted") == data
 
 
-def test_one_file_brings_its_calendars_and_no_other_file(schedules: Path) -> None:
-    (schedules / "jobs.yaml").write_text(JOB % "holidays.txt")
-    (schedules / "holidays.txt").write_text("2026-12-25\n")
+def test_one_file_brings_no_other_file(schedules: Path) -> None:
+    (schedules / "jobs.yaml").write_text(JOB)
     (schedules / "other.yaml").write_text("jobs: {}\n")
-    assert texts_of(schedules / "jobs.yaml").keys() == {"jobs.yaml", "holidays.txt"}
+    assert texts_of(schedules / "jobs.yaml").keys() == {"jobs.yaml"}
 
 
-@pytest.mark.parametrize("name", ["calendars/holidays.txt", "f\u00eates.txt"])
-def test_a_calendar_that_no_config_map_can_hold_is_named(schedules: Path, name: str) -> None:
-    (schedules / "calendars").mkdir()
-    (schedules / name).write_text("2026-12-25\n")
-    (schedules / "jobs.yaml").write_text(JOB % name)
+def test_a_name_that_no_config_map_can_hold_is_named(schedules: Path) -> None:
+    name = "f\u00eates.yaml"
+    (schedules / name).write_text(JOB)
     with pytest.raises(NotInConfigMap, match=name):
         texts_of(schedules)
 

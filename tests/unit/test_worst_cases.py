@@ -28,7 +28,7 @@ import pytest
 
 from supervisor import errors, times
 from supervisor.errors import did_you_mean
-from supervisor.files import calendars, yaml_source
+from supervisor.files import yaml_source
 from supervisor.files.import_text import job_name, write
 from supervisor.job import exclusions, secrets, templates
 from supervisor.job.fields import is_address
@@ -266,14 +266,6 @@ def test_the_sweep_notices_patterns_that_take_longer(pattern: str, use: str) -> 
     pytest.fail("no text was found that takes long")
 
 
-def exhausted(reading: calendars.Reading) -> Any:
-    try:
-        while True:
-            next(reading)
-    except StopIteration as stop:
-        return stop.value
-
-
 def job(**keys: Any) -> JobSpec:
     return JobSpec.model_validate({"name": "j", "task": "t", "every": "1h", **keys})
 
@@ -284,8 +276,6 @@ PARSERS: dict[str, Callable[[str], object]] = {
     "moment|2026-01-01T": times.parse_moment,
     "moment asked for|": lambda text: times.asked(text, ZoneInfo("UTC"), NOW, ahead=False),
     "exclusion|2026-01-01..": lambda text: exclusions.parse_all([text]),
-    "list of dates|2026-01-01\n": lambda text: exhausted(calendars.lines_of(text)),
-    "iCalendar|BEGIN:VCALENDAR\n": lambda text: exhausted(calendars.texts_of(text)),
     "cron|* * * * ": cron.parse,
     "rrule|FREQ=DAILY;BYDAY=": rrule.parse,
     "lock key|import:": lambda text: templates.lock_key(text, job="j", task="t"),

@@ -9,7 +9,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from supervisor.files.calendars import YEARS_AHEAD, YEARS_BACK, holidays_of, resolved_without_files
+from supervisor.files.holidays import YEARS_AHEAD, YEARS_BACK, holidays_of, with_dates
 from supervisor.files.schedule_files import load
 from supervisor.job.exclusions import holidays_ending
 from supervisor.job.spec import JobSpec
@@ -68,21 +68,22 @@ def test_a_job_that_is_loaded_in_the_next_year_has_holidays_for_one_more(tmp_pat
 
 def test_what_a_loaded_job_says_of_its_holidays_names_them_again() -> None:
     loaded = holidays_of("DE-BY", YEAR)
-    resolved, faults = resolved_without_files({"exclude": list(loaded)}, YEAR + 3)
-    spec = JobSpec.model_validate({"name": "a", "task": "t", "every": 60, **resolved})
+    dated, faults = with_dates({"exclude": list(loaded)}, YEAR + 3)
+    spec = JobSpec.model_validate({"name": "a", "task": "t", "every": 60, **dated})
     assert not faults
     assert spec.exclude[-1] == f"holidays DE-BY until {YEAR + 3 + YEARS_AHEAD}"
     assert "2034-01-06" in spec.exclude
 
 
-def test_a_job_that_comes_from_no_file_names_holidays_and_no_files() -> None:
+def test_a_calendar_file_is_refused_with_a_hint() -> None:
     items = ["SAT", {"holidays": "AT"}, {"file": "/etc/passwd"}, {"ical": "a.ics"}]
-    resolved, faults = resolved_without_files({"exclude": items}, YEAR)
+    dated, faults = with_dates({"exclude": items}, YEAR)
     assert [(fault.path, fault.what) for fault in faults] == [
-        ((2,), "{file: /etc/passwd}: calendar files are for jobs of schedule files"),
-        ((3,), "{ical: a.ics}: calendar files are for jobs of schedule files"),
+        ((2,), "{'file': '/etc/passwd'}: calendar files are not read"),
+        ((3,), "{'ical': 'a.ics'}: calendar files are not read"),
     ]
-    assert "2026-10-26" in resolved["exclude"][1]
+    assert {fault.hint for fault in faults} == {"list its dates here, or name {holidays: DE-BY}"}
+    assert "2026-10-26" in dated["exclude"][1]
 
 
 @pytest.mark.parametrize(
@@ -103,7 +104,7 @@ def test_a_job_that_comes_from_no_file_names_holidays_and_no_files() -> None:
             ", {holidays: DE-BY} or {holidays: NYSE})",
         ),
         ("[{holidays: BV}]", "'BV': no holidays are known of 2026 (list the dates)"),
-        ("[{holiday: DE}]", "{'holiday': 'DE'} does not name one calendar (did you mean 'holidays"),
+        ("[{holiday: DE}]", "{'holiday': 'DE'} does not name holidays (did you mean 'holidays"),
         ("[{holidays: [DE]}]", "'holidays': ['DE'] is not a name"),
         ("[holidays XX until 2030]", "'XX' is no country and no market whose holidays are known"),
     ],
@@ -118,10 +119,17 @@ def test_norway_is_a_country(tmp_path: Path) -> None:
     assert "2026-05-17" in job(tmp_path, "[{holidays: NO}]").exclude
 
 
-def test_a_file_of_dates_cannot_say_that_it_has_holidays(tmp_path: Path) -> None:
-    (tmp_path / "days.txt").write_text("2026-12-24\nholidays DE until 2099\n")
-    found = problem(tmp_path, "[{file: days.txt}]")
-    assert "days.txt:2: 'holidays DE until 2099' is not" in found
+def test_what_is_refused_is_told_with_its_line(tmp_path: Path) -> None:
+    (tmp_path / "jobs.yaml").write_text(
+        "jobs:\n  a:\n    task: t\n    every: 1d\n    exclude:\n"
+        "      - 2026-12-24\n      - ical: our.ics\n      - holidays: DE-BX\n"
+    )
+    assert [problem.line for problem in problems_of(tmp_path)] == [7, 8]
+
+
+def test_more_days_than_beat_should_carry_are_refused(tmp_path: Path) -> None:
+    days = (f"{year}-{month:02}-01" for year in range(2026, 2126) for month in range(1, 13))
+    assert "1,200 dates and ranges; 1,000 are allowed" in problem(tmp_path, f"[{', '.join(days)}]")
 
 
 def test_without_the_library_it_is_said_how_to_install_it(

@@ -37,7 +37,7 @@ WORDS = [
     *("5m", "1000000h", "FREQ=YEARLY;BYWEEKNO=53;INTERVAL=9999", "* * 31 2 *", "Europe/Berlin"),
     *('"${a}"', '"${file:/"', '"{0}"', '"{a!r:{b}}"', "100%", "run", "first", "queue_all"),
 ]
-NAMES = [*KEYS, *StepSpec.model_fields, "jobs", "defaults", "file", "ical", "gap", "fold", "x"]
+NAMES = [*KEYS, *StepSpec.model_fields, "jobs", "defaults", "holidays", "file", "gap", "fold", "x"]
 
 
 class Written(str):
@@ -112,11 +112,3 @@ def test_a_number_of_thousands_of_digits_is_refused_for_any_key(tmp_path: Path, 
             text = "jobs:\n  j:\n" + where.format(key, number)
             problems = problems_of(tmp_path, text.encode())
             assert (3, "j") in {(p.line, p.job) for p in problems if "digits" in p.what}, key
-
-
-@pytest.mark.parametrize("kind", ["file", "ical"])
-def test_a_name_that_no_file_can_have_is_a_problem(tmp_path: Path, kind: str) -> None:
-    text = f"jobs:\n  j:\n    task: t\n    every: 1h\n    exclude: [{{{kind}: {'x' * 300}}}]\n"
-    [problem] = problems_of(tmp_path, text.encode())
-    assert (problem.line, problem.job) == (5, "j")
-    assert "cannot be read" in problem.what

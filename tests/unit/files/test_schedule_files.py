@@ -199,10 +199,6 @@ EDITS = {
     },
     "a file comes": {"three.yaml": "jobs: {d: {task: t, after: [c]}}"},
     "a file goes": {"two.yaml": None},
-    "a calendar changes": {"days.txt": "2026-12-24\n"},
-    "a job names a calendar": {
-        "one.yaml": "jobs: {b: {task: t, every: 1h, exclude: [{file: days.txt}]}}"
-    },
     "a name is there twice": {"three.yaml": "jobs: {b: {task: t}}"},
     "a job that others follow goes": {"one.yaml": f"jobs: {{{NIGHTLY}}}"},
     "a mistake": {"one.yaml": "jobs: {b: {tsak: t}}"},
@@ -215,13 +211,10 @@ def test_what_changed_since_is_read_as_all_would_be(edit: str, tmp_path: Path) -
         for name, text in files.items():
             (tmp_path / name).unlink() if text is None else (tmp_path / name).write_text(text)
 
-    calendar = "exclude: [{file: days.txt}]"
     write(
         {
-            "days.txt": "2026-12-25\n",
             "one.yaml": f"jobs:\n  {NIGHTLY}\n  b: {{task: t}}",
             "two.yaml": "jobs:\n  c: {task: t, after: [b]}",
-            "zzz.yaml": f"jobs: {{z: {{task: t, every: 1h, {calendar}}}}}",
         }
     )
     before = load(tmp_path)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from supervisor.files.calendars import as_written
+from supervisor.files.holidays import as_written
 from supervisor.files.schedule_files import load
 from supervisor.job.spec import JobSpec
 from supervisor.jobs import judged
