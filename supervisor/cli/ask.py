@@ -39,11 +39,11 @@ from supervisor.job.notices import (
     Destination,
     Event,
     Notice,
-    is_destination,
+    destination_fault,
     service_destinations,
 )
 from supervisor.job.run import Blocker
-from supervisor.job.secrets import malformed
+from supervisor.job.secrets import FORMS, malformed
 from supervisor.ledger.actions import Actions, Entry, WantedActions
 from supervisor.ledger.ledger import Ledger
 from supervisor.operate import shapes
@@ -400,8 +400,10 @@ def destinations_of(
 
 def an_address(written: str) -> Destination:
     """Raises NotConfigured."""
-    if malformed(written) or not is_destination(written):
-        raise NotConfigured("this is neither an address such as https://host/path nor ${NAME}")
+    if malformed(written):
+        raise NotConfigured(f"this has a reference that is none ({FORMS})")
+    if what := destination_fault(written):
+        raise NotConfigured(f"this is {what}")
     return Destination(url=written)
 
 

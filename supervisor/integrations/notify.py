@@ -30,24 +30,26 @@ from dataclasses import asdict
 from hashlib import sha256
 from importlib.util import find_spec
 from typing import Any
-from urllib.parse import urlsplit
 
 from supervisor.errors import SecretMissing
-from supervisor.job.notices import Answer, Destination, Event, Notice, body, is_destination, title
+from supervisor.job.notices import (
+    WEBHOOKS,
+    Answer,
+    Destination,
+    Event,
+    Notice,
+    body,
+    destination_fault,
+    is_webhook,
+    title,
+)
 from supervisor.job.secrets import TOKEN, resolved
 from supervisor.sending.posting import USER_AGENT, answer_to, post
 from supervisor.settings import NOTIFY_SECRET
 from supervisor.times import render_moment
 
-WEBHOOKS = ("https://", "http://")
-
 #: A secret with this prefix is base64, as in Standard Webhooks; any other is text.
 IN_BASE64 = "whsec_"
-
-#: Hosts of services whose addresses look like webhooks and are left to Apprise.
-OF_SERVICES = re.compile(
-    r"(^|\.)(hooks\.slack|discord|logic\.azure|api\.powerplatform|webhook\.office)\.com$"
-)
 
 MISSING = (
     "notices to mail, Slack, Teams, PagerDuty and the like are sent through Apprise, which is not"
@@ -73,18 +75,19 @@ def send(
     try:
         url = str(resolved(destination.url, environ))
         secret = resolved(destination.secret or environ.get(NOTIFY_SECRET) or "", environ)
-        if TOKEN.match(url) or not is_destination(url):
+        if TOKEN.match(url):
             raise SecretMissing("notify", "what it stands for is no address")
+        if what := destination_fault(url):
+            raise SecretMissing("notify", f"what it stands for is {what}")
     except SecretMissing as missing:
         return Answer.UNAVAILABLE, str(missing)
-    is_webhook = bool(destination.secret) and url.startswith(WEBHOOKS)
-    service = None if is_webhook else _service(url, deadline_seconds)
-    if service is not None:
-        return _within(deadline_seconds, url, lambda: _notify(service, notice))
-    if is_webhook or _is_webhook(url):
+    if is_webhook(url) or (destination.secret and url.startswith(WEBHOOKS)):
         return _within(deadline_seconds, url, lambda: _post(url, secret, notice, deadline_seconds))
     if find_spec("apprise") is None:
         return Answer.UNAVAILABLE, MISSING
+    service = _service(url, deadline_seconds)
+    if service is not None:
+        return _within(deadline_seconds, url, lambda: _notify(service, notice))
     return Answer.REFUSED, f"Apprise cannot use this address: {url.partition('://')[0]}://***"
 
 
@@ -98,14 +101,9 @@ def missing_extra(
         url = each.url
         with suppress(SecretMissing):
             url = str(resolved(url, environ))
-        if not (TOKEN.match(url) or each.secret or _is_webhook(url)):
+        if not (TOKEN.match(url) or each.secret or is_webhook(url)):
             return MISSING
     return None
-
-
-def _is_webhook(url: str) -> bool:
-    """Whether the address is a plain webhook, and not that of a service that Apprise knows."""
-    return url.startswith(WEBHOOKS) and not OF_SERVICES.search(urlsplit(url).hostname or "")
 
 
 def _within(
@@ -211,12 +209,10 @@ KINDS = {
 
 
 def _service(url: str, deadline_seconds: float) -> Any:
-    """Apprise's service for the address, or None.
+    """Apprise's service for the address; None of one that it cannot use.
 
     The first call takes a second or two, to import Apprise: that is no fault of the service.
     """
-    if find_spec("apprise") is None:
-        return None
     from apprise import Apprise, AppriseAsset, OverflowMode
 
     asset = AppriseAsset(

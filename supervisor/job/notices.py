@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 from typing import Annotated, Any
+from urllib.parse import unquote, urlsplit
 
 from pydantic import (
     BaseModel,
@@ -192,7 +193,25 @@ def wanted_events(destinations: Sequence[Destination]) -> tuple[str, ...]:
 MOST_DESTINATIONS = 10
 
 #: `mailto://`, `slack://`: what sends them knows more.
-ADDRESS = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^\s]+")
+ADDRESS = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://[^\s]+")
+
+#: Parameters of an address that Apprise gets. It has others, which read files or ask other servers.
+PARAMETERS = {
+    **dict.fromkeys(
+        ("mailto", "mailtos"),
+        ("from", "to", "cc", "bcc", "reply", "name", "user", "pass", "smtp", "mode", "overflow"),
+    ),
+    "slack": ("to", "footer", "image", "blocks", "timestamp", "overflow"),
+    "pagerduty": ("region", "group", "class", "component", "source", "overflow"),
+    "https": ("api-version", "sp", "sv", "sig", "overflow"),
+}
+
+#: Hosts of services whose addresses look like webhooks and are left to Apprise.
+OF_SERVICES = re.compile(
+    r"(^|\.)(hooks\.slack|logic\.azure|api\.powerplatform|webhook\.office)\.com$"
+)
+
+WEBHOOKS = ("https://", "http://")
 
 SUCH_AS = "such as [${SLACK_URL}]"
 
@@ -241,8 +260,7 @@ def _destination_faults(keys: Any, number: int) -> Iterator[ItemFault]:
         if isinstance(text := keys.get(key), str) and malformed(text):
             yield ItemFault((number, key), f"{key!r} has a reference that is none", FORMS)
             return
-    if not is_destination(keys["url"]):
-        what = "not an address such as https://host/path or mailtos://..., or ${NAME}"
+    if what := destination_fault(keys["url"]):
         yield ItemFault((number, "url"), what)
     if keys.get("secret") is not None:
         yield from _secret_faults(keys, number)
@@ -276,15 +294,49 @@ def _event_faults(events: Any, number: int) -> Iterator[ItemFault]:
         yield ItemFault((number, "events"), "'recovered' alone is never sent", hint)
 
 
-def is_destination(written: Any) -> bool:
-    """Whether it is an address, or has a reference, which may stand for a whole one."""
+def is_webhook(url: str) -> bool:
+    """Whether the address is a plain webhook, and not that of a service that Apprise knows."""
+    return url.startswith(WEBHOOKS) and not OF_SERVICES.search(urlsplit(url).hostname or "")
+
+
+def destination_fault(written: Any) -> str | None:
+    """What is wrong with an address, without repeating it; None if nothing is.
+
+    A reference at its beginning may stand for a whole address, which is looked at when it is known.
+    """
+    wrong = "not an address such as https://host/path or mailtos://..., or ${NAME}"
     if not isinstance(written, str) or len(written) > LONGEST_URL or not written.isprintable():
-        return False
+        return wrong
     if TOKEN.match(written):
-        return not re.search(r"\s", written)
-    if written.startswith(("http:", "https:")):
-        return is_address(TOKEN.sub("1", written))
-    return bool(ADDRESS.fullmatch(written))
+        return wrong if re.search(r"\s", written) else None
+    text = TOKEN.sub("1", written)
+    found = ADDRESS.fullmatch(text)
+    service = found[1].lower() if found else ""
+    if found is None or (service.startswith("http") and not is_address(text)):
+        return wrong
+    if not decoded(text).isprintable():
+        return "an address with an encoded control character"
+    if is_webhook(text):
+        return None
+    if service not in PARAMETERS:
+        return f"not an address of https, http, {', '.join([*PARAMETERS][:-1])}"
+    if parameters_of(text) <= {*PARAMETERS[service]}:
+        return None
+    return f"an address with a parameter other than {', '.join(PARAMETERS[service])}"
+
+
+def decoded(text: str) -> str:
+    """The text without percent-encoding, however often it was encoded."""
+    while (once := unquote(text)) != text:
+        text = once
+    return text
+
+
+def parameters_of(url: str) -> set[str]:
+    """The names of the address's parameters as Apprise reads them: a semicolon ends one, too."""
+    query = url.partition("?")[2]
+    names = (part.partition("=")[0] for part in re.split("[&;]", query) if part)
+    return {decoded(name).lower().strip() for name in names}
 
 
 def _written(destinations: tuple[Destination, ...]) -> list[Any]:
@@ -339,8 +391,11 @@ def service_destinations(environ: Mapping[str, str]) -> tuple[Destination, ...]:
     words = [word.strip(",") for word in environ.get(NOTIFY, "").split()]
     urls = [url for word in words for url in BETWEEN.split(word) if url]
     for number, url in enumerate(urls, 1):
-        if malformed(url) or not is_destination(url):
-            what = "is neither such as https://host/path or mailtos://... nor a reference"
-            raise NotConfigured(f"{NOTIFY}: address {number} {what} ({FORMS})")
+        if malformed(url):
+            raise NotConfigured(
+                f"{NOTIFY}: address {number} has a reference that is none ({FORMS})"
+            )
+        if what := destination_fault(url):
+            raise NotConfigured(f"{NOTIFY}: address {number} is {what}")
     events = SERVICE_EVENTS | {Event.RECOVERED}
     return tuple(Destination(url=url, events=events) for url in urls)

@@ -168,7 +168,7 @@ def count_stock(hall: str, seconds: int = 3) -> None: ...
 def test_a_run_whose_message_cannot_be_made_fails(ledger: Ledger, redis_url: str) -> None:
     app = app_at(redis_url, redis_url)
     app.task(name="proj.nightly", shared=False)(count_stock)
-    notify = [{"url": "json://hook", "events": ["failed"]}]
+    notify = [{"url": "https://hook", "events": ["failed"]}]
     spec = job(ledger, kwargs={"second": 3}, notify=notify, max_retries=3, overlap="queue_all")
     ledger.admit(ticks(spec, 0, 1))
     assert Publisher(app, ledger).publish([run_id(spec, 0)]) == 0

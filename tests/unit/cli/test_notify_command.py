@@ -77,8 +77,9 @@ def test_an_address_of_ones_own_needs_no_files() -> None:
     [
         ((), 1, "no job of the schedule files has 'notify', and SUPERVISOR_NOTIFY is not set"),
         (("none",), 1, "none has no 'notify'"),
-        (("https://h/geheim x",), 2, "neither an address such as https://host/path"),
-        (("${geheim",), 2, "neither an address"),
+        (("https://h/geheim x",), 2, "not an address such as https://host/path"),
+        (("irc://geheim@h/x",), 2, "not an address of https, http, mailto"),
+        (("${geheim",), 2, "a reference that is none"),
     ],
 )
 def test_nothing_to_send_to_is_no_success(words: tuple[str, ...], code: int, says: str) -> None:

@@ -117,6 +117,52 @@ def test_the_schema_for_editors_says_the_same(notify: Any, holds: bool) -> None:
     assert Draft202012Validator(json_schema()).is_valid(file) is holds
 
 
+CONTROL, PARAMETER = "an encoded control character", "a parameter other than"
+
+
+@pytest.mark.parametrize(
+    ("url", "what"),
+    [
+        ("irc://n%0d%0aSET%20x%20y@host:6379/x", CONTROL),
+        ("irc://n@host:6379/x", "not an address of https, http, mailto, mailtos, slack, pagerduty"),
+        ("mailto://a%250d%250aRCPT@host", CONTROL),
+        ("mailtos://a:b@host?to=c@d%E2%80%A8", CONTROL),
+        ("https://host/a%00b", CONTROL),
+        ("mailto://host?to=a@b&pgpprv=/etc/key", PARAMETER),
+        ("slack://a/b/c?template=http://internal", PARAMETER),
+        ("slack://a/b/c?blocks=yes;TEMPLATE=/x", PARAMETER),
+        ("slack://a/b/c?%74emplate=/x", PARAMETER),
+        ("https://hooks.slack.com/services/A/B/C?template=/x", PARAMETER),
+        ("https://prod.logic.azure.com/workflows/a?sig=x&template=/file.json", PARAMETER),
+        ("https://a.webhook.office.com/webhookb2/x?redirect=yes", PARAMETER),
+    ],
+)
+def test_an_address_says_nothing_but_where_to_send(url: str, what: str, tmp_path: Path) -> None:
+    text = f"jobs:\n  one:\n    task: t\n    every: 1h\n    notify:\n    - '{url}'\n"
+    [(line, found, _)] = problems(text, tmp_path)
+    assert line == 6
+    assert what in found
+    assert url not in found
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "https://host/hook?template=any",
+        "https://hooks.slack.com/services/T1JJ3T3L2/A1BRTD4JD/${SLACK_TOKEN}",
+        "slack://T1JJ3T3L2/A1BRTD4JD/${SLACK_TOKEN}/#jobs",
+        "https://p.logic.azure.com:443/w/a?api-version=1&sp=%2Frun&sv=1.0&sig=${SIG}",
+        "mailtos://beat:${PASSWORD}@mail.test?from=beat@a.test&to=ops@a.test,more@a.test",
+        "pagerduty://${KEY}@${API}?region=eu",
+    ],
+)
+def test_addresses_of_the_page_are_taken(url: str, tmp_path: Path) -> None:
+    text = f"jobs: {{one: {{task: t, every: 1h, notify: ['{url}']}}}}\n"
+    file = tmp_path / "jobs.yaml"
+    file.write_text(text)
+    load(file)
+
+
 def test_the_setting_has_addresses_with_spaces_or_commas_between() -> None:
     urls = ["mailto://h?to=a@b,c@d", "${PAGER}", "https://h/x"]
     for written in (" ".join(urls), ", ".join(urls), ",".join(urls), " \n".join(urls) + ","):
@@ -126,8 +172,10 @@ def test_the_setting_has_addresses_with_spaces_or_commas_between() -> None:
     assert service_destinations({}) == ()
 
 
-@pytest.mark.parametrize("written", ["https://h/x geheim", "${geheim", "http:geheim"])
+@pytest.mark.parametrize(
+    "written", ["https://h/x geheim", "${geheim", "http:geheim", "irc://geheim@h/x"]
+)
 def test_an_address_of_the_setting_that_is_none_is_named_by_its_number(written: str) -> None:
-    with pytest.raises(NotConfigured, match=r"SUPERVISOR_NOTIFY: address [12] is neither") as error:
+    with pytest.raises(NotConfigured, match=r"SUPERVISOR_NOTIFY: address [12] ") as error:
         service_destinations({"SUPERVISOR_NOTIFY": written})
     assert "geheim" not in str(error.value)

@@ -47,13 +47,34 @@ def told(url: str, notice: Notice = NOTICE, seconds: float = 0, **keys: Any) -> 
     return send(destination, notice, deadline_seconds=seconds or patience(20), environ=ENVIRON)
 
 
-ENVIRON = {"HOOK_SECRET": SECRET, "EMPTY": "", "NESTED": "${HOOK_SECRET}"}
+ENVIRON = {
+    "HOOK_SECRET": SECRET,
+    "EMPTY": "",
+    "NESTED": "${HOOK_SECRET}",
+    "IRC": "irc://n%0d%0aSET@geheim/x",
+}
+
+NO_ADDRESS = (
+    "notify: what it stands for is not an address such as https://host/path or mailtos://...,"
+    " or ${NAME}"
+)
+ENCODED = "an address with an encoded control character"
 
 
 @pytest.fixture
 def listener() -> Iterator[Listener]:
     with listening() as listener:
         yield listener
+
+
+@pytest.fixture
+def pagerduty(listener: Listener, monkeypatch: pytest.MonkeyPatch) -> str:
+    """An address of PagerDuty, whose servers are the listener."""
+    from apprise.plugins import pagerduty
+
+    servers = dict.fromkeys(pagerduty.PAGERDUTY_API_LOOKUP, listener.url)
+    monkeypatch.setattr(pagerduty, "PAGERDUTY_API_LOOKUP", servers)
+    return "pagerduty://integration@api"
 
 
 @pytest.fixture
@@ -164,14 +185,13 @@ def test_a_secret_that_is_not_what_it_says_is_named(listener: Listener) -> None:
         (503, "unavailable"),
     ],
 )
-@pytest.mark.parametrize("through", ["", "json"])
+@pytest.mark.parametrize("through", ["", "Pager Duty: "])
 def test_answers_of_http_are_told_apart_also_through_apprise(
-    listener: Listener, through: str, status: int, answer: str
+    listener: Listener, pagerduty: str, through: str, status: int, answer: str
 ) -> None:
     listener.status = status
-    url = listener.url.replace("http", through) if through else listener.url
-    said = "" if status == 200 else f"status {status}"
-    assert told(url) == (answer, f"JSON: {said}" if through and said else said)
+    why = "" if status == 200 else f"{through}status {status}"
+    assert told(pagerduty if through else listener.url) == (answer, why)
     assert len(listener.heard) == 1
 
 
@@ -195,16 +215,12 @@ def test_a_mail_that_a_server_does_not_take_is_tried_again(mailbox: Mailbox) -> 
 
 
 def test_an_incident_of_pagerduty_is_opened_once_and_resolved(
-    listener: Listener, monkeypatch: pytest.MonkeyPatch
+    listener: Listener, pagerduty: str
 ) -> None:
-    from apprise.plugins import pagerduty
-
-    servers = dict.fromkeys(pagerduty.PAGERDUTY_API_LOOKUP, listener.url)
-    monkeypatch.setattr(pagerduty, "PAGERDUTY_API_LOOKUP", servers)
     failed = replace(NOTICE, reason="ValueError: " + "x" * 5000)
     recovered = replace(NOTICE, key="incident-1.3", event=Event.RECOVERED)
     for notice in (failed, recovered):
-        assert told("pagerduty://integration@api", notice) == (Answer.TAKEN, "")
+        assert told(pagerduty, notice) == (Answer.TAKEN, "")
     opened, resolved = (json.loads(body) for _, body in listener.heard)
     assert (opened["event_action"], opened["dedup_key"]) == ("trigger", "incident-1")
     assert (resolved["event_action"], resolved["dedup_key"]) == ("resolve", "incident-1")
@@ -276,11 +292,12 @@ def test_one_that_goes_on_after_the_deadline_gets_no_second_notice() -> None:
     ("url", "answer", "why"),
     [
         ("${MISSING}", "unavailable", "${MISSING}: the variable is not set"),
-        ("${EMPTY}", "unavailable", "notify: what it stands for is no address"),
-        ("${HOOK_SECRET}", "unavailable", "notify: what it stands for is no address"),
+        ("${EMPTY}", "unavailable", NO_ADDRESS),
+        ("${HOOK_SECRET}", "unavailable", NO_ADDRESS),
+        ("${IRC}", "unavailable", "notify: what it stands for is " + ENCODED),
+        ("irc://n%0d%0aSET@geheim/x", "unavailable", "notify: what it stands for is " + ENCODED),
         ("${NESTED}", "unavailable", "notify: what it stands for is no address"),
         ("pagerduty://geheim", "refused", "Apprise cannot use this address: pagerduty://***"),
-        ("nonsense://geheim", "refused", "Apprise cannot use this address: nonsense://***"),
         ("http://127.0.0.1:1/geheim", "unavailable", "[Errno 111] Connection refused"),
     ],
 )
@@ -293,7 +310,7 @@ def test_what_cannot_be_sent_says_why_and_repeats_no_secret(
 
 
 def test_what_else_uses_apprise_logs_as_before(caplog: pytest.LogCaptureFixture) -> None:
-    told("nonsense://geheim")
+    told("pagerduty://geheim")
     logging.getLogger("apprise").warning("of the app itself")
     assert caplog.messages == ["of the app itself"]
 
