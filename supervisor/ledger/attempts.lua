@@ -1,5 +1,5 @@
 -- Attempts: how a worker keeps the lease of one; how they end - reported, crashed, or silent until the lease ran
--- out; and how overlaps are measured.
+-- out; and how overlaps are counted.
 
 -- Earlier than any instant at which a run came to wait, and in the order of the instants themselves.
 local FIRST_IN_LINE = 1e15
@@ -65,7 +65,6 @@ local function end_attempt(run, outcome, reason, token, is_last)
   if outcome ~= 'lost' then
     counters = append(observation('duration', lasted), run.parent and {} or beyond_bounds(run, outcome, lasted))
   end
-  write_interval(run, now_us)
   if run.ending ~= '' then redis.call('HDEL', K.run(run.id), 'ending', 'why_ending') end
   if is_last and not run.parent then
     run.end_fields, run.end_counters = fields, counters
@@ -119,13 +118,79 @@ end
 
 -- The attempt is queued again as if it had not begun. Returns the ids of runs to publish.
 local function undo_begin(run, token)
-  write_interval(run, run.fence)
   run.attempt = run.attempt - 1
   redis.call('HSET', K.run(run.id), 'attempt', run.attempt, 'last_token', token)
   local next_up = { leave_serial(run) }
   redis.call('ZREM', K.sent, run.id)  -- of one that was given up meanwhile, and sent again
   enqueue(run)
   return append(next_up, { run.id })
+end
+
+-- The attempt is presumed dead, but its worker may be alive and report. Its locks name it, a line each of its token and
+-- its run, until one begins that may not run beside it.
+local function note_given_up(run)
+  redis.call('HSET', K.run(run.id), 'lost:' .. run.token, '')
+  local locks = run.rules.max_running > 0 and { run.rules.lock } or {}
+  if run.rules.serial ~= '' then locks[#locks + 1] = run.rules.serial end
+  for _, lock in ipairs(locks) do
+    local state = K.lock_state(lock)
+    local lines = (hget(state, 'given_up') or '') .. run.token .. ' ' .. run.id .. '\n'
+    redis.call('HSET', state, 'given_up', last_lines(lines, ATTEMPTS_KEPT))
+    redis.call('PEXPIRE', state, HISTORY_TTL)
+  end
+end
+
+-- Whether, with the run that begins, as many are running under its lock as may be. For a step's lock contend only its
+-- own attempts.
+local function is_full(run)
+  if run.parent then return true end
+  if run.rules.max_running == 0 then return false end
+  local running = 1
+  for _, id in pairs(holders(run.rules.lock)) do
+    if id ~= run.id and hget(K.run(id), 'state') == 'running' then running = running + 1 end
+  end
+  return running >= run.rules.max_running
+end
+
+-- The attempts that were given up under the lock are one too many from now on, if they are running still.
+local function name_successor(lock, run, given_up)
+  for token, id in string.gmatch(given_up, '(%S+) ([^\n]*)\n') do
+    if hget(K.run(id), 'lost:' .. token) == '' then
+      redis.call('HSET', K.run(id), 'lost:' .. token, digits(now_us) .. ' ' .. run.id)
+    end
+  end
+  redis.call('HDEL', K.lock_state(lock), 'given_up')
+end
+
+-- An attempt begins, perhaps as the successor of some that were given up.
+local function note_successor(run)
+  local lock, serial, given_up = run.rules.lock, run.rules.serial, run.given_up
+  if run.parent and run.crashes > 0 then given_up = hget(K.lock_state(lock), 'given_up') end
+  if given_up and is_full(run) then name_successor(lock, run, given_up) end
+  given_up = serial ~= '' and hget(K.lock_state(serial), 'given_up')
+  if given_up then name_successor(serial, run, given_up) end
+end
+
+local function note_overlap(id, other)
+  if redis.call('EXISTS', K.run(id)) == 1 then redis.call('HSET', K.run(id), 'overlapped_with', other) end
+end
+
+-- An attempt that was given up reports until when it was running, in microseconds. If it has a successor, the two
+-- overlapped from the successor's begin on. Counted once an attempt, its length as it grows. Returns the successor.
+local function count_overlap(run, token, till)
+  local v = redis.call('HMGET', K.run(run.id), 'lost:' .. token, 'seen:' .. token)
+  local began, other = string.match(v[1] or '', '^(%d+) (.*)$')
+  local from = began and math.max(tonumber(began), tonumber(v[2] or 0))
+  if not began or till <= from then return nil end
+  if not v[2] then
+    count(run.job, 'overlaps')
+    note_event(run.job, run.rules.notify, 'overlapped', run.id, 'at the same time as ' .. other)
+    note_overlap(run.id, other)
+    note_overlap(other, run.id)
+  end
+  count(run.job, 'overlap_ms', math.ceil((till - from) / 1000))
+  redis.call('HSET', K.run(run.id), 'seen:' .. token, digits(till))
+  return other
 end
 
 -- What an item is to be ended for, and why, that end_below() has left for later calls; nil of any other.
@@ -166,8 +231,6 @@ local function settle_lease(id)
     return 'reasserted', {}
   end
   if run.state == 'running' then
-    -- Presumed dead: its worker may still be alive and report.
-    redis.call('HSET', K.run(id), 'lost:' .. run.token, digits(run.fence))
     note_given_up(run)
     return crash(run, 'lease expired')
   end
@@ -199,59 +262,4 @@ function settle_silent(id)
   local kind, next_up = settle_lease(id)
   publish_at = of_caller
   return kind, next_up
-end
-
--- How long between `from` and `till` others of the lock, under which `most` may be running, were so in
--- such number that the attempt with this fencing token was one too many. In microseconds (nil when
--- never); and the first of the later ones.
-local function time_beside_others(lock, most, fence, from, till)
-  local edges, other = {}, nil
-  local grants = redis.call('ZRANGE', K.grants(lock), 0, -1, 'WITHSCORES')
-  for i = 1, #grants, 2 do
-    local id, finished = string.match(grants[i], '^(.*)|(%d*)$')
-    local granted, ends = tonumber(grants[i + 1]), math.min(tonumber(finished) or till, till)
-    local begins = math.max(granted, from)
-    if granted ~= fence and begins < ends then
-      edges[#edges + 1] = { begins, 1 }
-      edges[#edges + 1] = { ends, -1 }
-      if granted > fence then other = other or id end
-    end
-  end
-  table.sort(edges, function(a, b) return a[1] < b[1] or (a[1] == b[1] and a[2] < b[2]) end)
-  local beside, since, total = 0, nil, nil
-  for _, edge in ipairs(edges) do
-    beside = beside + edge[2]
-    if beside >= most and not since then since = edge[1] end
-    if beside < most and since then
-      total = (total or 0) + edge[1] - since
-      since = nil
-    end
-  end
-  return total, other
-end
-
-local function note_overlap(id, other)
-  if redis.call('EXISTS', K.run(id)) == 1 then redis.call('HSET', K.run(id), 'overlapped_with', other) end
-end
-
--- A holder whose lease was given up reports that it is alive: if as many others as may be had a lease
--- of the same lock meanwhile, or one worked its serial queue, one too many was running. Counted once an
--- attempt, its length as it grows. `till`: when it last ran, in microseconds. Returns the other run.
-local function measure_overlap(run, token, till)
-  local fence = tonumber(hget(K.run(run.id), 'lost:' .. token))
-  if not fence then return nil end
-  local rules, seen, beside, other = run.rules, hget(K.run(run.id), 'seen:' .. token), nil, nil
-  local from = tonumber(seen) or fence
-  if rules.max_running > 0 then beside, other = time_beside_others(rules.lock, rules.max_running, fence, from, till) end
-  if not beside and rules.serial ~= '' then beside, other = time_beside_others(rules.serial, 1, fence, from, till) end
-  if not beside or not other then return nil end
-  if not seen then
-    count(run.job, 'overlaps')
-    note_event(run.job, rules.notify, 'overlapped', run.id, 'at the same time as ' .. other)
-    note_overlap(run.id, other)
-    note_overlap(other, run.id)
-  end
-  count(run.job, 'overlap_ms', math.ceil(beside / 1000))
-  redis.call('HSET', K.run(run.id), 'seen:' .. token, digits(till))
-  return other
 end

@@ -27,7 +27,7 @@ if outcome == 'dead' then outcome = 'lost' end
 local is_current = run.state == 'running' and run.token == token
 -- If the attempt is not the running one, there are three cases:
 -- 1. It was never given up: its end is known, or it is stale.
--- 2. It was given up, and something has begun since: it is stale, and the overlap is measured.
+-- 2. It was given up, and something has begun since: it is stale, and an overlap is counted.
 -- 3. It was given up, but its run has not begun again: its report counts.
 if not is_current then
   if not hget(K.run(id), 'lost:' .. token) then
@@ -39,13 +39,13 @@ if not is_current then
   end
   if outcome == 'lost' or run.state ~= 'queued' or run.last_token ~= token then
     count(run.job, 'leases_lost')
-    local other = has_worked and measure_overlap(run, token, now_us - ago * 1000) or nil
+    local other = has_worked and count_overlap(run, token, now_us - ago * 1000) or nil
     redis.call('HDEL', K.run(id), 'lost:' .. token)  -- nothing of it is running any more
     return { 'stale', other }
   end
   -- It was presumed dead and queued again, and has not begun: its own report counts. Other runs of its serial
   -- queue may have been running meanwhile.
-  if run.rules.serial ~= '' and has_worked then measure_overlap(run, token, now_us - ago * 1000) end
+  if run.rules.serial ~= '' and has_worked then count_overlap(run, token, now_us - ago * 1000) end
   take_back_attempt(run, token)
 end
 

@@ -145,7 +145,6 @@ def refused(error: ResponseError) -> Exception:
 
 #: How long an ended run stays readable.
 HISTORY_TTL = timedelta(days=7)
-GRANTS_KEPT = 100
 
 #: A run that is retried again and again keeps its last attempts, up to this many.
 ATTEMPTS_KEPT = 100
@@ -252,7 +251,7 @@ def constants() -> str:
     return f"""\
 local SCHEMA = {SCHEMA}
 local HISTORY_TTL = {to_ms(HISTORY_TTL)}
-local GRANTS_KEPT, ATTEMPTS_KEPT = {GRANTS_KEPT}, {ATTEMPTS_KEPT}
+local ATTEMPTS_KEPT = {ATTEMPTS_KEPT}
 local HANDOVER_DELAY = {to_ms(HANDOVER_DELAY)}
 local MESSAGES_AT_HAND, MESSAGE_KEPT = {MESSAGES_AT_HAND}, {to_ms(MESSAGE_KEPT)}
 local LINES_KEPT, MOST_TRACEBACKS = {LINES_KEPT}, {MOST_TRACEBACKS}

@@ -53,23 +53,20 @@ class Keys:
     lock = Named("lock:{%s}")
     # HASH    holder:<slot> (run id), fence (last fencing token), skips:<job> (runs of the job that
     #         were skipped under this lock since one began), slots (how many were taken by runs
-    #         without a bound), given_up (ms at which an attempt last was, that may report yet),
-    #         failed_at (ms at which rescue last failed to promote a run that waits for the lock);
-    #         expires HISTORY_TTL after use
+    #         without a bound), given_up (a line "<token> <run id>" for each attempt that was, and
+    #         that has no successor yet, up to ATTEMPTS_KEPT), failed_at (ms at which rescue last
+    #         failed to promote a run that waits for the lock); expires HISTORY_TTL after use
     lock_state = Named("lock:{%s}:state")
     # ZSET    run id -> order of arrival, negative for those that replace the holder; runs that wait
     #         for the lock; goes when empty
     waiting = Named("lock:{%s}:waiting")
-    # ZSET    "<run id>|<end>" -> fencing token; attempts under the lock, both instants in
-    #         microseconds, the end empty while it runs; overlaps are found in it: those that were
-    #         running when one was given up or began later, as long as that one may report, up to
-    #         the last GRANTS_KEPT; expires likewise
-    grants = Named("lock:{%s}:grants")
     # HASH    one run, fields as in ledger/records.py; expires HISTORY_TTL after the run ended
     #         attempts: those that ended, the last ATTEMPTS_KEPT of them, one JSON object a line;
     #         a run that succeeded at once has none, and but a few of its rules (accounts.lua)
     #         progress_done, _total (empty without one), _text, _at in ms, _attempt: how far that
     #         attempt said it is; reported: "<attempt>:<number>" of the last report that was written
+    #         lost:<token>: of an attempt that was given up, empty, or "<microseconds> <run id>" of
+    #         the begin of its successor; seen:<token>: until when their overlap is counted
     #         blocker: how the run named in blocked_by was at that moment, see placing.lua;
     #         duplicates: how often a second tick or message of it was dropped; note: of the pause
     #         held: while it waits for other runs to end; after, after_policy: the run that it was

@@ -2,7 +2,7 @@
 --
 -- ARGV  for each: run id, token, '1' when an earlier renewal said that it had begun (or '0'), '2' when its work is
 --       over and it only has that to report. Of '0' it is not known whether it still works: no overlap is
---       measured
+--       counted
 -- gives for each {verdict, detail}; verdict:
 --       renewed
 --       reasserted  the lease had run out, or the run was to be run again, or the server had lost
@@ -39,12 +39,11 @@ local function renew(id, token, has_begun)
     if run.last_token == token and run.state == 'queued' and is_own and is_alone then
       -- It was presumed dead and queued again, and has not begun: the living worker keeps it. Other runs of its
       -- serial queue may have been running meanwhile.
-      if serial ~= '' and has_begun == '1' then measure_overlap(run, token, now_us) end
+      if serial ~= '' and has_begun == '1' then count_overlap(run, token, now_us) end
       take_back_attempt(run, token)
       note_late(run, run.queued)
-      write_interval(run)
     else
-      return { 'lost', has_begun == '1' and measure_overlap(run, token, now_us) or '' }
+      return { 'lost', has_begun == '1' and count_overlap(run, token, now_us) or '' }
     end
   elseif run.state == 'queued' and run.last_token ~= token then
     if has_begun == '0' then return { 'not_begun', '' } end

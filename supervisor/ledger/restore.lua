@@ -42,7 +42,7 @@ for field, value in pairs(asked) do
   if value ~= '' then redis.call('HSET', K.run(id), field, value) end
 end
 keep(run, token)
-write_interval(run)
+note_successor(run)
 redis.call('SADD', K.open(job), id)
 remember(job, id, run.rules.history)
 count(job, 'started')

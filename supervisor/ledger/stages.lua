@@ -234,7 +234,7 @@ local function begin_family(id)
   redis.call('HSET', K.run(id), 'state', 'running', 'token', run.token, 'started', now, 'attempt', 1,
     'fence', digits(run.fence))
   hold_lease(run, run.token, math.max(run.rules.lease_ttl, tonumber(redis.call('ZSCORE', K.leases, id) or now) - now))
-  write_interval(run)
+  note_successor(run)
   note_start(run)
 end
 
@@ -244,7 +244,7 @@ local function begin_attempt(run, ...)
   if run.parent then begin_family(root_of(run.id)) end
   run.fence = next_fence(run)
   run.started, run.attempt = now, run.attempt + 1
-  write_interval(run)
+  note_successor(run)
   redis.call('HSET', K.run(run.id), 'fence', digits(run.fence), 'started', now, 'attempt', run.attempt, ...)
   if not run.parent then note_start(run) end
 end

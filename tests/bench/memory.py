@@ -25,7 +25,6 @@ from supervisor.job.spec import JobSpec
 from supervisor.ledger.connection import Unavailable
 from supervisor.ledger.functions import Call
 from supervisor.ledger.ledger import Ledger
-from supervisor.ledger.replies import ms_of
 from supervisor.ledger.requests import Message, RunRequest, Tick
 from supervisor.settings import Settings
 from tests.bench import machine
@@ -165,12 +164,6 @@ def measure(ledger: Ledger, entries: Entries) -> None:
         do(ledger, admit(ledger, alone, turn))
     state = ledger.client.execute_command("MEMORY USAGE", ledger.keys.lock_state(alone[0].lock))
     say(f"{'a job that has run 100 times: its lock':60} {state:9,}")
-    attempts = ledger.keys.grants(alone[0].lock)
-    ledger.client.hset(ledger.keys.lock_state(alone[0].lock), "given_up", ms_of(ledger.now()))
-    for turn in range(100, 200):
-        do(ledger, admit(ledger, alone, turn))
-    size = ledger.client.execute_command("MEMORY USAGE", attempts)
-    say(f"{'and its attempts once one was given up':60} {size:9,}")
 
 
 def measure_million(ledger: Ledger, entries: Entries) -> None:

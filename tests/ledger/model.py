@@ -34,17 +34,6 @@ class Attempt:
 
 
 @dataclass
-class Interval:
-    """When an attempt had the lease, in grants and ends counted from the first."""
-
-    start: int
-    end: int | None = None
-
-    def covers(self, moment: int) -> bool:
-        return self.start <= moment and (self.end is None or moment < self.end)
-
-
-@dataclass
 class ModelRun:
     """`rank`: its place among those that wait. since: when it was given its slot. is_silent: its
     lease or its deadline ran out, and nobody has looked yet. given_up: tokens whose leases ran out.
@@ -93,7 +82,7 @@ class Model:
         self.counters: Counter[str] = Counter()
         self.skips = self.slots = 0
         self.in_grace = True
-        self.intervals: dict[str, Interval] = {}
+        self.overtaken: set[str] = set()
         self.followers: dict[str, list[str]] = {}
         self.endings: list[End | str] = []
         for attempt in self.attempts.values():
@@ -209,7 +198,7 @@ class Model:
             self._take_back(run, attempt)
             self.counters["reasserted"] += 1
             return "reasserted"
-        self._measure_overlap(attempt)
+        self._count_overlap(attempt)
         return "lost"
 
     def restore(self, attempt: Attempt) -> str:
@@ -245,7 +234,7 @@ class Model:
             is_next = run.state is RunState.QUEUED and run.last_token == token
             if outcome is RunState.LOST or not is_next:
                 self.counters["leases_lost"] += 1
-                self._measure_overlap(attempt)
+                self._count_overlap(attempt)
                 run.given_up.discard(token)
                 return "stale"
             self._take_back(run, attempt)
@@ -280,8 +269,6 @@ class Model:
             self._crash(run)
             return "ended"
         self._end_attempt(run)
-        interval = self.intervals[token]
-        interval.end = interval.start
         run.attempt -= 1
         self._queue(run)
         return "rescued"
@@ -400,19 +387,20 @@ class Model:
 
     def _grant(self, run: ModelRun, attempt: Attempt) -> None:
         self.attempts[attempt.token] = attempt
-        self.intervals[attempt.token] = Interval(self._tick())
         run.state, run.token = RunState.RUNNING, attempt.token
+        if self.most is not None and len(self.in_state(RunState.RUNNING)) >= self.most:
+            for other in self.runs.values():
+                self.overtaken |= other.given_up
 
     def _take_back(self, run: ModelRun, attempt: Attempt) -> None:
         run.crashes -= 1
         run.state, run.token, run.last_token = RunState.RUNNING, attempt.token, ""
         run.is_silent = False
         run.given_up.discard(attempt.token)
-        self.intervals[attempt.token].end = None
+        self.overtaken.discard(attempt.token)
         attempt.has_lease = True
 
     def _end_attempt(self, run: ModelRun) -> None:
-        self.intervals[run.token].end = self._tick()
         self.attempts[run.token].has_lease = False
         run.last_token, run.ending, run.is_silent = run.token, None, False
 
@@ -463,13 +451,9 @@ class Model:
         run.state = RunState.SKIPPED
         self._note_end(run)
 
-    def _measure_overlap(self, attempt: Attempt) -> None:
-        """Counted once when, since its grant, as many others as may be had a lease at once."""
-        own = self.intervals[attempt.token]
-        others = [i for i in self.intervals.values() if i is not own]
-        moments = [own.start, *(other.start for other in others if other.start > own.start)]
-        together = max(sum(other.covers(moment) for other in others) for moment in moments)
-        if self.most is not None and together >= self.most and not attempt.was_counted:
+    def _count_overlap(self, attempt: Attempt) -> None:
+        """Once, when as many others as may be were running since it was given up."""
+        if attempt.token in self.overtaken and not attempt.was_counted:
             attempt.was_counted = True
             self.counters["overlaps"] += 1
 

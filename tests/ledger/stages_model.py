@@ -184,7 +184,7 @@ def of_the_lock(seen: Seen, silent: set[str], cut: set[str]) -> Iterator[str]:
         late = [r for r, at in ends.items() if r.startswith(f"{run}/") and at > ends[run]]
         if late and run not in cut:
             yield f"the lock of {run} may run out before that of {late}"
-    known = {keys.lock_state(lock), keys.waiting(lock), keys.grants(lock)}
+    known = {keys.lock_state(lock), keys.waiting(lock)}
     for key in seen.values:
         if key.startswith(keys.lock(lock)) and key not in known and key not in slots:
             yield f"{key} is nobody's"

@@ -166,36 +166,8 @@ def test_what_an_end_brings_back_is_published_at_once(
     assert ledger.outbox() == [run_id(spec, 1)]
 
 
-def test_who_ends_as_another_begins_is_not_beside_it(ledger: Ledger) -> None:
-    for repetition in range(30):
-        spec = job(ledger, f"job-{repetition}", overlap="queue_all", max_running=2, on_crash="fail")
-        ledger.admit(ticks(spec, 0, 1, 2))
-        for second in range(2):
-            begin(ledger, run_id(spec, second), f"token-{second}")
-        ledger.finish(run_id(spec, 1), "token-1", RunState.SUCCEEDED)
-        begin(ledger, run_id(spec, 2), "token-2")
-        lease_runs_out(ledger, spec, run_id(spec, 0))
-        ledger.rescue()
-        assert renew(ledger, run_id(spec, 0), "token-0") is LeaseState.LOST
-        assert "overlaps" not in ledger.job(spec.name).counters
-
-
-def done(ledger: Ledger, spec: JobSpec, *seconds: int) -> None:
-    for second in seconds:
-        at_work(ledger, spec, second, f"token-{second}")
-        ledger.finish(run_id(spec, second), f"token-{second}", RunState.SUCCEEDED)
-
-
-def test_no_attempts_are_kept_before_one_is_given_up(ledger: Ledger) -> None:
-    spec = job(ledger, overlap="queue_all", max_running=2)
-    at_work(ledger, spec, 0)
-    done(ledger, spec, *range(1, 6))
-    assert not ledger.client.exists(ledger.keys.grants(spec.lock))
-
-
-def test_what_ran_when_an_attempt_was_given_up_is_known_to_be_beside_it(ledger: Ledger) -> None:
+def test_an_attempt_given_up_overlaps_once_more_run_than_may(ledger: Ledger) -> None:
     spec = job(ledger, overlap="queue_all", max_running=2, on_crash="fail")
-    ledger.client.zadd(ledger.keys.grants(spec.lock), {"left by an older version|": 1})
     at_work(ledger, spec, 0)
     at_work(ledger, spec, 1, "token-1")
     lease_runs_out(ledger, spec, run_id(spec, 0))
@@ -203,19 +175,24 @@ def test_what_ran_when_an_attempt_was_given_up_is_known_to_be_beside_it(ledger: 
     assert renew(ledger, run_id(spec, 0)) is LeaseState.LOST
     assert "overlaps" not in ledger.job(spec.name).counters, "two may run"
     at_work(ledger, spec, 2, "token-2")
+    ledger.finish(run_id(spec, 1), "token-1", RunState.SUCCEEDED)
+    at_work(ledger, spec, 3, "token-3")
     assert renew(ledger, run_id(spec, 0)) is LeaseState.LOST
-    assert ledger.run(run_id(spec, 0)).overlapped_with == run_id(spec, 1)
+    assert ledger.job(spec.name).counters["overlaps"] == 1
+    assert ledger.run(run_id(spec, 0)).overlapped_with == run_id(spec, 2)
+    assert ledger.run(run_id(spec, 2)).overlapped_with == run_id(spec, 0)
+    assert ledger.run(run_id(spec, 3)).overlapped_with is None
 
 
-def test_beside_an_attempt_that_was_given_up_all_are_known(ledger: Ledger) -> None:
-    spec = job(ledger, overlap="queue_all", on_crash="fail")
-    at_work(ledger, spec, 0)
-    lease_runs_out(ledger, spec, run_id(spec, 0))
+def test_a_run_without_a_bound_may_begin_beside_one_that_was_given_up(ledger: Ledger) -> None:
+    bounded = job(ledger, "bounded", key="shared", on_crash="fail")
+    free = job(ledger, "free", key="shared", overlap="allow")
+    at_work(ledger, bounded, 0)
+    lease_runs_out(ledger, bounded, run_id(bounded, 0))
     ledger.rescue()
-    done(ledger, spec, *range(1, 6))
-    assert ledger.client.zcard(ledger.keys.grants(spec.lock)) == 6
-    assert renew(ledger, run_id(spec, 0)) is LeaseState.LOST
-    assert ledger.run(run_id(spec, 0)).overlapped_with == run_id(spec, 1)
+    at_work(ledger, free, 0, "token-1")
+    assert renew(ledger, run_id(bounded, 0)) is LeaseState.LOST
+    assert "overlaps" not in ledger.job(bounded.name).counters
 
 
 def test_a_delayed_run_whose_lock_is_held_waits_and_says_so(ledger: Ledger) -> None:

@@ -59,19 +59,6 @@ def test_a_waiting_run_whose_lock_nobody_holds_is_promoted(
     assert run_id(spec, 1) in ledger.outbox()
 
 
-def test_who_lost_its_lease_hears_of_the_run_that_is_at_work_now(ledger: Ledger) -> None:
-    spec = admitted(ledger, 0, on_crash="fail")
-    begin(ledger, run_id(spec, 0), "late")
-    lease_runs_out(ledger, spec, run_id(spec, 0))
-    ledger.rescue()
-    for second in (1, 2):
-        at_work(ledger, spec, second)
-        for _ in range(2):  # the first is also about the time before this run began
-            [renewal] = ledger.renew([(run_id(spec, 0), "late", True)])
-        assert (renewal.state, renewal.detail) == (LeaseState.LOST, run_id(spec, second))
-        ledger.finish(run_id(spec, second), "token", RunState.SUCCEEDED)
-
-
 def test_a_parked_run_is_published_again_once_nobody_works_its_queue(ledger: Ledger) -> None:
     first, second = (job(ledger, name, serial="reports") for name in ("first", "second"))
     ledger.admit(ticks(first, 0) + ticks(second, 0))
@@ -143,7 +130,7 @@ def test_what_an_admission_settled_on_its_way_is_told(ledger: Ledger) -> None:
     assert admission.settled == (Rescue("rescued", run_id(spec, 0), spec.name),)
 
 
-def test_an_overlap_is_measured_against_all_later_runs(ledger: Ledger) -> None:
+def test_an_overlap_lasts_from_the_successors_begin_to_the_late_report(ledger: Ledger) -> None:
     spec = lost(ledger, on_crash="fail", overlap="queue_all")
     ledger.rescue()
     ledger.admit(ticks(spec, 1, 2))
@@ -155,11 +142,41 @@ def test_an_overlap_is_measured_against_all_later_runs(ledger: Ledger) -> None:
         ledger.finish(run_id(spec, second), f"successor-{second}", RunState.SUCCEEDED)
     late = ledger.finish(run_id(spec, 0), "token", RunState.SUCCEEDED)
     assert late.overlapped_with == run_id(spec, 1)
+    assert ledger.run(run_id(spec, 1)).overlapped_with == run_id(spec, 0)
     counters = ledger.job(spec.name).counters
+    assert counters["overlaps"] == 1
     assert 40 <= counters["overlap_ms"] <= (ledger.now() - began_at) / timedelta(milliseconds=1)
     # Nothing of it is at work any more, whatever its worker's heartbeat asks for.
     assert renew(ledger, run_id(spec, 0)) is LeaseState.ENDED
     assert ledger.job(spec.name).counters == counters
+
+
+def test_an_overlap_grows_while_the_late_run_goes_on(ledger: Ledger) -> None:
+    spec = lost(ledger, on_crash="fail", overlap="queue_all")
+    ledger.rescue()
+    at_work(ledger, spec, 1, "successor")
+    lengths = []
+    for _ in range(2):
+        until = ledger.now() + timedelta(milliseconds=20)
+        wait_until(lambda until=until: ledger.now() > until)  # type: ignore[misc]
+        assert renew(ledger, run_id(spec, 0)) is LeaseState.LOST
+        lengths.append(ledger.job(spec.name).counters["overlap_ms"])
+    assert lengths[0] >= 20
+    assert lengths[1] >= lengths[0] + 20
+    assert ledger.job(spec.name).counters["overlaps"] == 1
+
+
+def test_beside_a_successor_that_was_given_up_as_well_both_overlap(ledger: Ledger) -> None:
+    spec = lost(ledger, on_crash="fail", overlap="queue_all")
+    ledger.rescue()
+    at_work(ledger, spec, 1, "token-1")
+    lease_runs_out(ledger, spec, run_id(spec, 1))
+    ledger.rescue()
+    at_work(ledger, spec, 2, "token-2")
+    for second, token in ((0, "token"), (1, "token-1")):
+        late = ledger.finish(run_id(spec, second), token, RunState.SUCCEEDED)
+        assert late.overlapped_with == run_id(spec, second + 1)
+    assert ledger.job(spec.name).counters["overlaps"] == 2
 
 
 @pytest.mark.parametrize(
