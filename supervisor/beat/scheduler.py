@@ -398,13 +398,13 @@ class SupervisedScheduler(RedBeatScheduler):  # type: ignore[misc]
         return BeatFacts(self._leader.instance, bool(self._leads), self._follows)
 
     def _recover(self, look: Look) -> None:
-        if look.set_back and look.set_back_from:
-            self._rewind(look, look.set_back_from)
+        if look.set_back:
+            self._go_on_from(look)
         if look.to_rescue:
             self._rescue()
 
-    def _rewind(self, look: Look, since: datetime) -> None:
-        """Makes up for a server clock that was set back: all times of the ledger come from it.
+    def _go_on_from(self, look: Look) -> None:
+        """After a set-back of the server's clock, from which all times of the ledger come.
 
         If it fails on the way, it is done again, by whichever beat leads then.
         """
@@ -413,7 +413,7 @@ class SupervisedScheduler(RedBeatScheduler):  # type: ignore[misc]
         ahead = self._ledger.ahead(specs)
         next_at = {name: schedule_of(specs[name]).next_after(look.at) for name in ahead}
         self._entries.reschedule(next_at)
-        self._ledger.rewind(look.set_back, since, ahead)
+        self._ledger.go_on_from_now(look.set_back, ahead)
 
     def _rescue(self) -> None:
         number = 0

@@ -51,8 +51,8 @@ class Look:
     due retries, ends of pauses, or runs that wait for a lock. next_due: of the first entry that is
     not due yet. has_notices: there are events, or notices to be sent. has_watched: some jobs have
     `notify`. loaded: digest of the ledger's schedule files. set_back: by how much the server's
-    clock was, from `set_back_from`, and no beat has made up for it yet (Ledger.rewind). began: when
-    it was `at` by this process' clock; a reply's time later, so that no beat wakes up too early.
+    clock was, until a beat goes on from `at` (Ledger.go_on_from_now). began: when it was `at` by
+    this process' clock; a reply's time later, so that no beat wakes up too early.
     """
 
     leads: bool
@@ -71,7 +71,6 @@ class Look:
     has_watched: bool = False
     loaded: str | None = None
     set_back: timedelta = timedelta()
-    set_back_from: datetime | None = None
     began: float = field(default_factory=time.monotonic, repr=False)
     asked_at: float = field(default_factory=clock, repr=False)
 
@@ -136,7 +135,7 @@ class Leader:
         if not leads:
             return Look(leads=False, at=instant(at), holder=found[0])
         rescue, due, next_due, outbox, sent, pings, revocations, loaded, *found = found
-        set_back, leftovers, set_back_from, endings, notices, watched, microseconds = found
+        set_back, leftovers, endings, notices, watched, microseconds = found
         return Look(
             leads=True,
             asked_at=asked_at,
@@ -154,7 +153,6 @@ class Leader:
             has_watched=bool(watched),
             loaded=loaded or None,
             set_back=timedelta(milliseconds=set_back),
-            set_back_from=instant(set_back_from),
             began=time.monotonic() - microseconds / 1e6,
         )
 

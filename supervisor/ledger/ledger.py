@@ -95,9 +95,6 @@ RUNS_PER_SENT = 500
 #: Jobs of which one call writes when they are next due, likewise.
 JOBS_PER_RESCHEDULE = 200
 
-#: Runs whose times one call sets back, likewise.
-RUNS_PER_REWIND = 100
-
 #: The reply of cancel.lua when another call has to end more items.
 ENDING = "ending"
 
@@ -523,23 +520,13 @@ class Ledger(Readings):
         marks = self.marks(list(jobs)).items()
         return [job for job, mark in marks if mark.watermark and mark.watermark > now]
 
-    def rewind(self, by: timedelta, since: datetime, jobs: Sequence[str]) -> None:
-        """The server's clock was set back from then: leases, deadlines and retries go back with it.
+    def go_on_from_now(self, set_back: timedelta, jobs: Sequence[str]) -> None:
+        """The server's clock was set back by so much: the ticks of these jobs go on from now.
 
-        jobs: those that are ahead, and go on now. A tick whose run is known does not run a second
-        time. Beats see the set-back until this is done.
+        jobs: those that are ahead. A tick whose run is known does not run a second time. What the
+        ledger holds for a while, such as a retry, is that much later.
         """
-        for index in ("leases", "outbox", "delayed", "sent"):
-            # What the clock had not reached then; the rest is due, or was written since.
-            later = self.client.zrangebyscore(
-                getattr(self.keys, index), f"({ms_of(since)}", "(+inf", withscores=True
-            )
-            for some in chunks(later, RUNS_PER_REWIND):
-                facts = [fact for run_id, score in some for fact in (run_id, int(score))]
-                self._functions("rewind", to_ms(by), index, *facts)
-        for names in chunks(jobs):
-            self._functions("rewind", to_ms(by), "jobs", *names)
-        self._functions("rewind", to_ms(by), "done")
+        self._functions("set_back", to_ms(set_back), *jobs)
 
     def leftovers(self) -> list[str]:
         """Queues in which messages of runs that ended before they began may lie."""

@@ -11,10 +11,10 @@
 --       leads; else {1, now, whether there is something to rescue, whether an entry is due, when the next
 --       one is in ms (or ''), whether the outbox has a run to be sent, whether sent runs have not begun,
 --       whether there are pings, whether there are calls whose end is not reported, digest of the files
---       that are loaded, by how many ms the server's clock was set back that is not made up for yet
---       (rewind.lua), whether messages of ended runs may lie in queues, from when in ms the clock was
---       set back, whether runs that others follow have ended, whether there are events to tell of or notices
---       to send, whether jobs have `notify`, and by how many microseconds `now` is behind}
+--       that are loaded, by how many ms the server's clock was set back (0 once set_back.lua was called),
+--       whether messages of ended runs may lie in queues, whether runs that others follow have ended, whether
+--       there are events to tell of or notices to send, whether jobs have `notify`, and by how many
+--       microseconds `now` is behind}
 
 local token, ttl, name, last_turn, follows, silence, silences_kept, gap, mercy, least_step, app = unpack(ARGV)
 
@@ -24,10 +24,9 @@ if app ~= '' and app_of_ledger and app_of_ledger ~= app then
   return { -1, now, app_of_ledger }
 end
 
-local known = redis.call('HMGET', K.server, 'looked', 'mercy_until', 'to_rewind', 'rewind_from')
+local known = redis.call('HMGET', K.server, 'looked', 'mercy_until')
 local looked, mercy_until = tonumber(known[1] or now), tonumber(known[2] or 0)
 local set_back = looked - now > tonumber(least_step) and looked - now or 0
-local to_rewind, rewind_from = tonumber(known[3] or 0) + set_back, tonumber(known[4] or looked)
 
 local owner = redis.call('GET', KEYS[1])
 if owner and owner ~= token then
@@ -54,12 +53,7 @@ server_since()  -- a change is noticed within one turn of beat
 if set_back > 0 or (now - looked > tonumber(gap) and now > mercy_until + 9 * mercy) then
   redis.call('HSET', K.server, 'mercy_until', digits(now + mercy))
 end
-if set_back > 0 then
-  redis.call('HINCRBY', K.beat, 'clock_set_backs', 1)
-  redis.call('HSET', K.beat, 'clock_set_back_at', now, 'clock_set_back_ms', digits(set_back))
-  redis.call('HSET', K.server, 'to_rewind', digits(to_rewind), 'rewind_from', digits(math.max(looked, rewind_from)))
-end
-redis.call('HSET', K.server, 'looked', now)
+if set_back == 0 then redis.call('HSET', K.server, 'looked', now) end
 
 local function has_due(index)
   return #redis.call('ZRANGEBYSCORE', index, '-inf', now, 'LIMIT', 0, 1)
@@ -72,7 +66,6 @@ local seconds = string.format('%.3f', now / 1000)
 local due = redis.call('ZRANGEBYSCORE', KEYS[2], 0, seconds, 'LIMIT', 0, 1)
 local later = redis.call('ZRANGEBYSCORE', KEYS[2], '(' .. seconds, '+inf', 'WITHSCORES', 'LIMIT', 0, 1)
 return { 1, now, to_rescue, #due, later[2] and digits(math.ceil(later[2] * 1000)) or '', has_due(K.outbox),
-  has_any(K.sent), has_any(K.pings), has_any(K.revocations), hget(K.beat, 'config') or '',
-  to_rewind, has_any(K.leftovers), digits(math.max(looked, rewind_from)),
-  has_any(K.endings), has_any(K.events) + has_due(K.notices_due) + has_due(K.incidents_due), has_any(K.watched),
-  now_us - 1000 * now }
+  has_any(K.sent), has_any(K.pings), has_any(K.revocations), hget(K.beat, 'config') or '', set_back,
+  has_any(K.leftovers), has_any(K.endings), has_any(K.events) + has_due(K.notices_due) + has_due(K.incidents_due),
+  has_any(K.watched), now_us - 1000 * now }

@@ -47,7 +47,7 @@ JUDGES = {
     "*/present.lua": ledger_tests("doctor", "publishing"),
     "*/report.lua": ledger_tests("reports", "verbs"),
     "*/base.lua": ledger_tests("schema", "other_versions", *RUNS, *STEPS, *REST),
-    "*/rewind.lua": ledger_tests("clock_steps"),
+    "*/set_back.lua": ledger_tests("clock_steps"),
     "*/look.lua": ledger_tests("beat_ticks", "beginning_to_lead", "comebacks", "clock_steps"),
     "*/act.lua": ledger_tests("record"),
     "*/to_audit.lua": ledger_tests("audit", "beat_ticks"),

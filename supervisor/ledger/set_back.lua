@@ -1,0 +1,15 @@
+-- The server's clock was set back: ticks go on from now. Beats see it until this is done.
+--
+-- ARGV  by how many ms, then names of jobs whose watermark lies in the future
+-- gives nothing
+
+for i = 2, #ARGV do
+  local key = K.job(ARGV[i])
+  if tonumber(hget(key, 'watermark') or 0) > now then
+    redis.call('HSET', key, 'watermark', now)
+    redis.call('HDEL', key, 'audited_until')
+  end
+end
+redis.call('HINCRBY', K.beat, 'clock_set_backs', 1)
+redis.call('HSET', K.beat, 'clock_set_back_at', now, 'clock_set_back_ms', ARGV[1])
+redis.call('HSET', K.server, 'looked', now)
