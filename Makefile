@@ -189,11 +189,11 @@ sbom: $(STAMP) ## write what a deployment installs, as CycloneDX, to dist/sbom.c
 
 AUDIT := $(VENV)/audit
 
-audit: ## ask the advisory database about everything that is pinned
+audit: ## ask the advisory database about everything that is pinned; what it cannot be asked about fails
 	test -x $(AUDIT)/bin/pip-audit || { $(PYTHON) -m venv $(AUDIT) && \
 	  $(AUDIT)/bin/python -m pip install --quiet pip-audit; }
-	$(AUDIT)/bin/pip-audit --require-hashes --disable-pip -r deploy/requirements.txt
-	$(AUDIT)/bin/pip-audit --require-hashes --disable-pip -r requirements.txt
+	$(AUDIT)/bin/pip-audit --require-hashes --strict --disable-pip -r deploy/requirements.txt
+	$(AUDIT)/bin/pip-audit --require-hashes --strict --disable-pip -r requirements.txt
 
 clean: ## remove .venv, caches and what `make up` left
 	rm -rf $(VENV) $(PEERS) $(STRANGERS) $(SITE) build .foreign .supervisor .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -21,7 +21,7 @@ import textwrap
 import threading
 import tomllib
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from getpass import getuser
 from importlib.util import find_spec
@@ -254,7 +254,8 @@ def check_json(text: str) -> None:
 
 
 def check_sql(text: str) -> None:
-    sqlite3.connect(":memory:").executescript(text)
+    with closing(sqlite3.connect(":memory:")) as database:
+        database.executescript(text)
 
 
 def check_diagram(text: str) -> None:

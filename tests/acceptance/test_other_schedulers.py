@@ -14,7 +14,7 @@ from celery.schedules import schedule
 from redbeat import RedBeatSchedulerEntry
 
 from tests.acceptance.project import Process, Project, overlapping
-from tests.waiting import status_of, wait_until
+from tests.waiting import patience, status_of, wait_until
 
 JOBS = "jobs:\n  same: {task: team.work, every: 1s}\n"
 
@@ -25,6 +25,7 @@ from celery import Celery
 
 app = Celery("stock", broker={url!r})
 app.conf.redbeat_redis_url = {url!r}
+app.conf.redbeat_lock_timeout = {lock}  # a beat that is late to extend it ends
 app.conf.beat_schedule = {{
     "own": {{"task": "stock.own", "schedule": 1.0, "options": {{"queue": "stock"}}}}
 }}
@@ -33,7 +34,7 @@ app.conf.beat_schedule = {{
 
 def stock_beat(project: Project) -> Process:
     """RedBeat's own scheduler, in an app that is not supervised."""
-    (project.directory / "stock.py").write_text(STOCK.format(url=project.url))
+    (project.directory / "stock.py").write_text(STOCK.format(url=project.url, lock=patience(30)))
     words = ("-m", "celery", "-A", "stock", "beat", "-S", REDBEATS, "--max-interval", "1")
     beat = subprocess.Popen(
         [sys.executable, *words],
@@ -52,7 +53,8 @@ def test_a_stock_beat_emits_no_job_of_a_ledger_and_ours_does_again(project: Proj
     status_of(beat, 60)
     client.delete("celery")
     stock = stock_beat(project)
-    wait_until(lambda: client.llen("stock") > 3, 60)
+    wait_until(lambda: client.llen("stock") > 3 or stock.poll() is not None, 60)
+    assert stock.poll() is None
     assert client.llen("celery") == 0
 
     project.beat()

@@ -19,7 +19,7 @@ from tests.acceptance.test_redelivery import cut_connections
 from tests.acceptance.workers import Workers
 from tests.matrix import since
 from tests.processes import freeze, thaw
-from tests.waiting import status_of, wait_until
+from tests.waiting import patience, status_of, wait_until
 
 pytestmark = needs_children("a process that runs its tasks itself hears of each")
 
@@ -77,7 +77,8 @@ def idle_child(workers: Workers) -> int:
     run = workers.trigger("quick")
     workers.project.run_when(run.id, "succeeded")
     with Celery(broker=workers.project.url) as app:
-        asks: Any = app.control.inspect()
+        # It returns with the first answer: the time is no more than a bound.
+        asks: Any = app.control.inspect(timeout=patience(10), limit=1)
         wait_until(lambda: (known := asks.query_task(run.id)) and not any(known.values()))
     return workers.start_of(run).pid
 

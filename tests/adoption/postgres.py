@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import pytest
+from tests.programs import needed
 
 #: PostgreSQL refuses to run as root.
 NOBODY = ("runuser", "-u", "nobody", "--")
@@ -21,10 +21,7 @@ HASTE = "-c fsync=off -c full_page_writes=off -c synchronous_commit=off -c share
 
 def binaries() -> Path:
     """Skips the test where there are none, which `.ci/run` does not let pass."""
-    found = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"))
-    if not found:
-        pytest.skip("initdb is not installed (Debian package postgresql)")
-    return found[-1].parent
+    return Path(needed("initdb")).parent
 
 
 @contextmanager

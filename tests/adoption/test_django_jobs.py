@@ -28,9 +28,10 @@ from tests.adoption.postgres import postgres
 from tests.conftest import DATABASES, database, emptied
 from tests.logged import capture_logs
 from tests.ports import free_port
+from tests.programs import needs
 from tests.proxy import Proxy, proxy_to
 from tests.waiting import patience, wait_until
-from tests.web.browser import CHROMIUM, chromium
+from tests.web.browser import chromium
 
 ROOT = Path(__file__).parents[2]
 PROJECT = "tests.adoption.desk"
@@ -563,7 +564,7 @@ def admin(alias: str, ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> Iterat
             server.terminate()
 
 
-@pytest.mark.skipif(not CHROMIUM.exists(), reason="needs Chromium")
+@needs("chromium")
 def test_a_person_makes_edits_and_runs_a_job_in_a_browser(admin: str, ledger: Ledger) -> None:
     with chromium() as browser:
         page = browser.new_page()

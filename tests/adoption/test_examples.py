@@ -22,8 +22,9 @@ from supervisor.ledger.ledger import Ledger
 from supervisor.settings import Settings
 from tests.acceptance.test_tutorial import BLOCK, Reader
 from tests.ports import free_port
+from tests.programs import needed
 from tests.waiting import patience, wait_until
-from tests.web.browser import CHROMIUM, chromium
+from tests.web.browser import chromium
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples"
@@ -138,5 +139,5 @@ def test_an_example_does_what_its_readme_says(visitor: Visitor) -> None:
     runs = [run for name in ledger.specs() for run in ledger.history(name)]
     for run in runs:
         wait_until(lambda run=run: visitor.has_page(f"jobs/{run.job}", run.id))  # type: ignore[misc]
-    if CHROMIUM.exists():
-        visitor.sees(runs)
+    needed("chromium")
+    visitor.sees(runs)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import re
 import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -220,10 +222,10 @@ PAGE = (Path(__file__).parents[2] / "docs" / "how-to" / "guarded-tasks.md").read
 
 
 @pytest.fixture
-def store() -> sqlite3.Connection:
-    connection = sqlite3.connect(":memory:")
-    connection.executescript(TABLE + "CREATE TABLE report (text TEXT);")
-    return connection
+def store() -> Iterator[sqlite3.Connection]:
+    with closing(sqlite3.connect(":memory:")) as connection:
+        connection.executescript(TABLE + "CREATE TABLE report (text TEXT);")
+        yield connection
 
 
 def write(store: sqlite3.Connection, fencing_token: int, text: str) -> None:

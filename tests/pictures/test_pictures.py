@@ -10,14 +10,14 @@ import pytest
 from PIL import Image
 
 from tests.pictures.diagrams import DOCS, THEMES, diagrams_of, name_of
+from tests.programs import needs
 from tests.waiting import patience
-from tests.web.browser import CHROMIUM
 
 PICTURES = Path(__file__).parents[2] / "docs" / "pictures"
 
 MOST_BYTES = 150_000
 
-pytestmark = pytest.mark.skipif(not CHROMIUM.exists(), reason=f"no Chromium at {CHROMIUM}")
+pytestmark = needs("chromium")
 
 
 def faults_of(picture: Path) -> list[str]:

@@ -19,11 +19,11 @@ from supervisor.deploy.targets import SystemdOptions
 from supervisor.job.spec import JobSpec
 from tests.acceptance.nodes import answers
 from tests.ports import free_port
-from tests.programs import needed, optional
+from tests.programs import needed, needs
 from tests.render.jobs import ROOT, examples, job, plan_of
 from tests.waiting import status_of, wait_until
 
-needs_systemd = optional("systemd-analyze")
+needs_systemd = needs("systemd-analyze")
 
 #: Of 100, where Celery's own units of beat have 92; docs/how-to/systemd.md states it.
 EXPOSURE = 11

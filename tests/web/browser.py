@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
 
+from tests.programs import needed
 from tests.waiting import patience
-
-CHROMIUM = Path("/usr/bin/chromium")
 
 #: Without these it asks hosts of its maker for things.
 QUIET = (
@@ -25,7 +23,7 @@ PHONE = {"width": 390, "height": 844}
 def chromium() -> Iterator[Browser]:
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(
-            executable_path=str(CHROMIUM), args=list(QUIET), timeout=1000 * patience(30)
+            executable_path=needed("chromium"), args=list(QUIET), timeout=1000 * patience(30)
         )
         try:
             browser.on("context", be_patient)

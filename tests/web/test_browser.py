@@ -26,11 +26,12 @@ from tests.acceptance.workers import Workers
 from tests.conftest import database, emptied
 from tests.ledger.jobs import at_work, job, run_id, ticks
 from tests.ports import free_port
+from tests.programs import needs
 from tests.waiting import wait_until
-from tests.web.browser import CHROMIUM, PHONE, chromium, has_stayed, log_in, stays
+from tests.web.browser import PHONE, chromium, has_stayed, log_in, stays
 from tests.web.visits import TOKEN, serving
 
-pytestmark = pytest.mark.skipif(not CHROMIUM.exists(), reason=f"no Chromium at {CHROMIUM}")
+pytestmark = needs("chromium")
 
 JOBS = """
 defaults: {paused: true, lease_ttl: 5s}

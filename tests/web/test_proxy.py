@@ -22,7 +22,7 @@ from tests.ports import free_port
 from tests.programs import needed, output_of
 from tests.waiting import patience, wait_until
 from tests.web.access_files import SECRET
-from tests.web.browser import CHROMIUM, chromium
+from tests.web.browser import chromium
 from tests.web.visits import FROM_OUR_PAGE, TOKEN, serving
 
 PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "access.md"
@@ -144,8 +144,7 @@ def answers(address: str) -> bool:
 
 @pytest.fixture(scope="module")
 def browsers() -> Iterator[Page]:
-    if not CHROMIUM.exists():
-        pytest.skip(f"no Chromium at {CHROMIUM}")
+    needed("chromium")
     with chromium() as browser, browser.new_context(ignore_https_errors=True) as context:
         yield context.new_page()
 
