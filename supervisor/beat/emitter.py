@@ -8,8 +8,7 @@ A tick's path, step 2 of 6. Next: ledger/admit.lua.
 3. **Admit** the former with their messages, RUNS_PER_CALL a call. No reply is waited for: while
    the server gives these their places, the next portion is loaded and decided.
 4. **Record** when the jobs are next due, in one go, once all have their places.
-5. **Publish** the messages that the server could not send, for it is not the broker.
-6. **Log** what became of the ticks, once none is due any more.
+5. **Log** what became of the ticks, once none is due any more.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from supervisor.job.spec import MOST_JOBS, JobSpec
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.reads import chunks
 from supervisor.ledger.replies import Admission, Placement, Rescue
-from supervisor.ledger.requests import RUNS_PER_CALL, Leadership, Tick
+from supervisor.ledger.requests import RUNS_PER_CALL, Leadership
 from supervisor.logs import get_logger
 from supervisor.schedule import schedule_of
 from supervisor.sending.publisher import Publisher
@@ -95,14 +94,12 @@ class Emitted:
 
     stock_next_at: when one of those is next due.
     is_complete: no entry that was due is left for the next turn, which may wait.
-    has_broker: False if the broker was unavailable.
     """
 
     emissions: list[Emission] = field(default_factory=list)
     stock: list[str] = field(default_factory=list)
     stock_next_at: datetime | None = None
     is_complete: bool = True
-    has_broker: bool = True
 
     @property
     def next_at(self) -> datetime | None:
@@ -139,7 +136,6 @@ class Emitter:
         emitted = Emitted(is_complete=len(due) <= ENTRIES_PER_TURN)
         ticks = 0
         undecided: dict[str, Exception] = {}
-        without_message: dict[str, Tick] = {}
         portions = [*chunks(due[:ENTRIES_PER_TURN], ENTRIES_PER_PORTION)]
         with (
             self._ledger.admitting(self._leadership) as admitting,
@@ -153,18 +149,12 @@ class Emitter:
                 undecided |= errors
                 self._pass_over(emissions)
                 for tick in (tick for each in emissions for tick in each.ticks):
-                    message = self._publisher.prebuilt.message_for_ledger(tick)
-                    if message is None:
-                        without_message[tick.run_id] = tick
-                    admitting.add_tick(tick, message)
+                    admitting.add_tick(tick, self._publisher.prebuilt.message_for_ledger(tick))
                     ticks += 1
                 emitted.emissions += emissions
                 emitted.stock += [entry.key for entry in entries if entry.spec is None]
             admissions = admitting.admissions()
         emitted.is_complete &= self._record(emitted.emissions, admissions, now, version)
-        started = (a.run_id for a in admissions if a.placement is Placement.START)
-        to_send = [without_message[run_id] for run_id in started if run_id in without_message]
-        emitted.has_broker = self._publisher.publish_ticks(to_send)
         self._unlogged += admissions
         if len(self._unlogged) > MOST_UNLOGGED:
             self.log_some()

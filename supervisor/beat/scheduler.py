@@ -142,6 +142,10 @@ AUDIT_SECONDS = 0.02
 
 RUNS_PER_PUBLISH = 500
 
+#: For how long a turn goes on with that. A broker that is elsewhere takes one message at a time: a
+#: turn that sends thousands must not outlive the leader's lock.
+PUBLISHING_SECONDS = 2.0
+
 #: With so many runs rescued, the others are left for the next turn.
 RESCUES_PER_TURN = 4_000
 
@@ -304,10 +308,10 @@ class SupervisedScheduler(RedBeatScheduler):  # type: ignore[misc]
         self._witness.look()
         if look.has_endings:
             self._following.deal_with_endings()
-        self._publish(look, emitted)
+        is_published = self._publish(look)
         self._notify(look)
         self._last_turn_at, self._fault = look.at, None
-        if not emitted.is_complete or self._emitter.log_some():
+        if not (emitted.is_complete and is_published) or self._emitter.log_some():
             return 0.0
         interval = self._reload(look)
         self._finish_start()
@@ -462,20 +466,25 @@ class SupervisedScheduler(RedBeatScheduler):  # type: ignore[misc]
             self._entries.learn_names()
         return min(next_at, default=None)
 
-    def _publish(self, look: Look, emitted: Emitted) -> None:
-        if not emitted.has_broker:
-            return
+    def _publish(self, look: Look) -> bool:
+        """Returns whether the next turn may wait, because the outbox has no more to send now."""
+        is_complete = True
         if look.to_rescue or look.has_due or look.has_outbox or look.has_endings:
-            self._publish_outbox()
+            is_complete = self._publish_outbox()
         if look.has_sent:
             self._publisher.publish(self._vanished.to_resend(look.at))
         if look.has_leftovers or self._sweeper.queue:
             self._sweeper.sweep()
+        return is_complete
 
-    def _publish_outbox(self) -> None:
+    def _publish_outbox(self) -> bool:
+        until = time.monotonic() + PUBLISHING_SECONDS
         while run_ids := self._ledger.outbox(RUNS_PER_PUBLISH):
             if self._publisher.publish(run_ids) < RUNS_PER_PUBLISH:
-                return
+                return True
+            if time.monotonic() > until:
+                return False
+        return True
 
     def _notify(self, look: Look) -> None:
         if look.has_pings:

@@ -2,12 +2,9 @@
 
 An assignment is what a message says, from its job's spec or from the plan of its steps.
 
-Messages of ticks differ in their run alone, and are made without Celery for each. Where the
-broker's queues are keys beside the ledger's, the function that admits a run also sends its message
-(ledger/admit.lua), and needs the text of the message for that. To RabbitMQ, and to a Redis that is
-not the ledger's, they are sent in batches once their runs are queued (sending/batches.py).
-
-Messages of calls differ in as little, and are made in the same way for a broker beside the ledger.
+Where the broker's queues are keys beside the ledger's, the function that admits a run also sends
+its message (ledger/admit.lua), and needs the text of the message for that. Messages of ticks and of
+calls differ in their run alone, and are made without Celery for each.
 
 1. Jobs of one task, with the same queue, priority, limits and retries, have messages of one shape.
    So have calls of a guarded task with the same options. Celery and kombu make it, like any other
@@ -18,8 +15,7 @@ Messages of calls differ in as little, and are made in the same way for a broker
 Messages that may differ in more are not prebuilt, and their runs go through the outbox: those whose
 arguments are masked or name secrets; all while a signal handler listens to messages being sent;
 those of tasks and routers with code of their own for it; and those whose shape, filled with what it
-was made of, differs from what Celery had made. For RabbitMQ also those that go to an exchange of
-the app's, and those whose nominal time is not a whole second.
+was made of, differs from what Celery had made. So do all messages to a broker that is elsewhere.
 """
 
 from __future__ import annotations
@@ -46,7 +42,6 @@ from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.requests import Message, RunRequest, Tick
 from supervisor.logs import get_logger
 from supervisor.sending.app_settings import broker_address, required_settings
-from supervisor.sending.batches import PreparedMessage
 from supervisor.sending.queues import UNAVAILABLE, is_on_redis
 from supervisor.sending.signing import Signer
 from supervisor.sending.templates import (
@@ -281,21 +276,7 @@ class PrebuiltMessages:
         """
         if is_listened_to() or not self._has_queues_beside():
             return None
-        message = self._message(tick)
-        return message if isinstance(message, Message) else None
-
-    def messages(
-        self, ticks: Iterable[Tick], channel: Any
-    ) -> dict[str, Message] | dict[str, PreparedMessage]:
-        """The messages for a broker elsewhere, by run id, as far as they can be prebuilt.
-
-        channel: to the broker, which is available.
-        """
-        found: dict[str, Any] = {}
-        for tick in ticks:
-            if message := self._message(tick, channel):
-                found[tick.run_id] = message
-        return found
+        return self._message(tick)
 
     def call(self, spec: JobSpec, task: str, request: RunRequest, channel: Any) -> Message | None:
         """The message of a call to a broker beside the ledger; None if Celery has to make it.
@@ -318,8 +299,7 @@ class PrebuiltMessages:
         if known[1] is None:
             return None
         now = datetime.now(UTC).isoformat()
-        message = known[1].message(self._content(spec, request, now), self._signer)
-        return message if isinstance(message, Message) else None
+        return known[1].message(self._content(spec, request, now), self._signer)
 
     def _of_call(self, spec: JobSpec, task: str, request: RunRequest, channel: Any) -> Shape | None:
         if any(type(request.options.get(name, "")) is not str for name in OF_A_CALL):
@@ -328,7 +308,7 @@ class PrebuiltMessages:
         request = replace(request, run_id=RUN, options=names)
         assignment = of_job(run_of(spec, request, NOMINAL), spec, task)
         push = self._recorded(assignment, channel)
-        if push is None or not push.key:
+        if push is None:
             return None
         try:
             own = self._content(spec, request, NOMINAL_TEXT)
@@ -356,7 +336,7 @@ class PrebuiltMessages:
                 self._are_beside = is_beside(producer.channel, self._ledger)
         return self._are_beside
 
-    def _message(self, tick: Tick, channel: Any = None) -> Message | PreparedMessage | None:
+    def _message(self, tick: Tick) -> Message | None:
         spec = tick.spec
         if spec.task is None or spec.mask or has_references((spec.args, spec.kwargs)):
             return None
@@ -364,7 +344,7 @@ class PrebuiltMessages:
             task: Any = self._app.tasks.get(spec.task)
             if task is not None and task.typing:
                 task.__header__(*spec.args, **spec.kwargs)  # refuses arguments that do not fit
-            shape = self._shape(spec, spec.task, channel)
+            shape = self._shape(spec, spec.task)
             return shape.message(of_tick(tick), self._signer) if shape else None
         except UNAVAILABLE:
             raise
@@ -372,7 +352,7 @@ class PrebuiltMessages:
             log.info("message not prebuilt", job=spec.name, error=str(error))
             return None
 
-    def _shape(self, spec: JobSpec, task: str, channel: Any) -> Shape | None:
+    def _shape(self, spec: JobSpec, task: str) -> Shape | None:
         key = (
             task,
             spec.routed_queue,
@@ -382,23 +362,22 @@ class PrebuiltMessages:
             spec.max_retries,
             spec.retry_backoff,
             spec.retry_backoff_max,
-            spec.start_deadline,
         )
         if key not in self._shapes:
             is_ours = is_ordinary(self._app, task)
-            self._shapes[key] = self._of_ticks(spec, task, channel) if is_ours else None
+            self._shapes[key] = self._of_ticks(spec, task) if is_ours else None
         return self._shapes[key]
 
-    def _of_ticks(self, spec: JobSpec, task: str, channel: Any) -> Shape | None:
+    def _of_ticks(self, spec: JobSpec, task: str) -> Shape | None:
         run = Run(RUN, spec.name, RunState.QUEUED, NOMINAL, NOMINAL, rules=spec.rules())
-        push = self._recorded(of_job(run, spec, task), channel)
+        push = self._recorded(of_job(run, spec, task))
         if push is None:
             return None
         own = of_tick(Tick(spec, NOMINAL))._replace(id=RUN)
         message = without_trace(json.loads(push.text))
         return shape_of(self._app, push, message, own, self._signer)
 
-    def _recorded(self, assignment: Assignment, channel: Any) -> Message | None:
+    def _recorded(self, assignment: Assignment, channel: Any = None) -> Message | None:
         def publish(producer: Any) -> str:
             return self._send(producer, assignment)
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections import deque
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from functools import cache, cached_property
 from typing import Any
 
-from amqp.exceptions import ChannelError
+from amqp.exceptions import ChannelError, MessageNacked
 from celery import Celery
 from celery.app.task import extract_exec_options  # type: ignore[attr-defined]
 from kombu.exceptions import OperationalError
@@ -21,27 +21,23 @@ from supervisor.job.run import Run, RunState, StepId
 from supervisor.job.secrets import masked
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.reads import chunks
-from supervisor.ledger.requests import Tick
 from supervisor.logs import get_logger
 from supervisor.sending.app_settings import owner_of, required_settings
-from supervisor.sending.batches import Batch, BrokerBlocked, batch_on
 from supervisor.sending.messages import (
     Assignment,
     Assignments,
     PrebuiltMessages,
     is_beside,
-    is_listened_to,
     message_header,
 )
 from supervisor.sending.queues import UNAVAILABLE, producers_of, queue_of
+from supervisor.sending.rabbitmq import BrokerBlocked, listener_of
 from supervisor.sending.signing import Signer, SigningProducer, content_of, serializer_of_runs
 from supervisor.sending.tracing import current_headers, trace_headers, within
 from supervisor.settings import is_redis
 
-#: Messages that are sent before the ledger records that they were. Prebuilt ones are sent in
-#: portions: the broker takes some while others are made and recorded.
-RUNS_PER_ROUND = 500
-TICKS_PER_PORTION = 500
+#: Messages that are sent before the ledger records that they were.
+RUNS_PER_ROUND = 100
 
 #: When to look again at a run that only another version of this code can send, and at one whose
 #: message RabbitMQ refused because its queue is full.
@@ -89,31 +85,6 @@ class Publisher:
             log.warning("publish failed", runs=len(run_ids), sent=sent, error=str(error))
         return sent
 
-    def publish_ticks(self, ticks: Sequence[Tick]) -> bool:
-        """Sends prebuilt messages of ticks whose runs were queued just now, without reading those.
-
-        What cannot be prebuilt, or the broker did not take, is left in the outbox. Returns whether
-        the broker is there.
-        """
-        if is_listened_to():
-            return True
-        try:
-            if ticks:
-                self._push(ticks)
-        except UNAVAILABLE as error:
-            log.warning("publish failed", runs=len(ticks), error=str(error))
-            return False
-        except ChannelError as error:  # the outbox finds out which message it is about
-            log.info("messages not taken", error=str(error))
-        return True
-
-    def _push(self, ticks: Sequence[Tick]) -> None:
-        with self._batch() as batch:
-            for some in chunks(ticks, TICKS_PER_PORTION):
-                if messages := self.prebuilt.messages(some, batch.producer.channel):
-                    batch.push(messages)
-                    self.ledger.sent(batch.newly_taken())
-
     def _publish(self, runs: Sequence[Run]) -> int:
         steps = self.ledger.steps.below([run.id for run in runs if run.has_steps])
         open_runs = [*(run for run in runs if not run.has_steps), *self.ledger.runs(steps)]
@@ -143,55 +114,70 @@ class Publisher:
         return self.ledger.steps.expand(batch.id, items)
 
     def _send_all(self, runs: Sequence[Run]) -> int:
+        """Sends one message after another, and records which of them the broker took.
+
+        What is not recorded, because this process dies or the broker's answer is lost, is sent once
+        more, and dropped as a duplicate.
+        """
         assignments = self._assignments.of(runs)
         traces = trace_headers(self.ledger, runs)
-        taken: Mapping[str, str] = {}
-        try:
-            with self._batch() as batch:
-                taken = batch.taken
-                for run in runs:
-                    with within(traces.get(run.id, {})):
-                        self._send(batch, run, assignments.get(run.id))
-        except ChannelError as error:
-            if len(runs) > 1:  # one of them is refused, and takes those behind it along
-                return len(taken) + sum(self._send_all([r]) for r in runs if r.id not in taken)
-            self.ledger.put_off([run.id for run in runs], LATER)
-            log.error("run not published", job=runs[0].job, run=runs[0].id, error=str(error))
-        return len(taken)
+        remaining, sent = deque(runs), 0
+        while remaining:
+            sent += self._send_until_refused(remaining, assignments, traces)
+        return sent
 
-    @contextmanager
-    def _batch(self) -> Iterator[Batch]:
-        """Messages that are sent together; what the broker took of them is recorded.
+    def _send_until_refused(
+        self,
+        remaining: deque[Run],
+        assignments: Mapping[str, Assignment],
+        traces: Mapping[str, Mapping[str, str]],
+    ) -> int:
+        """Sends the remaining runs, and takes them off, until RabbitMQ refuses one of them.
 
-        When a batch fails, it may not be known which of its messages the broker took: those that
-        are not recorded are sent once more, and dropped as duplicates.
+        It closes the channel with that, so the others need another.
         """
-        with self._producers.acquire(block=True) as producer:
-            batch, blocked = Batch(producer), None
-            try:
-                with batch_on(self.app, producer) as batch:
-                    yield batch
-            except BrokerBlocked as error:
-                blocked = (
-                    error  # raised below: kombu closes the connection of a producer that fails
-                )
-            finally:
-                self.ledger.sent(batch.newly_taken())
-                if batch.refused:
-                    self.ledger.put_off(batch.refused, REFUSED_LATER)
-                    log.warning("messages refused", runs=len(batch.refused), run=batch.refused[0])
-            channel = producer.channel
+        taken: dict[str, str] = {}
+        blocked: BrokerBlocked | None = None
+        try:
+            with self._producers.acquire(block=True) as producer:
+                try:
+                    while remaining:
+                        run = remaining[0]
+                        with within(traces.get(run.id, {})):
+                            queue = self._send(producer, run, assignments.get(run.id))
+                        if queue is not None:
+                            taken[run.id] = queue
+                        remaining.popleft()
+                except BrokerBlocked as error:
+                    blocked = error  # kombu closes the connection of a producer that fails
+                channel = producer.channel
             self.channel_beside = channel if is_beside(channel, self.ledger.client) else None
+        except ChannelError as error:
+            run = remaining.popleft()
+            self.ledger.put_off([run.id], LATER)
+            log.error("run not published", job=run.job, run=run.id, error=str(error))
+        finally:
+            self.ledger.sent(taken)
         if blocked:
             raise blocked
+        return len(taken)
 
-    def _send(self, batch: Batch, run: Run, assignment: Assignment | None) -> None:
+    def _send(self, producer: Any, run: Run, assignment: Assignment | None) -> str | None:
+        """Returns the queue of the message; None if the broker has not taken it."""
         if assignment is None:
             self._do_without(run)
-            return
+            return None
+        listener = listener_of(producer)
         try:
-            batch.add(run.id, self.send(batch.producer, assignment))
-        except (*UNAVAILABLE, ChannelError):
+            queue = self.send(producer, assignment)
+        except UNAVAILABLE as error:
+            if isinstance(error.__cause__, MessageNacked):  # to Celery it is one of the connection
+                self._put_off(run, "the queue is full")
+                return None
+            if listener and listener.is_blocked:
+                raise BrokerBlocked(str(error)) from error
+            raise
+        except ChannelError:
             raise
         except Exception as error:  # arguments that the task refuses, a payload JSON refuses, ...
             if isinstance(error.__cause__, UNAVAILABLE):
@@ -200,6 +186,15 @@ class Publisher:
             self.ledger.give_up(run.id, f"cannot be published: {error}")
             # Without a traceback: its variables have arguments that are masked.
             log.error("run not published", job=run.job, run=run.id, error=repr(error))
+            return None
+        if listener and listener.has_returned():
+            self._put_off(run, "the queue was deleted")
+            return None
+        return queue
+
+    def _put_off(self, run: Run, reason: str) -> None:
+        self.ledger.put_off([run.id], REFUSED_LATER)
+        log.warning("message refused", job=run.job, run=run.id, reason=reason)
 
     def _do_without(self, run: Run) -> None:
         """Deals with a run whose job is gone, or that only another version can read and send."""
@@ -249,6 +244,7 @@ class Publisher:
         if not is_redis(str(self.app.conf.broker_url or "")):
             # RabbitMQ drops it when it comes first then: an ended run leaves no message for good.
             options["expiration"] = (run.rules.start_deadline_ms + KEPT_LONGER_MS) / 1000
+            options["mandatory"] = True  # rabbitmq.py
         task = self.app.tasks.get(step.task)
         options["serializer"] = serializer_of_runs(self.app, task)
         options |= run.options

@@ -103,7 +103,12 @@ def bound_broker_calls(app: Celery) -> None:
 
 def sending_options(app: Celery) -> dict[str, Any]:
     own = app.conf.broker_transport_options or {}
-    return {**time_outs(app, SENDING_PATIENCE_SECONDS), **own}
+    confirms = {"confirm_publish": True} if is_rabbitmq(app) else {}
+    return {**time_outs(app, SENDING_PATIENCE_SECONDS), **own, **confirms}
+
+
+def is_rabbitmq(app: Celery) -> bool:
+    return broker_address(app.conf).startswith(("amqp", "pyamqp"))
 
 
 def time_outs(app: Celery, seconds: int) -> dict[str, Any]:
@@ -111,7 +116,7 @@ def time_outs(app: Celery, seconds: int) -> dict[str, Any]:
     url = broker_address(app.conf)
     if is_redis(url):
         return {"socket_timeout": seconds, "socket_connect_timeout": PATIENCE_SECONDS}
-    if url.startswith(("amqp", "pyamqp")):
+    if is_rabbitmq(app):
         once_more = {"max_retries": 1, "interval_start": 0}
         return {"read_timeout": seconds, "write_timeout": seconds, **once_more}
     return {}

@@ -1,7 +1,7 @@
 """Templates of messages: one that Celery and kombu made, with places for what a run has of its own.
 
-What they would push is recorded instead of pushed, for Redis as text, and for RabbitMQ as the bytes
-that py-amqp made. A template is only used if filling it with what it was made from gives the same.
+What they would push to Redis is recorded instead of pushed. A template is only used if filling it
+with what it was made from gives the same.
 """
 
 from __future__ import annotations
@@ -12,13 +12,10 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import lru_cache
 from json.encoder import encode_basestring_ascii as quoted
 from secrets import token_hex
 from typing import Any, NamedTuple
 
-import amqp
-from amqp.serialization import dumps as amqp_dumps
 from celery import Celery
 from celery.utils.saferepr import saferepr
 from kombu.utils.json import dumps
@@ -26,7 +23,6 @@ from kombu.utils.json import dumps
 from supervisor.guard.delivery import HEADER
 from supervisor.job.run import tick_id
 from supervisor.ledger.requests import Message, Tick
-from supervisor.sending.batches import PreparedMessage, is_amqp
 from supervisor.sending.queues import is_on_redis
 from supervisor.sending.signing import ENCODER, Signer, content_of, digest_of, signed_of
 
@@ -51,10 +47,8 @@ def recorded(app: Celery, channel: Any, publish: Publish) -> Message | None:
     """What Celery and kombu would push, without pushing it.
 
     channel: the caller's own. Returns None if that would be more than one push (a queue that
-    expires, an exchange of several queues), and for other transports than Redis and RabbitMQ.
+    expires, an exchange of several queues), and for other transports than Redis.
     """
-    if is_amqp(channel):
-        return recorded_for_amqp(app, channel, publish)
     if not is_on_redis(channel):
         return None
     recorder, put = Recorder(), channel._put
@@ -76,64 +70,6 @@ def recorded(app: Celery, channel: Any, publish: Publish) -> Message | None:
             return Message(queue, channel.global_keyprefix + key, text)
         case _:
             return None
-
-
-class RecordingChannel:
-    """Stands in for a channel to RabbitMQ: declares queues, and keeps what is published."""
-
-    def __init__(self, channel: Any) -> None:
-        self._channel = channel
-        self.published: list[tuple[amqp.Message, str, str]] = []
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._channel, name)
-
-    def basic_publish(
-        self, message: amqp.Message, exchange: str, routing_key: str, **_: Any
-    ) -> None:
-        self.published.append((message, exchange, routing_key))
-
-
-def recorded_for_amqp(app: Celery, channel: Any, publish: Publish) -> Message | None:
-    """As `recorded`, in the form that messages have on Redis. None for an exchange of the app's."""
-    recording: Any = RecordingChannel(channel)
-    queue = publish(app.amqp.Producer(recording, auto_declare=False))
-    match recording.published:
-        case [(message, "", to)] if to == queue:
-            text = as_text(message)
-            again = as_amqp(json.loads(text))
-            is_same = properties_of(again) == properties_of(message)
-            return Message(queue, "", text) if is_same else None
-        case _:
-            return None
-
-
-#: Properties on RabbitMQ that messages on Redis have beside theirs, under another name.
-OUTSIDE = {
-    "application_headers": "headers",
-    "content_type": "content-type",
-    "content_encoding": "content-encoding",
-}
-
-
-def as_text(message: amqp.Message) -> str:
-    body = message.body.encode() if isinstance(message.body, str) else message.body
-    properties = {k: v for k, v in message.properties.items() if k not in OUTSIDE}
-    outside = {OUTSIDE[k]: v for k, v in message.properties.items() if k in OUTSIDE}
-    properties["delivery_tag"] = token_hex(16)  # as on Redis; RabbitMQ has its own
-    return dumps({"body": b64encode(body).decode(), **outside, "properties": properties})
-
-
-def properties_of(message: amqp.Message) -> bytes:
-    """The properties as py-amqp writes them."""
-    made: bytes = message._serialize_properties()  # type: ignore[attr-defined]
-    return made
-
-
-def as_amqp(message: Mapping[str, Any]) -> amqp.Message:
-    properties = {k: v for k, v in message["properties"].items() if k != "delivery_tag"}
-    outside = {name: message[key] for name, key in OUTSIDE.items() if key in message}
-    return amqp.Message(b64decode(message["body"]), **properties, **outside)
 
 
 #: A nominal time that no schedule has, and its run, which stands for all.
@@ -240,95 +176,6 @@ class TextTemplate:
 
 
 @dataclass(frozen=True, slots=True)
-class AmqpTemplate:
-    """A template of messages for RabbitMQ, as py-amqp writes them: the properties, the headers in
-    them, and our header in those."""
-
-    properties: bytes
-    headers: bytes
-    header: bytes
-
-    @classmethod
-    def of(cls, message: Mapping[str, Any]) -> AmqpTemplate:
-        headers = with_placeholders(message)["headers"]
-        all_headers = {"all": PLACEHOLDERS["headers"]}
-        properties = properties_of(as_amqp({**message, "headers": all_headers}))
-        correlation_id = bytes([len(RUN)]) + RUN.encode()
-        return cls(
-            escaped(properties)
-            .replace(escaped(table(all_headers)), b"%(headers)b")
-            .replace(escaped(correlation_id), b"%(run)b"),
-            with_places(items_of({**headers, HEADER: PLACEHOLDERS["header"]})),
-            with_places(items_of(headers[HEADER])),
-        )
-
-    def message(self, queue: str, own: Own) -> PreparedMessage:
-        return PreparedMessage(queue, own.body.encode(), self.filled(own))
-
-    def filled(self, own: Own) -> bytes:
-        run, run_id = own.run, own.run.id.encode()
-        header = self.header % {
-            b"run": long_string(run.id),
-            b"nominal": long_string(run.nominal),
-            b"job": long_string(run.job),
-            b"rules": rules_table(run.rules),
-            b"signature": long_string(own.signature),
-        }
-        headers = self.headers % {
-            b"run": long_string(run.id),
-            b"argsrepr": long_string(own.argsrepr),
-            b"kwargsrepr": long_string(own.kwargsrepr),
-            b"header": b"F" + sized(header),
-        }
-        correlation_id = bytes([len(run_id)]) + run_id
-        return self.properties % {b"headers": sized(headers), b"run": correlation_id}
-
-    def is_as_made(self, own: Own, message: Mapping[str, Any]) -> bool:
-        return self.filled(own) == properties_of(as_amqp(message))
-
-
-def table(fields: Mapping[str, Any]) -> bytes:
-    made: bytes = amqp_dumps("F", (fields,))
-    return made
-
-
-def items_of(fields: Mapping[str, Any]) -> bytes:
-    """The items of a table, without the size before them."""
-    return table(fields)[4:]
-
-
-def sized(content: bytes) -> bytes:
-    return len(content).to_bytes(4) + content
-
-
-def long_string(text: str) -> bytes:
-    return b"S" + sized(text.encode())
-
-
-def escaped(made: bytes) -> bytes:
-    """For a format string: a length may be the byte of a percent sign."""
-    return made.replace(b"%", b"%%")
-
-
-def with_places(made: bytes) -> bytes:
-    made = escaped(made)
-    for name, value in PLACEHOLDERS.items():
-        made = made.replace(escaped(long_string(value)), f"%({name})b".encode())
-    return made
-
-
-def rules_table(rules: tuple[str, str, str]) -> bytes:
-    before, lock, after = rules
-    return b"F" + sized(_rules_around_lock(before, after) % long_string(lock))
-
-
-@lru_cache(maxsize=1_000)
-def _rules_around_lock(before: str, after: str) -> bytes:
-    made = items_of(json.loads(f"{before}{json.dumps(RUN)}{after}"))
-    return escaped(made).replace(escaped(long_string(RUN)), b"%b")
-
-
-@dataclass(frozen=True, slots=True)
 class Shape:
     """What messages have in common that differ only in `Own`.
 
@@ -342,9 +189,9 @@ class Shape:
     embed: str
     levels: int
     length: int
-    template: TextTemplate | AmqpTemplate
+    template: TextTemplate
 
-    def message(self, run: OfShape, signer: Signer) -> Message | PreparedMessage:
+    def message(self, run: OfShape, signer: Signer) -> Message:
         return self.template.message(self.queue, self.own(run, signer))
 
     def own(self, run: OfShape, signer: Signer) -> Own:
@@ -388,7 +235,7 @@ def shape_of(
         embed=dumps(embed),
         levels=app.conf.get("task_repr_maxlevels", 3),  # since Celery 5.7
         length=app.amqp.argsrepr_maxsize,
-        template=(TextTemplate.of(message, push.key) if push.key else AmqpTemplate.of(message)),
+        template=TextTemplate.of(message, push.key),
     )
     return shape if shape.template.is_as_made(shape.own(run, signer), message) else None
 
