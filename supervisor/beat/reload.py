@@ -42,14 +42,13 @@ from supervisor.errors import ScheduleFilesInvalid
 from supervisor.files.schedule_files import Listing, ScheduleSet
 from supervisor.files.schedule_files import load as read_files
 from supervisor.job.changes import Changes, registered
-from supervisor.job.spec import JobSpec
 from supervisor.ledger.actions import Action, Actor
 from supervisor.ledger.leader import LEADER_TTL
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.replies import ms_of
 from supervisor.logs import get_logger
 from supervisor.process import Child, Limits, Work
-from supervisor.ticks.plan import clashes, log_forecast, removal_by_files
+from supervisor.ticks.plan import clashes, removal_by_files
 
 log = get_logger("supervisor.reloading")
 sources_log = get_logger("supervisor.sources")
@@ -416,9 +415,8 @@ class Reloading:
             return
         what, now = yield Read(wanted.digest, [], pickle.dumps(wanted.listing))
         if wanted.since:
-            edited = self._write_edited(wanted.since, wanted, now, started)
-            yield None if edited is None else []
-            log_forecast(self._ledger, edited or [], now)
+            is_written = self._write_edited(wanted.since, wanted, now, started)
+            yield [] if is_written else None
             return
         is_loaded = wanted.digest == self.digest == self._ledger.loaded_digest()
         if not is_loaded and (problems := self._refusals(wanted)):
@@ -431,13 +429,13 @@ class Reloading:
                 log.info("jobs withdrawn before the first turn", **names)
             yield []
             return
-        edited = [] if is_loaded else self._write(wanted, now, started)
+        if not is_loaded:
+            self._write(wanted, now, started)
         yield []
         if is_loaded:
             move(self._ledger, self._entries, wanted.sources)
         if self.digest is None:
             self._entries.disable(wanted.specs)
-        log_forecast(self._ledger, edited, now)
 
     def _since(self) -> Listing | None:
         """The listing of the files that are loaded, if the ledger holds these."""
@@ -448,11 +446,11 @@ class Reloading:
 
     def _write_edited(
         self, since: Listing, wanted: ScheduleSet, now: datetime, started: float
-    ) -> list[JobSpec] | None:
-        """As `_write`, of the jobs in files that have changed since then; None where only all files
-        can say what there is to do."""
+    ) -> bool:
+        """As `_write`, of the jobs in files that have changed since then; False where only all
+        files can say what there is to do."""
         if not wanted.listing.files:
-            return None
+            return False
         before, after = since.but(wanted.listing), wanted.listing.but(since)
         names = {name for name in {*before, *after} if before.get(name) != after.get(name)}
         edited = Edited(
@@ -464,10 +462,10 @@ class Reloading:
             self._ledger, self._entries, edited, wanted.digest, now, self._action()
         )
         if changes is None:
-            return None
+            return False
         if wanted.digest != self.digest:
             self._log_loaded(len(wanted.sources), changes, started)
-        return [wanted.specs[name] for name in (*changes.added, *changes.changed)]
+        return True
 
     def _action(self) -> Action:
         return Action(Actor.of_process("beat", "beat"), "load", str(self._files))
@@ -482,8 +480,8 @@ class Reloading:
             )
         return problems
 
-    def _write(self, wanted: ScheduleSet, now: datetime, started: float) -> list[JobSpec]:
-        """Loads what differs. The jobs that were added or changed."""
+    def _write(self, wanted: ScheduleSet, now: datetime, started: float) -> None:
+        """Loads what differs."""
         changes = load(
             self._ledger,
             self._entries,
@@ -494,7 +492,6 @@ class Reloading:
             action=self._action(),
         )
         self._log_loaded(len(wanted.specs), changes, started)
-        return [wanted.specs[name] for name in (*changes.added, *changes.changed)]
 
     def _log_loaded(self, jobs: int, changes: Changes, started: float) -> None:
         log.info(

@@ -34,7 +34,7 @@ MODULES = {
     "service": ("drain", "undrain", "health", "serve", "up", "queues", "token"),
     "render": ("render",),
     "runs": ("runs", "show", "trigger", "cancel"),
-    "ticks": ("next", "backfill", "audit", "simulate", "pause", "resume"),
+    "ticks": ("next", "backfill", "audit", "pause", "resume"),
     "ask": ("doctor", "why", "log", "notify"),
 }
 

@@ -34,6 +34,7 @@ from supervisor.ledger.reads import Loaded
 from supervisor.ledger.records import FILES
 from supervisor.operate.plans import plan_lines, plan_shape, summary
 from supervisor.operate.words import harmless, plural
+from supervisor.ticks.overlaps import by_lock, sharing
 from supervisor.ticks.plan import Plan, clashes, plan_of, removal_by_files
 
 
@@ -358,7 +359,9 @@ def plan_on(context: Context, loaded: Loaded, wanted: ScheduleSet) -> Plan:
     ledger = context.ledger
     changes = difference(loaded.specs, wanted.specs, loaded.unread)
     touched = [wanted.specs[name] for name in (*changes.added, *changes.changed)]
-    records = ledger.records_of(touched)
+    locks = by_lock(wanted.specs.values())
+    others = (job for spec in touched for job in sharing(spec, locks))
+    records = ledger.records_of(list({job.name: job for job in (*touched, *others)}.values()))
     durations = {record.spec.name: record.durations for record in records}
     return plan_of(loaded.specs, wanted.specs, durations, ledger.now(), loaded.unread)
 

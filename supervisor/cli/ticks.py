@@ -1,17 +1,15 @@
-"""Verbs about nominal times: next, backfill, audit, simulate, pause, resume."""
+"""Verbs about nominal times: next, backfill, audit, pause, resume."""
 
 from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from datetime import UTC, datetime, timedelta
-from pathlib import Path
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
 from typing import Any
 from zoneinfo import ZoneInfo
 
 import click
-from redis.exceptions import RedisError
 
 from supervisor.cli.common import (
     Context,
@@ -21,37 +19,25 @@ from supervisor.cli.common import (
     json_option,
     moment_of,
     pass_context,
-    path_argument,
     print_done,
     print_json,
     print_table,
     reason_option,
 )
 from supervisor.cli.completion import job_names
-from supervisor.cli.files import read_or_exit
-from supervisor.errors import REFUSED, InvalidDuration, did_you_mean
+from supervisor.errors import REFUSED
 from supervisor.job.policies import OverlapPolicy
 from supervisor.job.spec import JobSpec
 from supervisor.ledger.actions import Action, Change
 from supervisor.operate import control
-from supervisor.operate.plans import (
-    QUEUE_COLUMNS,
-    SIMULATED_COLUMNS,
-    job_rows,
-    queue_rows,
-    surprise_shape,
-    surprise_text,
-    tally_shape,
-)
+from supervisor.operate.plans import surprise_shape, surprise_text
 from supervisor.operate.shapes import iso_utc
 from supervisor.operate.tables import Columns
-from supervisor.operate.words import harmless, pause_words, plural, span
+from supervisor.operate.words import harmless, pause_words, plural
 from supervisor.schedule import schedule_of, ticks_between
 from supervisor.ticks.audit import Records, audit, compare_records
 from supervisor.ticks.plan import Upcoming, upcoming
-from supervisor.ticks.simulation import SimulatedJob, Tally, number_of_ticks, ticks_of
-from supervisor.ticks.simulation import simulate as simulated
-from supervisor.times import INSTANT, parse_duration
+from supervisor.times import INSTANT
 
 
 @click.command("next")
@@ -284,126 +270,6 @@ def records_shape(found: Records) -> dict[str, Any]:
         "missing": [iso_utc(at) for at in found.missing],
         "doubled": [iso_utc(at) for at in found.doubled],
     }
-
-
-# simulate
-
-
-#: More would take minutes and gigabytes.
-MOST_TICKS = 1_000_000
-
-
-#: The duration of jobs that have not run yet.
-ASSUMED = timedelta(seconds=1)
-
-
-@click.command()
-@path_argument
-@click.option("--from", "start", type=MomentType(ahead=True), help="Start, in UTC; default: now.")
-@click.option("--to", "end", type=MomentType(ahead=True), help="End; default: a day after --from.")
-@click.option(
-    "--duration",
-    "given",
-    multiple=True,
-    metavar="JOB=30s",
-    help="Duration of a job's runs; default: the observed median, else 1s. Repeatable.",
-)
-@click.option(
-    "--worker-slots",
-    "slots",
-    type=click.IntRange(min=1),
-    help="Runs at a time on each queue that is not serial; default: as many as needed.",
-)
-@json_option
-@pass_context
-def simulate(
-    context: Context,
-    path: Path | None,
-    start: Named | None,
-    end: Named | None,
-    given: tuple[str, ...],
-    slots: int | None,
-    as_json: bool,
-) -> None:
-    """Simulate schedule files: when jobs run, wait and are skipped.
-
-    Makes the decisions that beat makes, on a virtual clock, and runs no task. PATH is a file or a
-    directory, by default the one that beat follows.
-    """
-    specs = read_or_exit(context, path, as_json).specs
-    zone, now = ZoneInfo("UTC"), datetime.now(UTC).replace(microsecond=0)
-    first = moment_of(start, zone, now) or now
-    last = moment_of(end, zone, now) or first + timedelta(days=1)
-    check_span(specs, first, last)
-    durations = {
-        **dict.fromkeys(specs, ASSUMED),
-        **medians(context, specs),
-        **dict(given_duration(text, specs) for text in given),
-    }
-    tally = Tally.of(
-        simulated(jobs_of(specs, durations, context.default_queue, first, last), last, slots),
-        first,
-        last,
-    )
-    if as_json:
-        seconds = {name: duration.total_seconds() for name, duration in durations.items()}
-        print_json(tally_shape(tally, seconds, slots))
-        return
-    words = {name: span(duration.total_seconds()) for name, duration in durations.items()}
-    print_table(SIMULATED_COLUMNS, job_rows(tally, words))
-    click.echo()
-    print_table(QUEUE_COLUMNS, queue_rows(tally, slots))
-
-
-def jobs_of(
-    specs: Mapping[str, JobSpec],
-    durations: Mapping[str, timedelta],
-    default_queue: str,
-    start: datetime,
-    end: datetime,
-) -> Iterator[SimulatedJob]:
-    for name, spec in sorted(specs.items()):
-        queue = spec.routed_queue or default_queue
-        yield SimulatedJob(spec, ticks_of(spec, start, end), always(durations[name]), queue)
-
-
-def check_span(specs: Mapping[str, JobSpec], start: datetime, end: datetime) -> None:
-    if end <= start:
-        raise click.BadParameter("must be later than --from", param_hint="--to")
-    ticks = sum(number_of_ticks(spec, start, end) for spec in specs.values())
-    if ticks > MOST_TICKS:
-        raise click.BadParameter(
-            f"that is {ticks:,} ticks; up to {MOST_TICKS:,} can be simulated", param_hint="--to"
-        )
-
-
-def medians(context: Context, specs: Mapping[str, JobSpec]) -> dict[str, timedelta]:
-    """The medians of the durations in the ledger, by job; empty if the ledger is unavailable."""
-    try:
-        records = context.ledger.records_of(list(specs.values()))
-    except (RedisError, OSError) as error:
-        what = f"the ledger is unavailable ({error}): durations that are not given are taken as 1s"
-        click.echo(what, err=True)
-        return {}
-    found = ((record.spec.name, record.durations.quantile(0.5)) for record in records)
-    return {name: timedelta(seconds=median) for name, median in found if median is not None}
-
-
-def given_duration(text: str, specs: Mapping[str, JobSpec]) -> tuple[str, timedelta]:
-    job, equals, duration = text.partition("=")
-    if not equals:
-        raise click.BadParameter(f"{text!r} is not JOB=30s", param_hint="--duration")
-    if job not in specs:
-        hint = did_you_mean(job, specs)
-        raise click.BadParameter(f"unknown job {job!r}{hint}", param_hint="--duration")
-    try:
-        return job, parse_duration(duration)
-    except InvalidDuration as error:
-        raise click.BadParameter(str(error), param_hint="--duration") from error
-
-
-def always(duration: timedelta) -> Callable[[], timedelta]:
-    return lambda: duration
 
 
 # pause, resume

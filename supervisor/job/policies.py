@@ -69,7 +69,7 @@ class AfterPolicy(StrEnum):
 # What happens to a run that would overlap: the policy as a pure function.
 #
 # `ledger/placing.lua` takes the same decision inside Redis, where it is atomic; this function is
-# its oracle in the tests and what `plan` and `simulate` reason with.
+# its oracle in the tests.
 
 
 class OverlapPolicy(StrEnum):

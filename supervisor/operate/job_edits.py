@@ -181,7 +181,7 @@ class JobEdits:
             return Verdict((str(error),))
         [record] = self._ledger.records_of([spec])
         loaded = before.spec if before else None
-        plan = job_plan(loaded, spec, record.durations, self._ledger.now())
+        plan = job_plan(loaded, spec, {spec.name: record.durations}, self._ledger.now())
         return Verdict((), tuple(self._warnings(spec)), plan)
 
     def save(

@@ -1,8 +1,8 @@
-"""Plans, foreseen overlaps and simulations, as text and as JSON."""
+"""Plans and foreseen overlaps, as text and as JSON."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -10,11 +10,11 @@ from supervisor.job.changes import Changes, edit_text
 from supervisor.job.policies import OverlapPolicy
 from supervisor.job.spec import JobSpec
 from supervisor.operate.shapes import iso_utc
-from supervisor.operate.tables import Columns
-from supervisor.operate.words import duration, plural, span
+from supervisor.operate.words import plural, span
 from supervisor.ticks.clock_changes import Surprise
-from supervisor.ticks.plan import Durations, Foresight, JobPlan, Misfit, Plan
-from supervisor.ticks.simulation import JobTally, Lateness, Queue, QueueTally, Tally
+from supervisor.ticks.expectations import Durations
+from supervisor.ticks.overlaps import Foresight
+from supervisor.ticks.plan import JobPlan, Misfit, Plan
 
 # A plan.
 
@@ -214,31 +214,32 @@ PERIODS = (("day", 1), ("week", 7), ("month", 30), ("year", 365))
 
 def overlaps_text(spec: JobSpec, durations: Durations, foresight: Foresight) -> str:
     """``p99 is 6m12s, every 5m: about 14 skips a day; a safe interval is 7m``"""
-    distance = span(foresight.distance.total_seconds())
-    apart = spec.schedule if spec.every else f"ticks {distance} apart"
-    p99 = f"p99 is {'over ' if durations.over else ''}{span(durations.p99)}"
-    advice = ""
+    return "; ".join(overlap_sentences(spec, durations, foresight))
+
+
+#: By policy, what a tick is that finds a run unended.
+OVERLAPPING = {
+    OverlapPolicy.SKIP: "skip",
+    OverlapPolicy.QUEUE_ONE: "wait",
+    OverlapPolicy.QUEUE_ALL: "wait",
+    OverlapPolicy.REQUEUE: "re-queue",
+    OverlapPolicy.REPLACE: "replaced run",
+    OverlapPolicy.ALLOW: "overlap",
+}
+
+
+def overlap_sentences(spec: JobSpec, durations: Durations, foresight: Foresight) -> Iterator[str]:
+    if foresight.overlaps:
+        distance = span(foresight.distance.total_seconds())
+        apart = spec.schedule if spec.every else f"ticks {distance} apart"
+        p99 = f"p99 is {'over ' if durations.over else ''}{span(durations.p99)}"
+        yield f"{p99}, {apart}: {often(foresight.overlaps, OVERLAPPING[spec.overlap])}"
+    if foresight.load > 1:
+        who = ", ".join((spec.name, *foresight.shared_with))
+        need = "need" if foresight.shared_with else "needs"
+        yield f"{who} {need} {foresight.load:.0%} of the time of {spec.serial_queue or 'its lock'}"
     if foresight.safe_interval and foresight.safe_interval > foresight.distance:
-        advice = f"; a safe interval is {span(foresight.safe_interval.total_seconds())}"
-    return f"{p99}, {apart}: {', '.join(consequences(spec, foresight))}{advice}"
-
-
-def consequences(spec: JobSpec, foresight: Foresight) -> Iterator[str]:
-    if foresight.replacements:
-        yield often(foresight.replacements, "replaced run")
-    if foresight.growth and spec.overlap is OverlapPolicy.QUEUE_ALL:
-        growth = often(foresight.growth, "run")
-        most = f"{spec.max_waiting:,}"
-        yield f"the backlog grows by {growth} until {most} wait, then runs are skipped"
-        return
-    if foresight.requeues:
-        yield often(foresight.requeues, "re-queue")
-    elif foresight.waits:
-        yield f"{often(foresight.waits, 'wait')} of up to {span(foresight.longest_wait)}"
-    if foresight.skips:
-        yield often(foresight.skips, "skip")
-    if spec.most_running is None:
-        yield f"up to {foresight.most_running} runs at once"
+        yield f"a safe interval is {span(foresight.safe_interval.total_seconds())}"
 
 
 def often(a_day: float, noun: str) -> str:
@@ -254,146 +255,8 @@ def foresight_shape(foresight: Foresight) -> dict[str, Any]:
     safe = foresight.safe_interval
     return {
         "distance_seconds": foresight.distance.total_seconds(),
-        "skips_a_day": round(foresight.skips, 2),
-        "waits_a_day": round(foresight.waits, 2),
-        "longest_wait_seconds": round(foresight.longest_wait, 3),
-        "requeues_a_day": round(foresight.requeues, 2),
-        "replacements_a_day": round(foresight.replacements, 2),
-        "growth_a_day": round(foresight.growth, 2),
-        "most_running": foresight.most_running,
+        "overlaps_a_day": round(foresight.overlaps, 2),
+        "load": round(foresight.load, 4),
+        "shared_with": list(foresight.shared_with),
         "safe_interval_seconds": safe.total_seconds() if safe else None,
     }
-
-
-# A simulation.
-
-
-SIMULATED_COLUMNS = Columns.named(
-    "job, duration, ticks, started, skipped, not started, waited, requeued, late p50, late max",
-    folds="skipped, not started, waited",
-    drops="requeued, late p50, duration, late max",
-)
-
-
-QUEUE_COLUMNS = Columns.named(
-    "queue, slots, busy, longest, late p50, late max", drops="late p50, late max"
-)
-
-
-def job_rows(tally: Tally, durations: Mapping[str, str]) -> Iterator[Sequence[str]]:
-    """`durations`: by job, the assumed duration of its runs."""
-    for name, lasts in sorted(durations.items()):
-        job = tally.jobs.get(name, JobTally())
-        yield (
-            name,
-            lasts,
-            str(job.ticks),
-            str(job.started),
-            by_reason(job.skipped),
-            by_reason(not_started(job)),
-            waits_words(job.waits),
-            str(job.requeued),
-            *lateness_words(job.lateness),
-        )
-
-
-def queue_rows(tally: Tally, slots: int | None) -> Iterator[Sequence[str]]:
-    for name, queue in sorted(tally.queues.items()):
-        yield (
-            name,
-            slots_of(name, queue, slots),
-            f"{busy_share(name, queue, slots, tally.seconds):.0%}",
-            str(queue.longest),
-            *lateness_words(queue.lateness),
-        )
-
-
-def slots_of(name: str, queue: QueueTally, slots: int | None) -> str:
-    """The slots of the queue; without a limit, how many would have been enough."""
-    given = Queue.named(name, slots).slots
-    return f"{queue.most_busy} needed" if given is None else str(given)
-
-
-def busy_share(name: str, queue: QueueTally, slots: int | None, seconds: float) -> float:
-    used = Queue.named(name, slots).slots or queue.most_busy
-    return queue.busy_seconds / (used * seconds) if used and seconds else 0.0
-
-
-def by_reason(counts: Mapping[Any, int]) -> str:
-    """``14 overlap, 2 wait_expired``, or 0."""
-    return ", ".join(f"{count} {reason}" for reason, count in sorted(counts.items())) or "0"
-
-
-def not_started(job: JobTally) -> dict[str, int]:
-    """Together with those started and skipped, these are all ticks."""
-    still = {"excluded": job.excluded, "waiting": job.waiting, "queued": job.queued}
-    return {
-        **{outcome.value: count for outcome, count in job.unstarted.items()},
-        **{state: count for state, count in still.items() if count},
-    }
-
-
-def waits_words(waits: Sequence[float]) -> str:
-    """``47, mean 1m2s, max 12m12s``, or 0."""
-    average = mean(waits)
-    if average is None:
-        return "0"
-    return f"{len(waits)}, mean {span(average)}, max {span(max(waits))}"
-
-
-def lateness_words(lateness: Lateness) -> tuple[str, str]:
-    return duration(lateness.p50), duration(lateness.longest)
-
-
-def mean(seconds: Sequence[float]) -> float | None:
-    return sum(seconds) / len(seconds) if seconds else None
-
-
-def tally_shape(tally: Tally, durations: Mapping[str, float], slots: int | None) -> dict[str, Any]:
-    """`durations`: by job, in seconds."""
-    return {
-        "from": iso_utc(tally.started_at),
-        "to": iso_utc(tally.ended_at),
-        "jobs": [
-            {
-                "job": name,
-                "duration_seconds": lasts,
-                **simulated_job_shape(tally.jobs.get(name, JobTally())),
-            }
-            for name, lasts in sorted(durations.items())
-        ],
-        "queues": [
-            {
-                "queue": name,
-                "slots": Queue.named(name, slots).slots,
-                "most_busy": queue.most_busy,
-                "busy_share": round(busy_share(name, queue, slots, tally.seconds), 4),
-                "longest": queue.longest,
-                **lateness_shape(queue.lateness),
-            }
-            for name, queue in sorted(tally.queues.items())
-        ],
-    }
-
-
-def simulated_job_shape(job: JobTally) -> dict[str, Any]:
-    return {
-        "ticks": job.ticks,
-        "excluded": job.excluded,
-        "started": job.started,
-        "finished": dict(job.finished),
-        "skipped": dict(job.skipped),
-        "unstarted": dict(job.unstarted),
-        "requeued": job.requeued,
-        "waited": len(job.waits),
-        "wait_mean_seconds": mean(job.waits),
-        "wait_max_seconds": max(job.waits, default=None),
-        **lateness_shape(job.lateness),
-        "waiting": job.waiting,
-        "queued": job.queued,
-        "running": job.running,
-    }
-
-
-def lateness_shape(lateness: Lateness) -> dict[str, float | None]:
-    return {"late_p50_seconds": lateness.p50, "late_max_seconds": lateness.longest}

@@ -7,6 +7,7 @@ docs/reference/metrics.md explains the rules.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from itertools import islice, pairwise
 
@@ -47,6 +48,26 @@ MAY_WAIT = (
     OverlapPolicy.REQUEUE,
     OverlapPolicy.REPLACE,
 )
+
+
+@dataclass(frozen=True, slots=True)
+class Durations:
+    """Seconds, estimated from the histogram; `over`: a share of them is beyond its last bound."""
+
+    observations: int
+    p50: float
+    p95: float
+    p99: float
+    over: bool
+
+
+def durations_of(histogram: Histogram) -> Durations | None:
+    """None without observations."""
+    p50, p95, p99 = (histogram.quantile(q) for q in (0.5, 0.95, 0.99))
+    if p50 is None or p95 is None or p99 is None:
+        return None
+    over = histogram.counts[-1] * 100 > histogram.observations
+    return Durations(histogram.observations, p50, p95, p99, over)
 
 
 def next_ticks(spec: JobSpec, now: datetime, count: int = TICKS) -> tuple[datetime, ...]:

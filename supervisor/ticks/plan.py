@@ -2,177 +2,22 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, time, timedelta
-from random import Random
 from typing import Literal
 
 from supervisor.errors import Problem
 from supervisor.files.schedule_files import ScheduleSet
 from supervisor.job.changes import Changes, Edit, difference, edits
-from supervisor.job.policies import OverlapPolicy
-from supervisor.job.run import RunState
 from supervisor.job.spec import JobSpec
-from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.reads import Loaded
 from supervisor.ledger.records import FILES, Histogram
-from supervisor.logs import get_logger
-from supervisor.schedule import (
-    Deadline,
-    last_between,
-    missed_before,
-    next_deadline,
-    schedule_of,
-    ticks_between,
-)
+from supervisor.schedule import Deadline, last_between, next_deadline, schedule_of, ticks_between
 from supervisor.ticks.clock_changes import Surprise, surprises
-from supervisor.ticks.expectations import interval_of, next_ticks
-from supervisor.ticks.simulation import JobTally, SimulatedJob, Tally, simulate
+from supervisor.ticks.expectations import Durations, durations_of, next_ticks
+from supervisor.ticks.overlaps import Foresight, by_lock, foresee, sharing
 from supervisor.times import INSTANT
-
-# Overlaps foreseen: a job's next ticks, simulated with durations as they have been so far.
-#
-# The durations are drawn from the ledger's histogram, evenly spread over its quantiles and in an
-# order that is shuffled but always the same; the decisions are the real ones. Only the job itself
-# is simulated: sharing a lock or a worker with other jobs makes it wait longer than foreseen.
-
-
-#: How many ticks are simulated, within a year.
-TICKS = 1_000
-YEAR = timedelta(days=365)
-DAY = timedelta(days=1)
-
-#: The time over which the ticks of a day are averaged.
-WEEKS = timedelta(days=28)
-
-#: Worth reporting is what happens to one tick in this many, or to one a day.
-RARE = 100
-
-#: Intervals are rounded up to such steps: the step for intervals from this length on.
-STEPS = (
-    (timedelta(hours=6), timedelta(hours=1)),
-    (timedelta(hours=1), timedelta(minutes=15)),
-    (timedelta(minutes=1), timedelta(minutes=1)),
-    (timedelta(), timedelta(seconds=5)),
-)
-
-
-@dataclass(frozen=True, slots=True)
-class Durations:
-    """Seconds, estimated from the histogram; `over`: a share of them is beyond its last bound."""
-
-    observations: int
-    p50: float
-    p95: float
-    p99: float
-    over: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Foresight:
-    """What happens when ticks come sooner than runs end; counts are per day.
-
-    distance: the shortest between two ticks. longest_wait: seconds. growth: runs that the waiting
-    list gains, because runs take longer on average than the time between ticks.
-    safe_interval: None when p99 is beyond the last bound of the histogram.
-    """
-
-    distance: timedelta
-    skips: float
-    waits: float
-    longest_wait: float
-    requeues: float
-    replacements: float
-    growth: float
-    most_running: int
-    safe_interval: timedelta | None
-
-
-def durations_of(histogram: Histogram) -> Durations | None:
-    p50, p95, p99 = (histogram.quantile(q) for q in (0.5, 0.95, 0.99))
-    if p50 is None or p95 is None or p99 is None:
-        return None
-    over = histogram.counts[-1] * 100 > histogram.observations
-    return Durations(histogram.observations, p50, p95, p99, over)
-
-
-def foresee(spec: JobSpec, histogram: Histogram, now: datetime) -> Foresight | None:
-    """What is foreseen; None if runs are shorter than the interval, or were never observed."""
-    if histogram.longest is None:
-        return None
-    ticks = ticks_between(schedule_of(spec), now, now + YEAR, TICKS)
-    distance = interval_of(ticks)
-    if distance is None or histogram.longest <= distance.total_seconds():
-        return None
-    job, a_day = simulated(spec, ticks, histogram), ticks_a_day(spec, ticks, now)
-    if not is_worth_saying(spec, job, a_day):
-        return None
-    days = job.ticks / a_day
-    return Foresight(
-        distance=distance,
-        skips=job.skipped.total() / days,
-        waits=sum(wait > 0 for wait in job.waits) / days,
-        longest_wait=max(job.waits, default=0.0),
-        requeues=job.requeued / days,
-        replacements=job.finished[RunState.REPLACED] / days,
-        growth=growth(spec, histogram, a_day),
-        most_running=job.most_running,
-        safe_interval=safe_interval(spec, histogram),
-    )
-
-
-def ticks_a_day(spec: JobSpec, ticks: Sequence[datetime], now: datetime) -> float:
-    """The average number of ticks a day; a frequent job's simulated ticks may all be of one day."""
-    if len(ticks) < TICKS:
-        return len(ticks) / YEAR.days
-    return missed_before(schedule_of(spec), now, now + WEEKS, keep=0)[0] / WEEKS.days
-
-
-def simulated(spec: JobSpec, ticks: Sequence[datetime], histogram: Histogram) -> JobTally:
-    end = ticks[-1] + INSTANT
-    unpaused = spec.model_copy(update={"paused": False})
-    job = SimulatedJob(unpaused, iter(ticks), drawn_from(histogram, len(ticks)), "any")
-    return Tally.of(simulate([job], end), ticks[0], end).jobs[spec.name]
-
-
-def drawn_from(histogram: Histogram, number: int) -> Callable[[], timedelta]:
-    """Durations as they were observed: `number` quantiles in an order that looks random."""
-    shares = [(position + 0.5) / number for position in range(number)]
-    Random(number).shuffle(shares)
-    durations = (timedelta(seconds=histogram.quantile(share) or 0) for share in shares)
-    return lambda: next(durations)
-
-
-def is_worth_saying(spec: JobSpec, job: JobTally, a_day: float) -> bool:
-    if spec.most_running is None and job.most_running > 1:
-        return True
-    delayed = job.skipped.total() + len(job.waits) + job.finished[RunState.REPLACED]
-    return delayed * max(RARE, a_day) >= job.ticks
-
-
-def growth(spec: JobSpec, histogram: Histogram, a_day: float) -> float:
-    """By how many runs a day the waiting list grows, if the policy has one."""
-    if spec.overlap not in (OverlapPolicy.QUEUE_ALL, OverlapPolicy.REQUEUE):
-        return 0.0
-    mean = histogram.sum_seconds / histogram.observations
-    possible = DAY.total_seconds() * (spec.most_running or 1) / mean if mean else math.inf
-    return max(0.0, a_day - possible)
-
-
-def safe_interval(spec: JobSpec, histogram: Histogram) -> timedelta | None:
-    """The next round interval from which on p99 of the runs are done before the next tick."""
-    durations = durations_of(histogram)
-    if durations is None or durations.over:
-        return None
-    return round_up(timedelta(seconds=durations.p99) / (spec.most_running or 1))
-
-
-def round_up(duration: timedelta) -> timedelta:
-    step = next(step for least, step in STEPS if duration >= least)
-    return step * math.ceil(duration / step)
-
 
 # Deadlines foreseen: the usual duration against those that the job names.
 
@@ -310,19 +155,28 @@ def plan_of(
     now: datetime,
     unread: Collection[str] = (),
 ) -> Plan:
-    """`durations`: by job, how long attempts took so far. unread: as of `difference`."""
+    """`durations`: by job, how long attempts took so far, also of jobs that share a lock with an
+    edited one. unread: as of `difference`.
+    """
     changes = difference(loaded, wanted, unread)
+    locks = by_lock(wanted.values())
     jobs = tuple(
-        job_plan(loaded.get(name), wanted[name], durations.get(name), now)
+        job_plan(loaded.get(name), wanted[name], durations, now, sharing(wanted[name], locks))
         for name in sorted((*changes.added, *changes.changed))
     )
     return Plan(changes, jobs)
 
 
 def job_plan(
-    before: JobSpec | None, spec: JobSpec, observed: Histogram | None, now: datetime
+    before: JobSpec | None,
+    spec: JobSpec,
+    observed: Mapping[str, Histogram],
+    now: datetime,
+    others: Sequence[JobSpec] = (),
 ) -> JobPlan:
-    durations = durations_of(observed) if observed else None
+    """observed: by job, how long attempts took. others: the jobs with which it shares a lock."""
+    own = observed.get(spec.name)
+    durations = durations_of(own) if own else None
     return JobPlan(
         spec=spec,
         before=before,
@@ -331,56 +185,9 @@ def job_plan(
         ticks_after=next_ticks(spec, now, SHOWN),
         surprises=tuple(surprises(spec, now, now + AHEAD)),
         durations=durations,
-        foresight=foresee(spec, observed, now) if observed else None,
+        foresight=foresee(spec, observed, others, now),
         misfits=tuple(misfits(spec, durations, now)) if durations else (),
     )
-
-
-# What an edit will do, in the log of the beat that loads it: as `supervisor plan` shows it.
-
-
-#: Each costs milliseconds; for larger edits there is `supervisor plan`.
-MOST_JOBS = 20
-MOST_SURPRISES = 2
-
-log = get_logger("supervisor.reloading")
-
-
-def log_forecast(ledger: Ledger, specs: Sequence[JobSpec], now: datetime) -> None:
-    """Logs the next tick of each job, the clock changes that touch it, and overlaps foreseen."""
-    for record in ledger.records_of(list(specs[:MOST_JOBS])):
-        spec = record.spec
-        log.info(
-            "job loaded",
-            job=spec.name,
-            schedule=spec.schedule,
-            next_run_at=[tick.isoformat() for tick in next_ticks(spec, now, 1)],
-        )
-        for surprise in surprises(spec, now, now + AHEAD)[:MOST_SURPRISES]:
-            log.warning(
-                "clock change foreseen",
-                job=spec.name,
-                kind="gap" if surprise.is_gap else "fold",
-                times=[time.isoformat() for time in surprise.times[:1]],
-                runs_at=[time.isoformat() for time in surprise.runs_at[:1]],
-            )
-        durations = durations_of(record.durations)
-        for misfit in misfits(spec, durations, now) if durations else ():
-            log.warning(
-                "missed deadline foreseen",
-                job=spec.name,
-                key=misfit.key,
-                usual_seconds=round(misfit.seconds, 1),
-            )
-        foresight = foresee(spec, record.durations, now)
-        if foresight is not None:
-            log.warning(
-                "overlaps foreseen",
-                job=spec.name,
-                skips_a_day=round(foresight.skips, 1),
-                waits_a_day=round(foresight.waits, 1),
-                safe_interval=foresight.safe_interval and str(foresight.safe_interval),
-            )
 
 
 # The ticks to come: those that run, those that `exclude` removes, and what clock changes do.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -199,19 +198,6 @@ def test_a_beat_that_loses_the_lock_stands_by_and_leads_again(project: Project) 
     assert beat.poll() is None
     wait_until(lambda: ticks(project) > seen)
     wait_until(lambda: accounted(project.ledger, "steady"))
-
-
-def test_beat_logs_the_clock_changes_ahead_of_an_edited_job(project: Project) -> None:
-    project.schedule('jobs: {fixed: {task: team.work, cron: "0 6 * * *"}}')
-    project.beat()
-    project.wait_for_jobs()
-    zoned = 'jobs: {fixed: {task: team.work, cron: "30 2 * * *", timezone: Europe/Berlin}}'
-    project.schedule(zoned)
-    foreseen = partial(project.events, "beat", "clock change foreseen")
-    wait_until(lambda: {event["kind"] for event in foreseen()} == {"gap", "fold"})
-    assert [e["schedule"] for e in project.events("beat", "job loaded")] == [
-        *("0 6 * * *", "30 2 * * *")
-    ]
 
 
 # Redis is unavailable for a while: each tick has one outcome all the same

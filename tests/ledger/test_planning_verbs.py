@@ -1,4 +1,4 @@
-"""plan, apply and simulate on a real ledger: what they print, what they change, how they exit."""
+"""plan and apply on a real ledger: what they print, what they change, how they exit."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from supervisor.beat.load import put_jobs
 from supervisor.job.spec import JobSpec
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.replies import ms_of
-from tests.ledger.commands import Supervisor, as_json, supervisor_at
+from tests.ledger.commands import Supervisor, as_json
 from tests.ledger.jobs import job
 
 APP, PLAIN = (f"tests.ledger.planned_app:{name}" for name in ("app", "plain"))
@@ -112,13 +112,10 @@ def test_without_changes_the_exit_code_is_0(supervisor: Supervisor) -> None:
     assert (result.exit_code, result.stdout) == (0, "0 added, 0 changed, 0 removed, 3 unchanged\n")
 
 
-@pytest.mark.parametrize("verb", ["plan", "simulate"])
-def test_files_with_problems_are_told_as_check_does(
-    here: Path, supervisor: Supervisor, verb: str
-) -> None:
+def test_files_with_problems_are_told_as_check_does(here: Path, supervisor: Supervisor) -> None:
     (here / "schedules" / "jobs.yaml").write_text("jobs: {a: {task: t, evry: 5m}}")
     for words in ((), ("--json",)):
-        told, checked = supervisor(verb, *words), supervisor("check", *words)
+        told, checked = supervisor("plan", *words), supervisor("check", *words)
         assert (
             (told.exit_code, told.stdout) == (checked.exit_code, checked.stdout) == (1, told.stdout)
         )
@@ -178,84 +175,6 @@ def test_apply_does_not_warn_of_a_beat_that_is_gone(loaded: Ledger, supervisor: 
     lead(loaded, "another digest")
     loaded.client.hset(loaded.keys.beat, "last_tick", ms_of(loaded.now()) - 60_000)
     assert "warning" not in supervisor("apply", "--yes", app=APP).stderr
-
-
-DAY = ("--from", "2026-03-01", "--to", "2026-03-02")
-
-
-def test_a_simulation_has_a_line_for_each_job_and_each_queue(
-    ledger: Ledger, supervisor: Supervisor
-) -> None:
-    result = supervisor("simulate", *DAY, "--duration", "kept=8m", "--duration", "edited=1m")
-    jobs, queues = result.stdout.split("\n\n")
-    rows = {row.split()[0]: row.split() for row in jobs.splitlines()[1:]}
-    assert rows["kept"][:6] == ["kept", "8m", "288", "144", "144", "overlap"]
-    assert rows["edited"][:5] == ["edited", "1m", "205", "205", "0"]
-    assert [row.split()[0] for row in queues.splitlines()[1:]] == ["celery", "slow"]
-
-
-def test_a_job_without_ticks_in_that_time_has_its_line_too(
-    ledger: Ledger, supervisor: Supervisor
-) -> None:
-    found = as_json(
-        supervisor("simulate", "--json", "--from", "2026-03-01", "--to", "2026-03-01T01")
-    )
-    assert [(job["job"], job["ticks"]) for job in found["jobs"]] == [
-        ("edited", 8),
-        ("kept", 12),
-        ("nightly", 0),
-    ]
-
-
-def test_a_simulation_takes_the_median_of_what_was_observed(
-    ledger: Ledger, supervisor: Supervisor
-) -> None:
-    ledger.client.hset(ledger.keys.job("kept"), mapping={"h:duration:6": 10})
-    found = as_json(supervisor("simulate", *DAY, "--json", "--duration", "edited=1m"))
-    durations = {job["job"]: job["duration_seconds"] for job in found["jobs"]}
-    assert durations == {"kept": 7.5, "edited": 60.0, "nightly": 1.0}
-    told = as_json(supervisor("simulate", *DAY, "--json", "--duration", "kept=2s"))
-    assert told["jobs"][1]["duration_seconds"] == 2.0
-
-
-def test_a_simulation_with_few_slots_is_late(ledger: Ledger, supervisor: Supervisor) -> None:
-    words = ("simulate", *DAY, "--json", "--duration", "kept=4m", "--duration", "nightly=1h")
-    enough = as_json(supervisor(*words))
-    assert enough["queues"][0]["late_max_seconds"] == 0
-    few = as_json(supervisor(*words, "--worker-slots", "1"))
-    queue = few["queues"][0]
-    assert (queue["slots"], queue["most_busy"], queue["longest"]) == (1, 1, 1)
-    assert queue["late_max_seconds"] > 3000
-    kept = few["jobs"][1]
-    assert kept["finished"] == {"succeeded": kept["started"] - kept["running"]}
-    assert kept["ticks"] == kept["started"] + sum(kept["skipped"].values()) + kept["queued"]
-
-
-def test_a_simulation_needs_no_ledger() -> None:
-    result = supervisor_at("redis://127.0.0.1:1/0")("simulate", *DAY)
-    assert result.exit_code == 0
-    assert "the ledger is unavailable" in result.stderr
-    assert "kept" in result.stdout
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (("--duration", "kept"), "is not JOB=30s"),
-        (("--duration", "kpt=30s"), "did you mean 'kept'?"),
-        (("--duration", "kept=soon"), "is not a duration"),
-        (("--from", "noon"), "is not a moment"),
-        (("--from", "2026-03-02", "--to", "2026-03-01"), "must be later than --from"),
-        (("--from", "2026-03-02", "--to", "2126-03-01"), "up to 1,000,000 can be simulated"),
-        (("--worker-slots", "0"), "0 is not in the range"),
-    ],
-)
-def test_what_cannot_be_simulated_is_a_mistake_of_the_command_line(
-    supervisor: Supervisor, words: tuple[str, ...], said: str
-) -> None:
-    result = supervisor("simulate", *words)
-    assert result.exit_code == 2
-    assert said in result.stderr
 
 
 def test_jobs_of_other_sources_are_in_no_plan_and_stay(

@@ -48,7 +48,7 @@ def told(entry: Entry) -> list[tuple[str, str]]:
 READING = {
     *("adopt", "check", "demo", "doctor", "export", "health", "import", "init", "jobs", "log"),
     *("next", "notify", "plan", "queues", "render", "runs", "schema", "serve", "show"),
-    *("simulate", "token", "up", "why"),
+    *("token", "up", "why"),
 }
 
 #: Takes the record away, with all other keys.

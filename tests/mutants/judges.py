@@ -53,11 +53,8 @@ JUDGES = {
     "*/to_audit.lua": ledger_tests("audit", "beat_ticks"),
     "*/re*.lua": ledger_tests("comebacks", *RUNS, *STEPS, "metrics", *REST),
     "*.lua": ledger_tests(*RUNS, *STEPS, *REST),
-    "*/policies.py": ["tests/unit/job/test_overlap.py", *ledger_tests("simulation_agrees")],
-    "*/emission.py": [
-        *("tests/unit/ticks/test_emission.py", "tests/unit/ticks/test_simulation.py"),
-        *ledger_tests("beat_ticks"),
-    ],
+    "*/policies.py": ["tests/unit/job/test_overlap.py", *ledger_tests("model")],
+    "*/emission.py": ["tests/unit/ticks/test_emission.py", *ledger_tests("beat_ticks")],
     "*/ticks/audit.py": [*ledger_tests("audit"), "tests/unit/operate/test_checkup.py"],
     "*/guard/*.py": list(HEARTBEAT),
 }

@@ -173,7 +173,7 @@ def test_a_check_foresees_overlaps_by_what_was_observed(
     answer = maker.post(f"{JOB}/check", json={**HOURLY, "every": "1m"})
     found = checked(answer, f"{PATH}/check", 200)
     assert found["change"] == "changed"
-    assert found["overlaps"]["skips_a_day"] > 100
+    assert found["overlaps"]["overlaps_a_day"] > 100
     assert "skips a day; a safe interval is" in found["overlaps_text"]
 
 

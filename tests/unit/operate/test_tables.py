@@ -8,15 +8,13 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 
 from supervisor.job.changes import Edit, edit_text
-from supervisor.operate import plans, tables
+from supervisor.operate import tables
 from supervisor.operate.tables import INDENT, Columns, lines
 
 TABLES = {
     "jobs": tables.JOB_COLUMNS,
     "runs": tables.RUN_COLUMNS,
     "steps": tables.STEP_COLUMNS,
-    "simulated jobs": plans.SIMULATED_COLUMNS,
-    "simulated queues": plans.QUEUE_COLUMNS,
 }
 
 RUN = "flaky-fetch@2026-11-21T16:26:58Z"

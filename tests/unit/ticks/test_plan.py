@@ -12,15 +12,9 @@ from supervisor.job.spec import JobSpec
 from supervisor.ledger.functions import BOUNDS
 from supervisor.ledger.records import Histogram
 from supervisor.operate.plans import misfit_text, often, overlaps_text, plan_lines, plan_shape
-from supervisor.ticks.plan import (
-    Foresight,
-    drawn_from,
-    durations_of,
-    foresee,
-    misfits,
-    plan_of,
-    round_up,
-)
+from supervisor.ticks.expectations import durations_of
+from supervisor.ticks.overlaps import Foresight, foresee, round_up
+from supervisor.ticks.plan import misfits, plan_of
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
 
@@ -39,10 +33,21 @@ def spec(**keys: Any) -> JobSpec:
     return JobSpec.model_validate({"name": "job", "task": "t", **when, **keys})
 
 
+#: Each run takes 14 minutes, of ticks every 5.
+THREE_INTERVALS = Histogram((839, 841), (0, 100, 0), 84_000)
+
+
 def foreseen(histogram: Histogram, **keys: Any) -> Foresight:
-    found = foresee(spec(**keys), histogram, NOW)
+    found = foresee(spec(**keys), {"job": histogram}, (), NOW)
     assert found
     return found
+
+
+def told(job: JobSpec, histogram: Histogram) -> str:
+    durations, found = durations_of(histogram), foresee(job, {"job": histogram}, (), NOW)
+    assert durations
+    assert found
+    return overlaps_text(job, durations, found)
 
 
 @pytest.mark.parametrize(
@@ -66,82 +71,90 @@ def test_a_quantile_is_interpolated_within_its_bucket(
 def test_without_observations_there_are_no_quantiles() -> None:
     assert observed().quantile(0.5) is None
     assert durations_of(observed()) is None
-    assert foresee(spec(), observed(), NOW) is None
+    assert foresee(spec(), {"job": observed()}, (), NOW) is None
     assert (observed().longest, observed(s10=1).longest) == (None, 10)
     assert observed(s1=1, inf=1).longest == math.inf
 
 
 def test_runs_shorter_than_the_interval_are_no_trouble() -> None:
-    assert foresee(spec(), observed(s300=100), NOW) is None
+    assert foresee(spec(), {"job": observed(s300=100)}, (), NOW) is None
 
 
 def test_what_befalls_few_ticks_is_not_foreseen() -> None:
-    rarely = observed(s300=9990, s900=10)
-    assert foresee(spec(cron="*/5 8 * * *"), rarely, NOW) is None
-    assert foresee(spec(every="1m"), observed(s30=9990, s300=10), NOW)
+    rarely = {"job": observed(s300=9990, s900=10)}
+    assert foresee(spec(cron="*/5 8 * * *"), rarely, (), NOW) is None
+    assert foresee(spec(every="1m"), {"job": observed(s30=9990, s300=10)}, (), NOW)
 
 
 def test_the_skips_foreseen_are_those_of_the_formula() -> None:
     # 5 of 100 runs last between 5 and 15 minutes: 0.05 + 0.025 ticks are blocked for each start.
     expected = 288 * 0.075 / 1.075
-    assert foreseen(observed(s300=95, s900=5)).skips == pytest.approx(expected, rel=0.15)
+    assert foreseen(observed(s300=95, s900=5)).overlaps == pytest.approx(expected, rel=0.02)
 
 
 def test_a_run_that_always_takes_three_intervals_skips_two_ticks_of_three() -> None:
-    exactly = Histogram((839, 841), (0, 100, 0), 84_000)
-    assert foreseen(exactly).skips == pytest.approx(192, rel=0.01)
+    assert foreseen(THREE_INTERVALS).overlaps == pytest.approx(192, rel=0.01)
 
 
 def test_the_ticks_of_a_cron_that_has_hours_are_those_of_an_average_day() -> None:
-    exactly = Histogram((839, 841), (0, 100, 0), 84_000)
-    found = foreseen(exactly, cron="*/5 8-17 * * MON-FRI")
+    found = foreseen(THREE_INTERVALS, cron="*/5 8-17 * * MON-FRI")
     assert found.distance == timedelta(minutes=5)
-    assert found.skips == pytest.approx(120 * 5 / 7 * 2 / 3, rel=0.02)
+    assert found.overlaps == pytest.approx(120 * 5 / 7 * 2 / 3, rel=0.02)
 
 
-def test_what_is_foreseen_is_the_same_each_time() -> None:
-    assert foreseen(observed(s300=9, s900=1)) == foreseen(observed(s300=9, s900=1))
+def test_runs_side_by_side_overlap_only_beyond_their_number() -> None:
+    assert foresee(spec(overlap="allow", max_running=3), {"job": THREE_INTERVALS}, (), NOW) is None
+    found = foreseen(THREE_INTERVALS, overlap="allow", max_running=2)
+    assert found.overlaps == pytest.approx(288, rel=0.02)
 
 
-def test_drawn_durations_have_the_quantiles_of_those_observed() -> None:
-    histogram = observed(s10=50, s60=50)
-    draw = drawn_from(histogram, 100)
-    drawn = sorted(draw() for _ in range(100))
-    assert drawn[49] <= timedelta(seconds=10) < drawn[50]
+def test_the_load_of_a_lock_is_that_of_all_jobs_which_share_it() -> None:
+    jobs = {name: spec(name=name, serial="disk") for name in ("job", "other", "third")}
+    minutes = dict.fromkeys(("job", "other"), observed(s300=10))
+    found = plan_of({}, jobs, minutes, NOW)
+    [job, _, third] = found.jobs
+    assert job.foresight
+    assert (job.foresight.overlaps, job.foresight.load) == (0, 2)
+    assert job.foresight.shared_with == ("other", "third")
+    assert third.foresight is None
+    assert "job, other, third need 200% of the time of serial.disk" in "".join(plan_lines(found))
 
 
-def test_a_backlog_grows_where_more_runs_come_than_can_be_done() -> None:
-    assert foreseen(observed(s900=10), overlap="queue_all").growth == 288 - 96
-    assert foreseen(observed(s300=9, s900=1), overlap="queue_all").growth == 288 - 86400 / 360
+def test_jobs_with_other_locks_take_no_time_of_this_one() -> None:
+    jobs = {name: spec(name=name, serial=name, overlap="queue_all") for name in ("job", "other")}
+    minutes = dict.fromkeys(jobs, observed(s300=10))
+    assert [job.foresight for job in plan_of({}, jobs, minutes, NOW).jobs] == [None, None]
+
+
+def test_a_paused_job_takes_no_time_of_a_lock() -> None:
+    jobs = {"job": spec(key="disk"), "other": spec(name="other", key="disk", paused=True)}
+    minutes = dict.fromkeys(jobs, observed(s300=10))
+    assert plan_of({}, jobs, minutes, NOW).jobs[0].foresight is None
 
 
 TOLD = [
-    ("skip", "p99 is 13m, every 5m: about 21 skips a day; a safe interval is 13m"),
-    (
-        "queue_one",
-        "p99 is 13m, every 5m: about 27 waits a day of up to 12m12s, about 8 skips a day; "
-        "a safe interval is 13m",
-    ),
-    ("replace", "p99 is 13m, every 5m: about 14 replaced runs a day; a safe interval is 13m"),
-    ("allow", "p99 is 13m, every 5m: up to 3 runs at once; a safe interval is 13m"),
+    ("skip", "p99 is 13m, every 5m: about 20 skips a day; a safe interval is 13m"),
+    ("queue_one", "p99 is 13m, every 5m: about 21 waits a day; a safe interval is 13m"),
+    ("replace", "p99 is 13m, every 5m: about 21 replaced runs a day; a safe interval is 13m"),
+    ("allow", "p99 is 13m, every 5m: about 21 overlaps a day; a safe interval is 13m"),
 ]
 
 
 @pytest.mark.parametrize(("overlap", "sentence"), TOLD)
 def test_each_policy_has_its_own_consequence(overlap: str, sentence: str) -> None:
-    job, histogram = spec(overlap=overlap), observed(s300=95, s900=5)
-    durations, found = durations_of(histogram), foresee(job, histogram, NOW)
-    assert durations
-    assert found
-    assert overlaps_text(job, durations, found) == sentence
+    assert told(spec(overlap=overlap), observed(s300=95, s900=5)) == sentence
+
+
+def test_more_work_than_time_is_told_with_its_share() -> None:
+    assert told(spec(overlap="queue_all"), observed(s900=10)) == (
+        "p99 is 14m54s, every 5m: about 288 waits a day; job needs 300% of the time of its lock; "
+        "a safe interval is 15m"
+    )
 
 
 def test_beyond_the_last_bucket_no_interval_is_called_safe() -> None:
-    job, histogram = spec(every="1h"), observed(inf=10)
-    durations, found = durations_of(histogram), foresee(job, histogram, NOW)
-    assert durations
-    assert found
-    assert overlaps_text(job, durations, found) == "p99 is over 4h, every 1h: about 18 skips a day"
+    text = told(spec(every="1h", overlap="allow"), observed(inf=10))
+    assert text == "p99 is over 4h, every 1h: about 24 overlaps a day"
 
 
 @pytest.mark.parametrize(
