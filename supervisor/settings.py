@@ -23,9 +23,6 @@ URL_FILE = STATE_DIR / "url"
 #: The variable of `serve` whose value opens its page and its API.
 TOKEN = "SUPERVISOR_TOKEN"
 
-#: The variable with the ledgers of a `serve` for several apps.
-LEDGERS = "SUPERVISOR_LEDGERS"
-
 #: The variables with the file of further tokens, and with the path at which a proxy serves it.
 ACCESS_FILE = "SUPERVISOR_ACCESS_FILE"
 ROOT_PATH = "SUPERVISOR_ROOT_PATH"

@@ -18,7 +18,6 @@ from threading import Thread
 import click
 import uvicorn
 from redis.exceptions import RedisError
-from starlette.types import ASGIApp
 
 from supervisor import logs, process
 from supervisor.cli.common import (
@@ -48,13 +47,10 @@ from supervisor.operate.shapes import iso_utc
 from supervisor.operate.words import stamp
 from supervisor.settings import (
     ACCESS_FILE,
-    DEFAULT_PREFIX,
-    LEDGERS,
     PAGE_URL,
     ROOT_PATH,
     TOKEN,
     Settings,
-    refuse_unreadable,
 )
 from supervisor.times import duration_in
 from supervisor.web.access import Access
@@ -63,7 +59,7 @@ from supervisor.web.http import BoundedQueues, ledger_for_answers
 from supervisor.web.metrics import Metrics, label_names, view_of
 from supervisor.web.outages import GRACE, NOTIFY_AFTER, name_of, watch
 from supervisor.web.record import RecordLog
-from supervisor.web.server import TAKEN, Site, create, several
+from supervisor.web.server import create
 
 # drain, undrain
 
@@ -276,14 +272,6 @@ listening = option_group(
 @click.command()
 @listening
 @click.option(
-    "--ledger",
-    "ledgers",
-    multiple=True,
-    envvar=LEDGERS,
-    metavar="[NAME=]URL[#PREFIX]",
-    help="Serve this ledger below /NAME/, by default its prefix; without -A. Repeatable.",
-)
-@click.option(
     "--metrics-by",
     metavar="LABEL",
     envvar="SUPERVISOR_METRICS_BY",
@@ -296,7 +284,6 @@ def serve(
     port: int,
     proxied: bool,
     log_level: str,
-    ledgers: tuple[str, ...],
     metrics_by: str | None,
 ) -> None:
     """Serve the status page, the HTTP API, metrics and health checks.
@@ -309,9 +296,6 @@ def serve(
     access = access_at(host, proxied=proxied)
     labels = label_names(os.environ.get(METRIC_LABELS, ""))
     by = view_of({"by": metrics_by or ""}).by
-    named = named_ledgers(ledgers, access.prefix if len(ledgers) > 1 else "")
-    if named and context.app is not None:
-        raise NotConfigured("--ledger takes no app: leave out -A and SUPERVISOR_APP")
     listener = bound(host, port)
     process.collect_rarely()
     broker = broker_of(context)
@@ -319,32 +303,22 @@ def serve(
     def is_stopping() -> bool:
         return server.should_exit
 
-    def site(settings: Settings, access: Access) -> Site:
-        ledger = ledger_for_answers(settings)
-        metrics = Metrics(
-            ledger,
-            broker,
-            has_created=has_created(),
-            labels=labels,
-            access_file=access.file,
-            by=by,
-        )
-        Thread(target=metrics.scrape_first, name="first-scrape", daemon=True).start()
-        watch_for_outages(ledger, settings)
-        app = create(ledger, access, metrics, broker, is_stopping, context.app)
-        look_first = app.state.overview.look_first
-        Thread(target=look_first, name="first-look", daemon=True).start()
-        return Site(ledger, app, metrics)
-
-    if len(named) > 1:
-        sites = {name: site(own, access.below(name)) for name, own in named.items()}
-        served: ASGIApp = several(sites, access)
-    else:
-        own = next(iter(named.values()), context.effective_settings)
-        sites = {own.prefix: site(own, access)}
-        served = sites[own.prefix].app
+    settings = context.effective_settings
+    ledger = ledger_for_answers(settings)
+    metrics = Metrics(
+        ledger,
+        broker,
+        has_created=has_created(),
+        labels=labels,
+        access_file=access.file,
+        by=by,
+    )
+    Thread(target=metrics.scrape_first, name="first-scrape", daemon=True).start()
+    watch_for_outages(ledger, settings)
+    app = create(ledger, access, metrics, broker, is_stopping, context.app)
+    Thread(target=app.state.overview.look_first, name="first-look", daemon=True).start()
     config = uvicorn.Config(
-        served,
+        app,
         log_config=None,
         access_log=False,
         proxy_headers=not access.is_local,
@@ -352,40 +326,10 @@ def serve(
         server_header=False,
     )
     server = uvicorn.Server(config)
-    for each in sites.values():
-        record = record_log(each.ledger, access)
-        Thread(target=record.follow, args=(is_stopping,), name="record-log", daemon=True).start()
+    record = record_log(ledger, access)
+    Thread(target=record.follow, args=(is_stopping,), name="record-log", daemon=True).start()
     with suppress(KeyboardInterrupt):  # which uvicorn raises again when it has ended
         server.run(sockets=[listener])
-
-
-#: What a ledger may be called: its name is a part of addresses.
-LEDGER_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
-
-
-def named_ledgers(texts: Iterable[str], root_path: str = "") -> dict[str, Settings]:
-    """The settings of each ledger by its name.
-
-    root_path: the path below which a proxy serves them; the proxy may strip it.
-
-    Raises NotConfigured, InvalidRedisUrl and InvalidPrefix.
-    """
-    found: dict[str, Settings] = {}
-    taken = (*TAKEN, root_path.strip("/").partition("/")[0])
-    for text in texts:
-        named, address = re.match(r"(?:([^:/?]*)=)?(.*)", text, re.S).groups()  # type: ignore[union-attr]
-        url, _, prefix = address.partition("#")
-        if "@" in prefix:  # which is a part of the password then
-            refuse_unreadable(address)
-        settings = Settings(url, prefix or DEFAULT_PREFIX)
-        name = named or settings.prefix
-        if not LEDGER_NAME.fullmatch(name) or name in (*taken, *found):
-            raise NotConfigured(
-                f"--ledger: {name!r} is taken, or cannot be a part of an address: give each ledger"
-                " a name, as in --ledger shop=redis://localhost/0#shop"
-            )
-        found[name] = settings
-    return found
 
 
 def record_log(ledger: Ledger, access: Access) -> RecordLog:
@@ -459,14 +403,8 @@ def token() -> None:
     show_default=True,
     help="What the token allows.",
 )
-@click.option("--jobs", multiple=True, help="Only jobs whose names match: 'billing-*'. Repeatable.")
-@click.option(
-    "--label", "labels", multiple=True, help="Only jobs with this label: team=x. Repeatable."
-)
 @json_option
-def new(
-    name: str, role: str, jobs: tuple[str, ...], labels: tuple[str, ...], as_json: bool
-) -> None:
+def new(name: str, role: str, as_json: bool) -> None:
     """Print a new token, and its line for the access file.
 
     The token is stored nowhere. NAME says in the record of actions whose it is.
@@ -475,7 +413,7 @@ def new(
         what = "a name has letters, digits and _ . @ - only, and a letter or digit first"
         raise click.BadParameter(what)
     made = new_token()
-    line = line_for(made, name, Role(role), jobs, labels)
+    line = line_for(made, name, Role(role))
     if as_json:
         print_done("token new", [{"name": name, "state": "made", "token": made, "line": line}])
         return

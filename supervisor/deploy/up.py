@@ -30,7 +30,7 @@ from supervisor.job.topology import Topology
 from supervisor.ledger.ledger import Ledger
 from supervisor.logs import LOG_FORMAT, get_logger, wants_json
 from supervisor.process import die_with_parent
-from supervisor.settings import DEFAULT_PREFIX, LEDGERS, TOKEN, URL_FILE, Settings
+from supervisor.settings import DEFAULT_PREFIX, TOKEN, URL_FILE, Settings
 
 #: How long a warm shutdown may take, and when a cold one ends: well under the promised ten seconds.
 WARM_SECONDS = 4.0
@@ -160,9 +160,7 @@ class Up:
         }
         # The embedded server is also the broker; the app's own may not be reachable.
         broker = {"CELERY_BROKER_URL": url} if self._server else {}
-        # The page is of this ledger, whatever a `serve` for several has.
-        given = {name: value for name, value in self._environ.items() if name != LEDGERS}
-        return {**given, **own, **broker}
+        return {**self._environ, **own, **broker}
 
     def _print_summary(self, topology: Topology) -> None:
         options = self._options

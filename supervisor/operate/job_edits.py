@@ -20,7 +20,6 @@ from supervisor.errors import (
     JobElsewhere,
     NotConfigured,
     UnknownJob,
-    UnreadableJob,
 )
 from supervisor.files.holidays import as_written
 from supervisor.files.import_text import ORDER, entry_text
@@ -32,7 +31,6 @@ from supervisor.ledger.actions import Action, Actor
 from supervisor.ledger.connection import explained
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.records import AT_RUN_TIME, IN_CODE, Origin
-from supervisor.ledger.scoped import EVERYTHING, Scope, ScopedLedger
 from supervisor.operate.plans import durations_text, foresight_shape, overlaps_text, surprise_shape
 from supervisor.operate.shapes import iso_utc
 from supervisor.settings import DEFAULT_PREFIX
@@ -116,18 +114,11 @@ def check_version(name: str, found: LoadedJob | None, wanted: int | None) -> Non
 
 
 class JobEdits:
-    """app: owns the jobs; without one, nothing can be saved. seen: what the editor may see."""
+    """app: owns the jobs; without one, nothing can be saved."""
 
-    def __init__(
-        self, ledger: Ledger, app: Celery | None = None, seen: ScopedLedger | None = None
-    ) -> None:
+    def __init__(self, ledger: Ledger, app: Celery | None = None) -> None:
         self._ledger = ledger
         self._app = app
-        self._seen = seen
-
-    @property
-    def _scope(self) -> Scope:
-        return self._seen.scope if self._seen else EVERYTHING
 
     @property
     def are_saved(self) -> bool:
@@ -150,7 +141,7 @@ class JobEdits:
 
     def job(self, name: str) -> LoadedJob:
         """A job that is loaded, or a task that its own code guards. Raises UnknownJob."""
-        return self._before(name) or LoadedJob((self._seen or self._ledger).spec(name), IN_CODE)
+        return self._before(name) or LoadedJob(self._ledger.spec(name), IN_CODE)
 
     def version(self, name: str) -> int:
         """0 for a job that is not loaded."""
@@ -169,8 +160,6 @@ class JobEdits:
             spec = self._checked(name, document, before)
             self._check_following(spec)
             check_times(self._ledger, name, spec)
-            if not self._scope.is_everything:
-                self._check_following(spec)  # of what the editor sees
             if before and not before.is_editable:
                 raise JobElsewhere(name, before.origin.place)
             if before is None:
@@ -204,8 +193,6 @@ class JobEdits:
             check_version(name, before, version)
             spec = self._checked(name, document, before)
             check_times(self._ledger, name, spec)
-            if not self._scope.is_everything:
-                self._check_following(spec)  # of what the editor sees
             changes, origins = self._load({name: spec}, action, {name: version})
             return LoadedJob(spec, origins[name]), bool(changes.added)
 
@@ -214,7 +201,6 @@ class JobEdits:
         that others follow.
         """
         with self._ledger.actions.trying(Action(by, "remove", name, reason, (name,))) as action:
-            self._before(name)
             changes, _ = self._load({name: None}, action, {name: version})
             if not changes:
                 raise UnknownJob(name)
@@ -225,23 +211,10 @@ class JobEdits:
         return presences.tasks(presences.roll().workers)
 
     def _before(self, name: str) -> LoadedJob | None:
-        """The job as it is loaded. Raises UnknownJob for one that the editor may not see."""
+        """The job as it is loaded."""
         loaded = self._ledger.loaded([name])
         spec = loaded.specs.get(name)
-        if not self._is_seen(name, spec):
-            raise UnknownJob(name)
         return LoadedJob(spec, loaded.origins[name]) if spec else None
-
-    def _is_seen(self, name: str, loaded: JobSpec | None) -> bool:
-        """A new job gets the runs of a removed one of its name, which the editor may not see."""
-        if self._scope.is_everything or not self._scope.may_be(name):
-            return self._scope.is_everything
-        try:
-            return self._scope.includes(loaded or self._ledger.spec_or_last(name))
-        except UnreadableJob:
-            return not self._scope.labels
-        except UnknownJob:
-            return True
 
     def _checked(self, name: str, document: Mapping[str, Any], before: LoadedJob | None) -> JobSpec:
         """Raises InvalidJob."""
@@ -254,10 +227,6 @@ class JobEdits:
             found = checked(self._ledger, name, given)
         except InvalidJob as error:
             raise InvalidJob(name, [*error.problems, *masks]) from None
-        missing = [label for label in self._scope.labels if not found.has_label(label)]
-        masks += [
-            f"labels: {label!r} is missing, without which you would not see it" for label in missing
-        ]
         if masks:
             raise InvalidJob(name, masks)
         return found
@@ -266,7 +235,7 @@ class JobEdits:
         """Raises InvalidJob for a job that follows a missing one, or itself in a circle."""
         from supervisor.beat.load import check_following
 
-        check_following(self._seen or self._ledger, {spec.name: spec})
+        check_following(self._ledger, {spec.name: spec})
 
     def _check_entry(self, name: str) -> None:
         """Raises JobElsewhere for the name of an entry that the app's own code has saved."""

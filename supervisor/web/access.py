@@ -6,7 +6,7 @@
 2. Bound to any other address, or behind a proxy, reading takes a token or a name from the proxy.
 3. Acting always takes one of them: with neither configured there are no actions, and a server of
    rule 2 does not start.
-4. A visitor has a role, and a scope of jobs; `access_file.NEEDS` says which role each route takes.
+4. A visitor has a role; `access_file.NEEDS` says which role each route takes.
 
 A program sends a token itself (``Authorization: Bearer``), a browser the cookie of a session, and a
 proxy that authenticates its visitors sends their names, together with a secret of its own.
@@ -21,7 +21,7 @@ import re
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import timedelta
 from ipaddress import ip_address
 from typing import TypeVar
@@ -34,18 +34,13 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from supervisor.errors import NotConfigured, UnknownJob, UnknownRun
+from supervisor.errors import NotConfigured
 from supervisor.ledger.ledger import Ledger
-from supervisor.ledger.scoped import EVERYTHING, ScopedLedger, current_scope
-from supervisor.ledger.scoped import Scope as JobScope
 from supervisor.times import to_ms
 from supervisor.web.access_file import (
     NEEDS,
     NO_FILE,
-    About,
     AccessFile,
-    Grant,
-    Need,
     Policy,
     Role,
     digest,
@@ -101,10 +96,6 @@ class Access:
             )
         return made
 
-    def below(self, name: str) -> Access:
-        """The same access, for the paths below that one."""
-        return replace(self, prefix=f"{self.prefix}/{name}")
-
     @property
     def policy(self) -> Policy:
         return self.file.policy if self.file else NO_FILE
@@ -140,9 +131,12 @@ class Access:
         found = self.policy.named(name)
         return found.hash if found else None
 
-    def grant_of(self, name: str) -> Grant | None:
-        """The grant of the token of that name; None once the file no longer has it."""
-        return Grant(role=Role.EDITOR) if name == OWN_NAME else self.policy.named(name)
+    def role_of(self, name: str) -> Role | None:
+        """The role of the token of that name; None once the file no longer has it."""
+        if name == OWN_NAME:
+            return Role.EDITOR
+        found = self.policy.named(name)
+        return found.role if found else None
 
 
 #: The name of SUPERVISOR_TOKEN, which no token in the file can have.
@@ -271,14 +265,13 @@ def split_root(path: str) -> tuple[str, str]:
 # 5. The page acts for a session or for a user that the proxy names, requested from our own origin;
 #    for a session below its own root: the cookie alone, which other servers on this machine may
 #    receive, is no session.
-# 6. Then the route checks the role (`RoleCheck`). A visitor who may see only some jobs gets a 404
-#    for the others, and a 403 from routes that are about all of them.
+# 6. Then the route checks the role (`RoleCheck`).
 
 
 #: The same for every visitor: the session is not looked up.
 ALIKE = ("/healthz", "/readyz", "/static/")
 
-FOR_EVERYBODY = (*ALIKE, "/login", "/ledgers")
+FOR_EVERYBODY = (*ALIKE, "/login")
 
 #: Programs ask for these: a redirection to a form is of no use to them.
 FOR_PROGRAMS = ("/api/", "/metrics", "/events")
@@ -302,14 +295,12 @@ NOT_OUR_PAGE = Problem(403, "the request comes from a page of another site")
 class Visitor:
     """name: of the token or, from the proxy, of the person; empty without either.
 
-    role: None without permission to read. scope: the jobs that it is for. root: what the addresses
-    of the visitor's pages begin with. session: the cookie. is_proxied: the proxy authenticated the
-    visitor.
+    role: None without permission to read. root: what the addresses of the visitor's pages begin
+    with. session: the cookie. is_proxied: the proxy authenticated the visitor.
     """
 
     name: str = ""
     role: Role | None = None
-    scope: JobScope = EVERYTHING
     root: str = ""
     session: str = ""
     is_bearer: bool = False
@@ -355,7 +346,6 @@ class AccessCheck:
             return ledger_unavailable(request, error), scope
         visitor = visitor_of(request, access, root if name else "", name)
         scope["state"]["visitor"] = visitor
-        current_scope.set(visitor.scope)
         answer = refusal(request, visitor, access)
         is_over = root and not visitor.session and not path_of(request).startswith(ALIKE)
         if is_over and not answer and request.method in READING:
@@ -391,19 +381,18 @@ def visitor_of(request: Request, access: Access, root: str, name: str | None) ->
     bearer = access.name_of(given.strip()) if scheme.lower() == "bearer" else None
     shown = bearer or name
     # The file may have changed since the name was found in it.
-    if shown and (grant := access.grant_of(shown)):
+    if shown and (role := access.role_of(shown)):
         cookie, root = request.cookies[COOKIE] if name else "", access.prefix + root
-        return Visitor(shown, grant.role, grant.scope, root, cookie, is_bearer=bool(bearer))
+        return Visitor(shown, role, root, cookie, is_bearer=bool(bearer))
     proxy = access.policy.proxy
     if proxy is None or not proxy.sent(request.headers):
         return Visitor(role=access.anonymous, root=access.prefix)
     if request.headers.get("x-forwarded-proto") in ("http", "https"):
         request.scope["scheme"] = request.headers["x-forwarded-proto"]
-    user, found = proxy.user(request.headers), proxy.grant(request.headers)
+    user = proxy.user(request.headers)
     if not user:
         return Visitor(role=access.anonymous, root=access.prefix)
-    role, scope = (found.role, found.scope) if found else (None, EVERYTHING)
-    return Visitor(user, role, scope, access.prefix, is_proxied=True)
+    return Visitor(user, proxy.role(request.headers), access.prefix, is_proxied=True)
 
 
 def address_of(request: Request) -> str:
@@ -480,18 +469,18 @@ def comes_from_us(request: Request) -> bool:
     return scheme in ("http", "https") and host == request.headers.get("host")
 
 
-# Before each route: the role that it takes, and whether the visitor may see what it is about.
+# Before each route: the role that it takes.
 
 
 Routes = TypeVar("Routes", bound=Sequence[object])
 
 
-def guarded(routes: Routes, ledger: ScopedLedger, visits: Visits) -> Routes:
+def guarded(routes: Routes, visits: Visits) -> Routes:
     """The same routes. Raises KeyError for one that `NEEDS` does not have."""
     for route in routes:
         if isinstance(route, Route):
             needs = {method: NEEDS[key] for method, key in keys_of(route).items()}
-            route.app = RoleCheck(route.app, route.path, needs, ledger, visits)
+            route.app = RoleCheck(route.app, route.path, needs, visits)
     return routes
 
 
@@ -506,51 +495,27 @@ class RoleCheck:
         self,
         app: ASGIApp,
         path: str,
-        needs: Mapping[str, Need],
-        ledger: ScopedLedger,
+        needs: Mapping[str, Role | None],
         visits: Visits,
     ) -> None:
         self._app = app
         self._path = path
         self._needs = needs
-        self._ledger = ledger
         self._visits = visits
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope)
         try:
-            first = await self._check(request)
-        except (Refused, UnknownJob, UnknownRun) as error:
+            # A method that the route does not take is answered by the route.
+            role = self._needs.get(request.method)
+            first = check_role(request, role) if role else None
+        except Refused as error:
             verb, by = verb_of(request.method, self._path), actor_of(request)
             if verb and by.name:
                 target = next(iter(request.path_params.values()), "")
                 await run_in_threadpool(self._visits.enter_refused, by, verb, target, str(error))
             raise
         await (first or self._app)(scope, receive, send)
-
-    async def _check(self, request: Request) -> Response | None:
-        """A redirect to the login, if needed. Raises Refused, UnknownJob and UnknownRun."""
-        first = None
-        # A method that the route does not take is answered by the route.
-        need = self._needs.get(request.method)
-        if need and need.role:
-            first = check_role(request, need.role)
-            if not first and not request.state.visitor.scope.is_everything:
-                await self._check_scope(request, need.about)
-        return first
-
-    async def _check_scope(self, request: Request, about: About) -> None:
-        """Raises UnknownJob, UnknownRun, and Refused for routes that are about all jobs."""
-        target = next(iter(request.path_params.values()), "")
-        if about is About.ALL:
-            scope = request.state.visitor.scope
-            raise Refused(
-                403, f"this is about all jobs, and {request.state.visitor.name} sees {scope}"
-            )
-        if about is About.JOB:
-            await run_in_threadpool(self._ledger.spec, target)
-        if about is About.RUN:
-            await run_in_threadpool(self._ledger.run, target)
 
 
 def check_role(request: Request, role: Role) -> Response | None:

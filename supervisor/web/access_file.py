@@ -4,7 +4,7 @@ tokens by their digests, and people whom a proxy names.
     anonymous: viewer                      # or none; of this machine, on a loopback address
     tokens:
       - {name: prometheus, role: viewer, hash: "sha256:..."}
-      - {name: billing, role: operator, jobs: ["billing-*"], labels: [team=x], hash: "sha256:..."}
+      - {name: billing, role: operator, hash: "sha256:..."}
     proxy:
       hash: "sha256:..."                   # of the secret that the proxy sends with each request
       people:                              # the first that fits counts
@@ -21,8 +21,7 @@ import hmac
 import secrets
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from enum import StrEnum, auto
+from enum import StrEnum
 from hashlib import sha256
 from pathlib import Path
 from typing import Annotated, Literal
@@ -33,7 +32,6 @@ from starlette.datastructures import Headers
 
 from supervisor.errors import AccessFileInvalid, Problem, closest, shown
 from supervisor.files.yaml_source import Document, UnusableFile, read, text_of
-from supervisor.ledger.scoped import Scope
 from supervisor.logs import get_logger
 
 log = get_logger("supervisor.web")
@@ -64,75 +62,53 @@ class Role(StrEnum):
         return order.index(self) >= order.index(other)
 
 
-class About(StrEnum):
-    """What a route is about. Visitors who may see only some jobs are refused what is about ALL.
-
-    SEEN: those that its visitor sees, or one that is not there yet. JOB, RUN: the one in its path.
-    """
-
-    ALL = auto()
-    SEEN = auto()
-    JOB = auto()
-    RUN = auto()
-
-
-@dataclass(frozen=True, slots=True)
-class Need:
-    """role: None for a route that needs none."""
-
-    role: Role | None
-    about: About = About.ALL
-
-
-NO_ROLE = Need(None)
-
-#: "<method> <path>", as the routes spell it. HEAD is GET.
-NEEDS: Mapping[str, Need] = {
-    "GET /healthz": NO_ROLE,
-    "GET /readyz": NO_ROLE,
-    "GET /login": NO_ROLE,
-    "POST /login": NO_ROLE,
-    "POST /logout": NO_ROLE,
-    "GET /metrics": Need(Role.VIEWER, About.ALL),
-    "GET /events": Need(Role.VIEWER, About.SEEN),
-    "GET /": Need(Role.VIEWER, About.SEEN),
-    "GET /failures": Need(Role.VIEWER, About.SEEN),
-    "GET /queues": Need(Role.VIEWER, About.ALL),
-    "GET /record": Need(Role.VIEWER, About.ALL),
-    "GET /jobs/{target:path}": Need(Role.VIEWER, About.JOB),
-    "GET /runs/{target:path}": Need(Role.VIEWER, About.RUN),
-    "GET /actions/trigger/{target:path}": Need(Role.OPERATOR, About.JOB),
-    "POST /actions/trigger/{target:path}": Need(Role.OPERATOR, About.JOB),
-    "GET /actions/pause/{target:path}": Need(Role.OPERATOR, About.JOB),
-    "POST /actions/pause/{target:path}": Need(Role.OPERATOR, About.JOB),
-    "GET /actions/resume/{target:path}": Need(Role.OPERATOR, About.JOB),
-    "POST /actions/resume/{target:path}": Need(Role.OPERATOR, About.JOB),
-    "GET /actions/cancel/{target:path}": Need(Role.OPERATOR, About.RUN),
-    "POST /actions/cancel/{target:path}": Need(Role.OPERATOR, About.RUN),
-    "GET /actions/remove/{target:path}": Need(Role.EDITOR, About.JOB),
-    "POST /actions/remove/{target:path}": Need(Role.EDITOR, About.JOB),
-    "GET /actions/new": Need(Role.EDITOR, About.SEEN),
-    "GET /actions/edit/{target:path}": Need(Role.EDITOR, About.JOB),
-    "POST /actions/check": Need(Role.EDITOR, About.SEEN),
-    "POST /actions/put": Need(Role.EDITOR, About.SEEN),
-    "GET /api/v1/openapi.json": Need(Role.VIEWER, About.SEEN),
-    "GET /api/v1/jobs": Need(Role.VIEWER, About.SEEN),
-    "GET /api/v1/jobs/{job:path}": Need(Role.VIEWER, About.JOB),
-    "PUT /api/v1/jobs/{job:path}": Need(Role.EDITOR, About.SEEN),
-    "DELETE /api/v1/jobs/{job:path}": Need(Role.EDITOR, About.JOB),
-    "POST /api/v1/jobs/{job:path}/check": Need(Role.EDITOR, About.SEEN),
-    "POST /api/v1/jobs/{job:path}/trigger": Need(Role.OPERATOR, About.JOB),
-    "POST /api/v1/jobs/{job:path}/pause": Need(Role.OPERATOR, About.JOB),
-    "POST /api/v1/jobs/{job:path}/resume": Need(Role.OPERATOR, About.JOB),
-    "POST /api/v1/runs/{run:path}/cancel": Need(Role.OPERATOR, About.RUN),
-    "GET /api/v1/runs": Need(Role.VIEWER, About.SEEN),
-    "GET /api/v1/failures": Need(Role.VIEWER, About.SEEN),
-    "GET /api/v1/runs/{run:path}/log": Need(Role.VIEWER, About.RUN),
-    "GET /api/v1/runs/{run:path}": Need(Role.VIEWER, About.RUN),
-    "GET /api/v1/queues": Need(Role.VIEWER, About.ALL),
-    "GET /api/v1/actions": Need(Role.VIEWER, About.ALL),
-    "GET /api/v1/unguarded": Need(Role.VIEWER, About.ALL),
-    "GET /api/v1/beat": Need(Role.VIEWER, About.SEEN),
+#: "<method> <path>", as the routes spell it. HEAD is GET. None: for everybody.
+NEEDS: Mapping[str, Role | None] = {
+    "GET /healthz": None,
+    "GET /readyz": None,
+    "GET /login": None,
+    "POST /login": None,
+    "POST /logout": None,
+    "GET /metrics": Role.VIEWER,
+    "GET /events": Role.VIEWER,
+    "GET /": Role.VIEWER,
+    "GET /failures": Role.VIEWER,
+    "GET /queues": Role.VIEWER,
+    "GET /record": Role.VIEWER,
+    "GET /jobs/{target:path}": Role.VIEWER,
+    "GET /runs/{target:path}": Role.VIEWER,
+    "GET /actions/trigger/{target:path}": Role.OPERATOR,
+    "POST /actions/trigger/{target:path}": Role.OPERATOR,
+    "GET /actions/pause/{target:path}": Role.OPERATOR,
+    "POST /actions/pause/{target:path}": Role.OPERATOR,
+    "GET /actions/resume/{target:path}": Role.OPERATOR,
+    "POST /actions/resume/{target:path}": Role.OPERATOR,
+    "GET /actions/cancel/{target:path}": Role.OPERATOR,
+    "POST /actions/cancel/{target:path}": Role.OPERATOR,
+    "GET /actions/remove/{target:path}": Role.EDITOR,
+    "POST /actions/remove/{target:path}": Role.EDITOR,
+    "GET /actions/new": Role.EDITOR,
+    "GET /actions/edit/{target:path}": Role.EDITOR,
+    "POST /actions/check": Role.EDITOR,
+    "POST /actions/put": Role.EDITOR,
+    "GET /api/v1/openapi.json": Role.VIEWER,
+    "GET /api/v1/jobs": Role.VIEWER,
+    "GET /api/v1/jobs/{job:path}": Role.VIEWER,
+    "PUT /api/v1/jobs/{job:path}": Role.EDITOR,
+    "DELETE /api/v1/jobs/{job:path}": Role.EDITOR,
+    "POST /api/v1/jobs/{job:path}/check": Role.EDITOR,
+    "POST /api/v1/jobs/{job:path}/trigger": Role.OPERATOR,
+    "POST /api/v1/jobs/{job:path}/pause": Role.OPERATOR,
+    "POST /api/v1/jobs/{job:path}/resume": Role.OPERATOR,
+    "POST /api/v1/runs/{run:path}/cancel": Role.OPERATOR,
+    "GET /api/v1/runs": Role.VIEWER,
+    "GET /api/v1/failures": Role.VIEWER,
+    "GET /api/v1/runs/{run:path}/log": Role.VIEWER,
+    "GET /api/v1/runs/{run:path}": Role.VIEWER,
+    "GET /api/v1/queues": Role.VIEWER,
+    "GET /api/v1/actions": Role.VIEWER,
+    "GET /api/v1/unguarded": Role.VIEWER,
+    "GET /api/v1/beat": Role.VIEWER,
 }
 
 
@@ -143,26 +119,16 @@ class Part(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-class Grant(Part):
-    """A role, for all jobs or for those of a scope."""
-
+class Token(Part):
     role: Role
-    jobs: tuple[Text, ...] = ()
-    labels: tuple[Text, ...] = ()
-
-    @property
-    def scope(self) -> Scope:
-        return Scope(self.jobs, self.labels)
-
-
-class Token(Grant):
     name: Annotated[str, Field(pattern=rf"^{NAME}$")]
     hash: Digest
 
 
-class Person(Grant):
+class Person(Part):
     """user: a name, or * for all; or else a group."""
 
+    role: Role
     user: Text | None = None
     group: Text | None = None
 
@@ -190,12 +156,13 @@ class Proxy(Part):
         named = headers.getlist(self.user_header)
         return named[0].strip() if len(named) == 1 else ""
 
-    def grant(self, headers: Headers) -> Grant | None:
-        """The grant of the first person that fits."""
+    def role(self, headers: Headers) -> Role | None:
+        """The role of the first person that fits."""
         user = self.user(headers)
         lists = headers.getlist(self.groups_header)
         groups = [group.strip() for group in ",".join(lists).split(",")]
-        return next((person for person in self.people if person.fits(user, groups)), None)
+        fitting = (person.role for person in self.people if person.fits(user, groups))
+        return next(fitting, None)
 
 
 class Policy(Part):
@@ -352,15 +319,6 @@ def new_token() -> str:
     return f"sup_{secrets.token_urlsafe(32)}"
 
 
-def line_for(token: str, name: str, role: Role, jobs: Sequence[str], labels: Sequence[str]) -> str:
+def line_for(token: str, name: str, role: Role) -> str:
     """The token's line in the list `tokens` of the file."""
-    parts = [f"name: {name}", f"role: {role}"]
-    for key, words in (("jobs", jobs), ("labels", labels)):
-        if words:
-            parts.append(f"{key}: [{', '.join(quoted(word) for word in words)}]")
-    return f'- {{{", ".join(parts)}, hash: "sha256:{digest(token)}"}}'
-
-
-def quoted(word: str) -> str:
-    escaped = word.replace("\\", "\\\\").replace('"', '\\"')
-    return f'"{escaped}"'
+    return f'- {{name: {name}, role: {role}, hash: "sha256:{digest(token)}"}}'

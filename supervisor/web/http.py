@@ -222,20 +222,15 @@ def brief(run_id: str, job: str, now: datetime) -> str:
     return run_id.removeprefix(f"{job}@").removeprefix(f"{now.astimezone(UTC):%Y-%m-%d}T")
 
 
-#: In the scope of a request: the name of its ledger, and the address of the list of them.
-ONE_OF_SEVERAL = "supervisor.ledger"
-
-
 def place_of(request: Request) -> dict[str, Any]:
-    """For the layout: the root that addresses are relative to, the page's own address, its
-    visitor, and its ledger where the server shows several.
+    """For the layout: the root that addresses are relative to, the page's own address, and its
+    visitor.
     """
     visitor = request.state.visitor
     path = request.scope["raw_path"].decode("latin-1").lstrip("/")
     query = request.scope["query_string"].decode("latin-1")
     here = f"./{path}" + (f"?{query}" if query else "")
-    ledger = request.scope.get(ONE_OF_SEVERAL)
-    return {"root": visitor.root, "here": here, "visitor": visitor, "ledger": ledger}
+    return {"root": visitor.root, "here": here, "visitor": visitor}
 
 
 def actor_of(request: Request) -> Actor:

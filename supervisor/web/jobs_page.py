@@ -31,7 +31,6 @@ from supervisor.ledger.page_reads import (
 from supervisor.ledger.presence import Roll, WorkerFacts
 from supervisor.ledger.queues import LedgerQueues, Queue, Queues, queues
 from supervisor.ledger.records import JobRecord
-from supervisor.ledger.scoped import EVERYTHING, current_scope
 from supervisor.logs import get_logger
 from supervisor.operate.shapes import Worker
 from supervisor.operate.words import duration, stamp
@@ -287,8 +286,7 @@ def names_with(
     ledger: Ledger, query: JobsQuery, known: Sequence[str] | None = None
 ) -> Sequence[str]:
     """known: all names, sorted, as they were a moment ago."""
-    is_scoped = not current_scope.get(EVERYTHING).is_everything
-    if known is None or is_scoped:
+    if known is None:
         known = sorted(ledger.job_names())
     if not query.is_narrowed:
         return known
@@ -407,12 +405,9 @@ def troubles_of(
     """Why queued runs do not begin."""
     roll = ledger.presences.roll()
     asked = broker or LedgerQueues(ledger.client, roll)
-    is_everything = current_scope.get().is_everything
-    specs = look.specs if look and is_everything else ledger.scheduled().values()
+    specs = look.specs if look else ledger.scheduled().values()
     drained = ledger.drains.since()
     for queue in queues(specs, roll, asked, drained):
-        if not queue.jobs and not is_everything:
-            continue
         if queue.drained_at:
             yield f"The queue {queue.name} is drained: nothing begins from it."
         elif queue.jobs and not queue.consumers:

@@ -263,7 +263,7 @@ def picture_of(ledger: Ledger, job: JobRecord) -> Picture | None:
     """The picture; None for a job that follows no other and that no other follows."""
     name, specs = job.spec.name, {job.spec.name: job.spec}
     before = steps_from(name, lambda names: followed_by(ledger, specs, names))
-    after = steps_from(name, lambda names: followers_of(ledger, names))
+    after = steps_from(name, ledger.followers.of)
     if not before and not after:
         return None
     columns = [*reversed(before), (name,), *after]
@@ -297,13 +297,6 @@ def followed_by(
     """By job, the jobs that it follows. Adds to `specs`."""
     specs.update(ledger.some_specs(set(names) - specs.keys()))
     return {name: specs[name].after for name in names if name in specs}
-
-
-def followers_of(ledger: Ledger, names: Sequence[str]) -> dict[str, list[str]]:
-    """By job, the jobs that follow it, as far as the visitor may see them."""
-    found = ledger.followers.of(names)
-    seen = ledger.some_specs({each for followers in found.values() for each in followers})
-    return {name: [each for each in followers if each in seen] for name, followers in found.items()}
 
 
 def drawn(

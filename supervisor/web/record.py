@@ -15,7 +15,6 @@ from redis.exceptions import RedisError
 from supervisor.ledger.actions import Action, Actor, Entry, Outcome, WantedActions
 from supervisor.ledger.connection import explained
 from supervisor.ledger.ledger import Ledger
-from supervisor.ledger.scoped import EVERYTHING, current_scope
 from supervisor.logs import get_logger
 from supervisor.operate import shapes
 from supervisor.operate.words import LOOKED_AT
@@ -74,14 +73,9 @@ def listing_of(ledger: Ledger, query: Mapping[str, str]) -> Listing:
 
 
 def last_actions(ledger: Ledger, job: str) -> list[Entry]:
-    """The latest actions on a job, among the newest of all, as far as they are about this job.
-
-    Visitors who may see only some jobs get none that was on others as well.
-    """
+    """The latest actions on a job, among the newest of all, as far as they are about this job."""
     wanted = WantedActions(job=job, limit=LAST_SHOWN, look_at=LOOKED_AT)
     found = ledger.actions.search(wanted)
-    if not current_scope.get(EVERYTHING).is_everything:
-        found = [entry for entry in found if set(entry.action.jobs) <= {job}]
     return [replace(entry, action=about(job, entry.action)) for entry in found]
 
 

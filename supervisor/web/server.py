@@ -1,12 +1,8 @@
-"""The HTTP server: /metrics, health, the status page, and /api/v1, of one ledger or of several."""
+"""The HTTP server: /metrics, health, the status page, and /api/v1."""
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
-from itertools import chain
+from collections.abc import AsyncIterator, Callable, Iterable
 from typing import TYPE_CHECKING
 
 from redis.exceptions import RedisError
@@ -14,16 +10,15 @@ from starlette.applications import Starlette
 from starlette.datastructures import MutableHeaders
 from starlette.middleware import Middleware
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, PlainTextResponse, Response, StreamingResponse
+from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
-from starlette.types import ASGIApp, Lifespan, Message, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from supervisor.errors import InvalidRequest
 from supervisor.ledger.connection import NotServed, check_served, explained
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.queues import Queues
-from supervisor.ledger.scoped import ScopedLedger
 from supervisor.logs import get_logger
 from supervisor.operate.job_edits import JobEdits
 from supervisor.web.access import Access, AccessCheck, Sessions, guarded
@@ -33,15 +28,12 @@ from supervisor.web.editor import editor_routes
 from supervisor.web.http import (
     BUDGET_SECONDS,
     EXCEPTION_HANDLERS,
-    ONE_OF_SEVERAL,
-    TEMPLATES,
     OutOfTime,
-    Refused,
     Threads,
 )
 from supervisor.web.jobs_page import Overview
 from supervisor.web.live import Watch, event_routes
-from supervisor.web.metrics import Metrics, View, escaped, view_of
+from supervisor.web.metrics import Metrics, view_of
 from supervisor.web.pages import page_routes
 from supervisor.web.record import Visits
 
@@ -153,167 +145,29 @@ def create(
 
     app: whose jobs are made and edited here; without it, none are.
     """
-    seen, sessions = ScopedLedger(ledger.client, ledger.keys), Sessions(ledger)
-    threads, edits, visits = Threads(), JobEdits(ledger, app, seen), Visits(ledger)
+    threads, edits, visits = Threads(), JobEdits(ledger, app), Visits(ledger)
+    sessions = Sessions(ledger)
     watch, overview = Watch(ledger, is_stopping), Overview(ledger, broker)
     routes = [
         *health_routes(ledger, metrics or Metrics(ledger, broker)),
-        *api_routes(Api(seen, broker, edits), threads),
-        *event_routes(watch, seen),
+        *api_routes(Api(ledger, broker, edits), threads),
+        *event_routes(watch),
         *login_routes(access, sessions, visits),
-        *editor_routes(seen, edits, threads),
-        *action_routes(seen, edits, threads),
-        *page_routes(seen, access, broker, edits, threads, overview),
+        *editor_routes(ledger, edits, threads),
+        *action_routes(ledger, edits, threads),
+        *page_routes(ledger, access, broker, edits, threads, overview),
     ]
-    served = checked_site(guarded(routes, seen, visits), access, sessions, watch.lifespan)
-    served.state.overview = overview
-    return served
-
-
-def checked_site(
-    routes: Sequence[Route], access: Access, sessions: Sessions, lifespan: Lifespan[Starlette]
-) -> Starlette:
-    """The routes and the files of the pages, behind the check of each request."""
-    return Starlette(
-        routes=[*routes, Mount("/static", StaticFiles(packages=[("supervisor.web", "static")]))],
+    served = Starlette(
+        routes=[
+            *guarded(routes, visits),
+            Mount("/static", StaticFiles(packages=[("supervisor.web", "static")])),
+        ],
         middleware=[
             Middleware(SecurityHeaders),
             Middleware(AccessCheck, access=access, sessions=sessions),
         ],
         exception_handlers=EXCEPTION_HANDLERS,
-        lifespan=lifespan,
+        lifespan=watch.lifespan,
     )
-
-
-# Several ledgers: a site for each below its name, one list and one /metrics.
-
-
-LIST = "/ledgers"
-
-#: No ledger is called as what is of all, or as what the addresses of sessions begin with.
-TAKEN = ("healthz", "ledgers", "login", "metrics", "readyz", "s", "static")
-
-
-@dataclass(frozen=True, slots=True)
-class Site:
-    """What one ledger has. app: its pages and its API, with the access of paths below its name."""
-
-    ledger: Ledger
-    app: Starlette
-    metrics: Metrics
-
-
-def several(sites: Mapping[str, Site], access: Access) -> ASGIApp:
-    """Each ledger's pages and API below its name, and in front of them what is about all.
-
-    access: of the whole. The list of ledgers and health are for everybody.
-    """
-    front = front_of(sites, access)
-
-    async def app(scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await front(scope, receive, send)
-            return
-        # A proxy may have taken its own prefix away, or not.
-        path = scope["path"].removeprefix(access.prefix)
-        raw = scope["raw_path"].decode("latin-1").removeprefix(access.prefix)
-        name = path.lstrip("/").partition("/")[0]
-        if path in ("", "/"):
-            path = raw = LIST
-        whole = {"path": access.prefix + path, "raw_path": (access.prefix + raw).encode("latin-1")}
-        if name in sites:
-            whole[ONE_OF_SEVERAL] = {"name": name, "list": access.prefix + LIST}
-        await (sites[name].app if name in sites else front)({**scope, **whole}, receive, send)
-
-    return app
-
-
-def front_of(sites: Mapping[str, Site], access: Access) -> Starlette:
-    threads = {name: Threads(1, SCRAPE_SECONDS) for name in sites}
-
-    async def ledgers(_: Request) -> Response:
-        facts = {"ledgers": sites, "root": access.prefix}
-        return HTMLResponse(TEMPLATES.get_template("ledgers.html").render(**facts))
-
-    async def metrics(request: Request) -> Response:
-        accept, visitor = request.headers.get("accept", ""), request.state.visitor
-        if not visitor.scope.is_everything:
-            raise Refused(403, f"this is about all jobs, and {visitor.name} sees {visitor.scope}")
-        try:
-            view_of(request.query_params)
-        except InvalidRequest as error:
-            return PlainTextResponse(f"{error}\n", 400)
-
-        async def families(name: str, site: Site) -> tuple[Families, str]:
-            asked = site.metrics, name, accept
-            try:
-                view = view_of(request.query_params, site.metrics.by)
-                return await threads[name].run(request, families_of, *asked, view)
-            except OutOfTime:
-                return families_of(*asked, None)
-
-        found = await asyncio.gather(*(families(*each) for each in sites.items()))
-        content_type = found[0][1]
-        text = merged([each for each, _ in found], is_openmetrics="openmetrics" in content_type)
-        return StreamingResponse(in_parts(text), headers={"Content-Type": content_type})
-
-    @asynccontextmanager
-    async def lifespan(_: object) -> AsyncIterator[None]:
-        async with AsyncExitStack() as stack:
-            for site in sites.values():
-                await stack.enter_async_context(site.app.router.lifespan_context(site.app))
-            yield
-
-    sessions = Sessions(next(iter(sites.values())).ledger)  # there are none of the whole
-    routes = [
-        Route(LIST, ledgers),
-        Route("/login", ledgers),  # each ledger has its own
-        Route("/healthz", healthz),
-        Route("/readyz", healthz),
-        Route("/metrics", metrics),
-    ]
-    return checked_site(routes, access, sessions, lifespan)
-
-
-#: The lines of each family of metrics, by the two that describe it.
-Families = dict[tuple[str, str], list[str]]
-
-
-def families_of(
-    metrics: Metrics, ledger: str, accept: str, view: View | None
-) -> tuple[Families, str]:
-    """The metrics of one ledger, with its name as a label, and their content type. Without a view
-    they say that the ledger is unavailable."""
-    parts, content_type = metrics.exposed(accept, view) if view else metrics.without_ledger(accept)
-    label = f'ledger="{escaped(ledger)}"'
-    found: Families = {}
-    family: list[str] = []
-    # Not splitlines(): a label may have other characters that it takes for the end of a line.
-    lines = chain.from_iterable(part.rstrip("\n").split("\n") for part in parts)
-    for line in lines:
-        if line.startswith("# HELP"):
-            family = found.setdefault((line, next(lines)), [])
-        elif not line.startswith("#"):
-            family.append(labelled(line, label))
-    return found, content_type
-
-
-def labelled(line: str, label: str) -> str:
-    """``name{job="x"} 1.0`` and ``name 1.0`` with one more label."""
-    name, _, value = line.partition(" ")
-    if "{" not in name:
-        return f"{name}{{{label}}} {value}"
-    name, _, rest = line.partition("{")
-    return f"{name}{{{label},{rest}"
-
-
-def merged(ledgers: Iterable[Families], *, is_openmetrics: bool) -> Iterator[str]:
-    """The families of all ledgers, each family once."""
-    found: Families = {}
-    for families in ledgers:
-        for head, lines in families.items():
-            found.setdefault(head, []).extend(lines)
-    for head, lines in found.items():
-        yield "\n".join((*head, *lines)) + "\n"
-    if is_openmetrics:
-        yield "# EOF\n"
+    served.state.overview = overview
+    return served

@@ -136,8 +136,7 @@ def kept() -> Iterator[list[Running]]:
 def running(tmp_path: Path, kept: list[Running]) -> Running:
     """That of the test before, unless it has ended."""
     if not kept or kept[-1].process.poll() is not None:
-        others = {"SUPERVISOR_LEDGERS": "redis://one#a redis://two#b"}  # of a `serve` elsewhere
-        environment = {**others, "SUPERVISOR_LOCK_DIR": str(tmp_path / "locks")}
+        environment = {"SUPERVISOR_LOCK_DIR": str(tmp_path / "locks")}
         kept.append(Running(tmp_path, environment={"SUPERVISOR_TOKEN": TOKEN, **environment}))
     wait_until(lambda: kept[-1].started() > 0, 30)
     return kept[-1]

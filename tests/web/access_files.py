@@ -11,20 +11,19 @@ from tests.web.visits import TOKEN
 SECRET = "what only the proxy of the tests knows"
 
 #: Name of each token -> its text.
-TOKENS = {name: f"the token of {name} in the tests" for name in ("reads", "acts", "edits", "some")}
+TOKENS = {name: f"the token of {name} in the tests" for name in ("reads", "acts", "edits")}
 
 FILE = f"""\
 tokens:
   - {{name: reads, role: viewer, hash: "sha256:{digest(TOKENS["reads"])}"}}
   - {{name: acts, role: operator, hash: "sha256:{digest(TOKENS["acts"])}"}}
   - {{name: edits, role: editor, hash: "sha256:{digest(TOKENS["edits"])}"}}
-  - {{name: some, role: editor, jobs: ["billing-*"], hash: "sha256:{digest(TOKENS["some"])}"}}
 proxy:
   hash: "sha256:{digest(SECRET)}"
   people:
     - {{user: eve, role: editor}}
     - {{group: ops, role: operator}}
-    - {{group: billing, role: viewer, labels: [team=billing]}}
+    - {{group: billing, role: viewer}}
 """
 
 
