@@ -31,7 +31,7 @@ from supervisor.ledger.records import Mark
 from supervisor.ledger.replies import ms_of
 from supervisor.ledger.requests import EntryKeys
 from supervisor.logs import get_logger
-from supervisor.schedule.rrule import ANCHOR, Rule
+from supervisor.schedule.rrule import ANCHOR, NUMBERS, WEEKDAYS, Rule, numbers_of, times_a_day
 from supervisor.schedule.rrule import parse as parse_rrule
 from supervisor.sending.app_settings import REDBEAT_PREFIX, own_redbeat_prefix
 from supervisor.settings import DEFAULT_PREFIX
@@ -372,20 +372,20 @@ def nearest_schedule(spec: JobSpec) -> BaseSchedule:
 
 
 def _nearest_rule(rule: Rule, spec: JobSpec) -> BaseSchedule:
-    """RedBeat walks a rule from its beginning: a minutely one would take it minutes."""
-    if rule.is_within_days:
-        unit = timedelta(hours=1) if rule.freq == "HOURLY" else timedelta(minutes=1)
-        return schedule(rule.interval * unit)
+    """RedBeat walks a rule from its beginning: one of each minute would take it minutes."""
+    if times_a_day(rule) >= 24:
+        return HOURLY
     begin = in_utc(spec.start_at, spec.zone) if spec.start_at else ANCHOR.replace(tzinfo=spec.zone)
-    parts = {name.lower(): list(numbers) for name, numbers in rule.numbers.items()}
+    parts = {part: list(numbers_of(rule, part)) for part in NUMBERS if part in rule}
+    single = {part.lower(): parts.pop(part)[0] for part in ("INTERVAL", "COUNT") if part in parts}
+    days = rule["BYDAY"].split(",") if "BYDAY" in rule else ()
     nearest: BaseSchedule = rrule(
-        rule.freq,
+        rule["FREQ"],
         dtstart=begin.astimezone(spec.zone),
-        interval=rule.interval,
-        count=rule.count,
-        wkst=rule.week_start,
-        byweekday=[weekday for weekday, _ in rule.weekdays] or None,
-        **parts,
+        wkst=WEEKDAYS.index(rule["WKST"]),
+        byweekday=[WEEKDAYS.index(day[-2:]) for day in days] or None,
+        **single,
+        **{part.lower(): numbers for part, numbers in parts.items()},
     )
     return nearest
 

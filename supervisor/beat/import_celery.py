@@ -120,7 +120,7 @@ def _parts(rule: rrule) -> Iterator[tuple[str, list[object]]]:
     yield "INTERVAL", [rule.interval] if rule.interval != 1 else []
     yield "WKST", [WEEKDAYS[_week_start(rule)]] if _week_start(rule) else []
     yield "BYDAY", _days(rule)
-    for part in NUMBERS:
+    for part in [name for name in NUMBERS if name.startswith("BY")]:
         yield part, _items(getattr(rule, part.lower()))
     yield "COUNT", _items(rule.count)
     yield "UNTIL", [] if rule.until is None else [f"{rule.until.astimezone(UTC):%Y%m%dT%H%M%SZ}"]

@@ -34,7 +34,7 @@ from supervisor.ledger.page_reads import open_runs
 from supervisor.ledger.records import REDBEAT, JobRecord
 from supervisor.schedule import schedule_of
 from supervisor.schedule.cron import parse as parse_cron
-from supervisor.schedule.rrule import Rule
+from supervisor.schedule.rrule import WEEKDAYS, Rule, numbers_of, times_a_day
 from supervisor.schedule.rrule import parse as parse_rrule
 from supervisor.sending.app_settings import REDBEAT_PREFIX
 from supervisor.sending.queues import AppQueues, channel_of, is_on_redis
@@ -264,8 +264,11 @@ def stock_schedule(spec: JobSpec, app: Celery, now: datetime) -> BaseSchedule:
 
 def has_rule(rule: Rule) -> bool:
     """Whether RedBeat has the rule: it forgets numbers of weekdays, and walks all its times."""
-    is_numbered = any(number for _, number in rule.weekdays)
-    return not (rule.is_within_days or rule.until or is_numbered)
+    return not (times_a_day(rule) >= 24 or "UNTIL" in rule or has_numbered_days(rule))
+
+
+def has_numbered_days(rule: Rule) -> bool:
+    return any(character.isdigit() for character in rule.get("BYDAY", ""))
 
 
 Fields = tuple[set[int], ...]
@@ -307,22 +310,22 @@ def fields_of_line(line: str) -> Fields | None:
 
 def fields_of_rule(rule: Rule) -> Fields | None:
     """The fields of a rule that says no more than a crontab, as the importer writes such rules."""
-    is_plain = not (rule.interval > 1 or rule.count or rule.until or rule.week_start)
-    known = {"BYMONTH", "BYMONTHDAY", "BYHOUR", "BYMINUTE"}
-    is_plain = is_plain and rule.numbers.keys() <= known and min(rule["BYMONTHDAY"] or (1,)) > 0
-    if not is_plain or any(number for _, number in rule.weekdays):
+    known = {"FREQ", "INTERVAL", "WKST", "BYMONTH", "BYMONTHDAY", "BYDAY", "BYHOUR", "BYMINUTE"}
+    days = numbers_of(rule, "BYMONTHDAY")
+    is_plain = rule.keys() <= known and (rule["INTERVAL"], rule["WKST"]) == ("1", "MO")
+    if not is_plain or has_numbered_days(rule) or min(days, default=1) < 0:
         return None
     needed = {
-        "MINUTELY": (),
-        "HOURLY": ("BYMINUTE",),
+        "DAILY": ("BYMINUTE", "BYHOUR"),
         "MONTHLY": ("BYMINUTE", "BYHOUR", "BYMONTHDAY"),
     }
-    if rule.freq not in needed or not all(rule[part] for part in needed[rule.freq]):
+    if rule["FREQ"] not in needed or not rule.keys() >= set(needed[rule["FREQ"]]):
         return None
-    weekdays = {(day + 1) % 7 for day, _ in rule.weekdays} or set(SIZES[2])
-    minutes, hours = set(rule["BYMINUTE"] or SIZES[0]), set(rule["BYHOUR"] or SIZES[1])
-    days, months = set(rule["BYMONTHDAY"] or SIZES[3]), set(rule["BYMONTH"] or SIZES[4])
-    return minutes, hours, weekdays, days, months
+    named = rule["BYDAY"].split(",") if "BYDAY" in rule else ()
+    weekdays = {(WEEKDAYS.index(day) + 1) % 7 for day in named}
+    minutes, hours, months = (numbers_of(rule, part) for part in ("BYMINUTE", "BYHOUR", "BYMONTH"))
+    every = zip((minutes, hours, weekdays, days, months), SIZES, strict=True)
+    return tuple(set(values or size) for values, size in every)
 
 
 def daily(spec: JobSpec, fields: Fields, now: datetime) -> BaseSchedule:

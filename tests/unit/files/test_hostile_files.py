@@ -59,7 +59,7 @@ FILES = {
     ),
     "rules counted for ever": (
         "defaults: {start_at: 2026-01-01T00:00:00}\njobs:\n"
-        + each("  j{0}: {{task: t, rrule: FREQ=WEEKLY;INTERVAL=900{0};COUNT=100000}}\n", 20)
+        + each("  j{0}: {{task: t, rrule: FREQ=WEEKLY;INTERVAL=9{0};COUNT=10000}}\n", 20)
         + "  k:\n",
         "job 'k': is not a mapping",
     ),

@@ -205,7 +205,7 @@ NAMED: list[dict[str, Any]] = [
     {"cron": "15,45 1-3 * * *", "dst": {"fold": "second"}},
     {"cron": ["30 2 * * *", "*/20 * * * SUN", "0 1-3 * * *"], "dst": {"fold": "both"}},
     {"cron": ["0 9 * * 1-5", "0 12 * * 6", "30 0-3 * * *"], "dst": {"gap": "skip"}},
-    {"rrule": "FREQ=MINUTELY;INTERVAL=7", "start_at": "2026-03-27T00:00:00"},
+    {"rrule": "FREQ=MINUTELY;BYMINUTE=7,14", "start_at": "2026-03-27T00:00:00"},
     {"rrule": "FREQ=DAILY;BYHOUR=1,2,3;BYMINUTE=0,30", "dst": {"fold": "both"}},
     {"at": ["2026-03-29T02:30:00", "2026-03-29T04:00:00", "2026-10-25T02:30:00"]},
 ]
