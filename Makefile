@@ -31,7 +31,6 @@ up: $(STAMP) ## run the examples: server, beat, workers, page and /metrics, unti
 
 SYSTEM := tests/alerts tests/hosts tests/pictures tests/render tests/test_sbom.py tests/test_wheel.py \
   tests/web/test_browser.py tests/web/test_proxy.py tests/acceptance/test_tutorial.py \
-  tests/acceptance/test_demo.py \
   tests/acceptance/test_cluster.py
 
 test: $(STAMP) ## run the tests; those with programs of others are in test-system

@@ -30,7 +30,6 @@ MODULES = {
     "files": ("check", "schema", "init", "plan", "apply"),
     "imports": ("import", "adopt", "release"),
     "jobs": ("jobs", "put", "remove", "export"),
-    "demo": ("demo",),
     "service": ("drain", "undrain", "health", "serve", "up", "queues", "token"),
     "render": ("render",),
     "runs": ("runs", "show", "trigger", "cancel"),

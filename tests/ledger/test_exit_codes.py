@@ -53,7 +53,7 @@ OF_THE_LEDGER: dict[str, tuple[str, ...]] = {
 
 #: They ask no ledger, go on without one, wait for it, or need an app first.
 OTHERS = (
-    *("check", "schema", "init", "import", "up", "demo", "queues", "serve"),
+    *("check", "schema", "init", "import", "up", "queues", "serve"),
     *("render", "health", "adopt", "release", "notify", "token"),
 )
 

@@ -46,7 +46,7 @@ def told(entry: Entry) -> list[tuple[str, str]]:
 
 #: They change nothing in the ledger; some write files here, or run processes.
 READING = {
-    *("adopt", "check", "demo", "doctor", "export", "health", "import", "init", "jobs", "log"),
+    *("adopt", "check", "doctor", "export", "health", "import", "init", "jobs", "log"),
     *("next", "notify", "plan", "queues", "render", "runs", "schema", "serve", "show"),
     *("token", "up", "why"),
 }

@@ -11,7 +11,7 @@ import pytest
 from supervisor.cli import MODULES, main
 
 #: They run until they are stopped, and have nothing to say at their end.
-ENDLESS = ("up", "serve", "demo")
+ENDLESS = ("up", "serve")
 
 
 def commands(command: click.Command, *path: str) -> Iterator[tuple[str, click.Command]]:
