@@ -324,7 +324,7 @@ ABSENT = re.compile(
 )
 
 #: A page's names, and those of the test's.
-OURS = {"JOB": "import-orders", "/etc/crontab": "system.crontab", "/etc/redis/": "", "deploy/": ""}
+OURS = {"JOB": "import-orders", "/etc/redis/": "", "deploy/": ""}
 
 SCHEDULES = """\
 jobs:
@@ -354,7 +354,6 @@ def nightly(day): ...
 def report(tenant=""): ...
 """
 
-CRONTAB = "30 2 * * * {user}/usr/local/bin/report\n"
 
 #: `supervisor` without the second that it takes to start: the test's own process does it, or one
 #: that is forked.
@@ -434,7 +433,6 @@ def test_the_commands_of_a_block_do_their_work(
     environ = {"SUPERVISOR_REDIS_URL": redis_url, "SUPERVISOR_SCHEDULES": str(schedules)}
     (schedules / "ours.yaml").write_text(SCHEDULES)
     (home / "proj.py").write_text(APP)
-    (home / "system.crontab").write_text(CRONTAB.format(user="root "))
     (home / "docs" / "how-to").mkdir(parents=True)
     (home / "docs" / "how-to" / "users.acl.example").write_text("user beat on >${BEAT_PASSWORD}\n")
     (home / ".curlrc").write_text("fail-with-body\n")
@@ -442,8 +440,6 @@ def test_the_commands_of_a_block_do_their_work(
         job(ledger, name, **{"every": None, **keys})
     with ExitStack() as stack:
         programs = stack.enter_context(answering(home, environ))
-        (programs / "crontab").write_text(f"#!/bin/sh\nprintf '{CRONTAB.format(user='')}'\n")
-        (programs / "crontab").chmod(0o755)
         text = runnable(block)
         if "curl " in text:
             app = supervise(Celery("proj", broker=redis_url, set_as_current=False))

@@ -177,13 +177,6 @@ assert run.state == "succeeded", run
 assert heard[1] == "report was written by a later run"
 assert loaded == rows
 """,
-    "docs/how-to/importing.md": APP
-    + """
-import supervisor
-% supervisor.run_command
-run_command("echo done > done.txt")
-assert Path("done.txt").read_text() == "done\\n"
-""",
     "docs/how-to/jobs-at-run-time.md": APP
     + """
 from supervisor.errors import JobConflict

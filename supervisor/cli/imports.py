@@ -20,8 +20,6 @@ from supervisor.cli.common import (
 from supervisor.errors import REFUSED, SupervisorError
 from supervisor.files.import_text import Item, write
 from supervisor.files.schedule_files import load
-from supervisor.job.fields import zone_names
-from supervisor.operate.import_crontab import read_crontab
 from supervisor.operate.words import harmless, plural
 
 if TYPE_CHECKING:
@@ -44,7 +42,7 @@ TWICE = "Take these jobs out of {} when you load this file, or they run twice."
 
 @click.group("import")
 def import_() -> None:
-    """Write a schedule file from other schedules or a crontab.
+    """Write a schedule file from other schedules.
 
     Whatever cannot be translated is reported on standard error and becomes a comment in the file;
     then exits 1.
@@ -100,48 +98,8 @@ def _import_of_app(
     deliver(header(source, zone_remark(app), GRID), items, output, as_json=as_json)
 
 
-@import_.command("crontab")
-@click.argument("file", type=click.Path(exists=True, dir_okay=False, allow_dash=True))
-@click.option(
-    "--task",
-    default="run_command",
-    show_default=True,
-    help="The task that runs the commands; it takes one as `command`.",
-)
-@click.option(
-    "--timezone", default="UTC", show_default=True, help="Time zone of the crontab's machine."
-)
-@click.option("--system", is_flag=True, help="FILE has a user column, like /etc/crontab.")
-@to_file
-def crontab(
-    file: str,
-    task: str,
-    timezone: str,
-    system: bool,
-    output: Path | None,
-    force: bool,
-    as_json: bool,
-) -> None:
-    """Import a crontab; FILE may be - for standard input."""
-    if timezone not in zone_names():
-        raise click.BadParameter(f"unknown time zone {timezone!r}", param_hint="--timezone")
-    refuse_to_overwrite(output, force)
-    name = "stdin" if file == "-" else file
-    items = read_crontab(_text_of(file), file=name, task=task, timezone=timezone, system=system)
-    zone = f"Times without a CRON_TZ are read in {timezone} (--timezone)."
-    deliver(header(f"the crontab {name}", zone), items, output, as_json=as_json)
-
-
 def header(source: str, *remarks: str) -> list[str]:
     return [f"Imported from {source}.", *remarks, DEFAULTS, TWICE.format(source)]
-
-
-def _text_of(file: str) -> str:
-    try:
-        with click.open_file(file, "rb") as stream:
-            return bytes(stream.read()).decode("utf-8-sig")
-    except UnicodeDecodeError:
-        raise SupervisorError(f"{file} is not UTF-8 text") from None
 
 
 def refuse_to_overwrite(output: Path | None, force: bool) -> None:

@@ -116,7 +116,7 @@ def _runs(values: list[int]) -> Iterator[str]:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """One job. source: where it was found, such as "crontab:12"; name: in its source.
+    """One job. source: where it was found, such as "RedBeat 'nightly'"; name: in its source.
 
     values: its keys in a schedule file. comments: lines above it. lost: what of it is not
     translated, though the job is.
@@ -138,14 +138,7 @@ class LeftOut:
     original: Sequence[str] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Remark:
-    """A comment that the source has, or one about it."""
-
-    lines: Sequence[str]
-
-
-Item = Found | LeftOut | Remark
+Item = Found | LeftOut
 
 LONGEST_NAME = 100
 
@@ -204,8 +197,6 @@ def write(header: Sequence[str], items: Iterable[Item]) -> Written:
 def _blocks(item: Item, written: Written, taken: set[str]) -> Iterator[str]:
     """taken: the names of the jobs before it."""
     match item:
-        case Remark():
-            yield "".join(map(_comment, item.lines))
         case LeftOut():
             yield _left_out(item, written)
         case Found():

@@ -31,7 +31,7 @@ from supervisor.beat.import_celery import (
     found as found_item,
 )
 from supervisor.errors import NotConfigured, NotTranslatable
-from supervisor.files.import_text import Found, Item, LeftOut, Remark, job_name, write
+from supervisor.files.import_text import Found, Item, LeftOut, job_name, write
 from supervisor.job.spec import JobSpec
 from supervisor.operate.words import plural
 from supervisor.schedule import schedule_of
@@ -87,7 +87,7 @@ def prefixes(app: Celery) -> set[str]:
 
 def name_of(item: Item) -> str:
     """The entry's own name, which stands in quotes after that of its source."""
-    return "" if isinstance(item, Remark) else item.source.partition(" ")[2]
+    return item.source.partition(" ")[2]
 
 
 def jobs_of(sources: Iterable[Source]) -> Iterator[Found]:

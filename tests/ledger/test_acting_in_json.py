@@ -32,8 +32,8 @@ ACTING: dict[tuple[str, ...], list[str]] = {
     ("apply", "jobs.yaml", "--yes"): ["added", "removed", "removed"],
     ("export", "-o", "exported.json"): ["written"],
     ("init", "schedules"): ["written"],
-    ("import", "crontab", "crontab"): ["printed"],
-    ("import", "crontab", "crontab", "-o", "cron.yaml"): ["written"],
+    ("import", "beat-schedule"): ["printed"],
+    ("import", "beat-schedule", "-o", "beat.yaml"): ["written"],
     ("release", "--dry-run"): ["written"] * 3,
     ("render", "monitoring", "-o", "rendered", "--check"): ["added"],
 }
@@ -43,7 +43,6 @@ ACTING: dict[tuple[str, ...], list[str]] = {
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "jobs.yaml").write_text(JOBS)
-    (tmp_path / "crontab").write_text("0 6 * * * /bin/true\n")
     return tmp_path
 
 

@@ -29,12 +29,11 @@ import pytest
 from supervisor import errors, times
 from supervisor.errors import did_you_mean
 from supervisor.files import yaml_source
-from supervisor.files.import_text import job_name, write
+from supervisor.files.import_text import job_name
 from supervisor.job import exclusions, secrets, templates
 from supervisor.job.fields import is_address
 from supervisor.job.run import StepId, is_below
 from supervisor.job.spec import JobSpec
-from supervisor.operate.import_crontab import name_of, read_crontab, shell_text
 from supervisor.operate.shapes import Trigger
 from supervisor.operate.words import harmless
 from supervisor.schedule import cron, rrule
@@ -292,11 +291,6 @@ PARSERS: dict[str, Callable[[str], object]] = {
     "scalar|1": yaml_source.plain_value,
     "run id|a@": StepId.of,
     "run below|a@1/": is_below,
-    "crontab|* * * * * a": lambda text: crontab(text, system=False),
-    "crontab of the system|* * * * * root ": lambda text: crontab(text, system=True),
-    "assignment|A=a": lambda text: crontab(text, system=False),
-    "command|cd /x && ": name_of,
-    "shell text|a": shell_text,
     "job's name|a": job_name,
     "address of Redis|redis://a:b@": database_of,
     "address of Sentinel|sentinel://": SentinelUrl.parse,
@@ -315,10 +309,6 @@ a 0 @ / # * x= 1m 1, \ " ' % ${ ${file:/ ${a} $ { } {a} {0 [ ] ( , ; : - && .. +
 """
 SPACED = (" ", "a ", "* ", "\n", "BEGIN:VEVENT\n", "\n ", "a: ", "- ", "\t", "\r\n", "2026-01-01 ")
 WORDS = [*PLAIN.split(), *SPACED, "\x9b", "\u0660", "\u2028"]
-
-
-def crontab(text: str, *, system: bool) -> object:
-    return write([], read_crontab(text, file="f", task="t", system=system))
 
 
 def refuses(parser: Callable[[str], object], text: str) -> None:

@@ -28,7 +28,6 @@ app.conf.beat_schedule = {{
 BLINK = """
 app.conf.beat_schedule["blink"] = {"task": "t", "schedule": 0.5}
 """
-CRONTAB = "# Makes copies.\n30 2 * * * /opt/backup\n"
 
 
 @pytest.fixture(autouse=True)
@@ -37,7 +36,6 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, "app_of_the_import_test", raising=False)
-    (tmp_path / "crontab").write_text(CRONTAB)
     app_is(APP.format(url="redis://"))
     return tmp_path
 
@@ -46,8 +44,8 @@ def app_is(text: str) -> None:
     Path("app_of_the_import_test.py").write_text(text)
 
 
-def supervisor(*words: str, stdin: str | None = None) -> Result:
-    return CliRunner().invoke(main, words, input=stdin)
+def supervisor(*words: str) -> Result:
+    return CliRunner().invoke(main, words)
 
 
 def of_app(*words: str) -> Result:
@@ -98,28 +96,12 @@ def test_without_an_app_the_command_line_is_off(source: str) -> None:
     assert "supervisor -A proj import" in result.stderr
 
 
-def test_a_crontab_is_imported_with_the_task_and_the_zone_given(here: Path) -> None:
-    words = ("import", "crontab", "crontab", "--task", "shell.run", "--timezone", "Europe/Berlin")
-    result = supervisor(*words, "-o", "jobs.yaml")
-    assert (result.exit_code, result.stdout) == (0, "jobs.yaml: 1 job\n")
-    spec = load(here / "jobs.yaml").specs["backup"]
-    assert (spec.task, spec.cron, spec.timezone) == ("shell.run", "30 2 * * *", "Europe/Berlin")
-    assert (spec.kwargs, spec.description) == ({"command": "/opt/backup"}, "Makes copies.")
-
-
-def test_a_crontab_may_come_from_standard_input() -> None:
-    result = supervisor("import", "crontab", "-", stdin="0~30 * * * * x\n")
-    assert result.exit_code == 1
-    assert result.stderr.startswith("stdin:1: not translated: '0~30 * * * *'")
-    assert "jobs: {}" in result.stdout
-
-
 def test_a_file_is_overwritten_only_by_force(here: Path) -> None:
     (here / "jobs.yaml").write_text("mine")
-    result = supervisor("import", "crontab", "crontab", "-o", "jobs.yaml")
+    result = of_app("beat-schedule", "-o", "jobs.yaml")
     assert (result.exit_code, (here / "jobs.yaml").read_text()) == (4, "mine")
     assert "--force" in result.stderr
-    assert supervisor("import", "crontab", "crontab", "-o", "jobs.yaml", "--force").exit_code == 0
+    assert of_app("beat-schedule", "-o", "jobs.yaml", "--force").exit_code == 0
     assert load(here / "jobs.yaml").specs
     assert sorted(path.name for path in here.glob("*jobs*")) == ["jobs.yaml"]
 
@@ -127,10 +109,9 @@ def test_a_file_is_overwritten_only_by_force(here: Path) -> None:
 @pytest.mark.parametrize(
     "words",
     [
-        ("crontab", "absent"),
-        ("crontab", "crontab", "--timezone", "Europe/Berlim"),
-        ("crontab",),
-        ("anacrontab",),
+        ("beat-schedule", "--timezone", "Europe/Berlin"),
+        ("beat-schedule", "more"),
+        ("crontab", "-"),
     ],
     ids=" ".join,
 )
@@ -138,21 +119,17 @@ def test_a_wrong_command_line_exits_2(words: tuple[str, ...]) -> None:
     assert supervisor("import", *words).exit_code == 2
 
 
-def test_a_file_that_is_no_text_and_a_place_that_is_none_are_errors(here: Path) -> None:
-    (here / "binary").write_bytes(b"\xff\xfe0 1 * * * x")
-    result = supervisor("import", "crontab", "binary")
-    assert (result.exit_code, result.stderr) == (1, "Error: binary is not UTF-8 text\n")
-    result = supervisor("import", "crontab", "crontab", "-o", "binary/jobs.yaml")
+def test_a_place_that_cannot_be_written_to_is_an_error(here: Path) -> None:
+    result = of_app("beat-schedule", "-o", "app_of_the_import_test.py/jobs.yaml")
     assert (result.exit_code, "cannot be written" in result.stderr) == (1, True)
 
 
 def test_a_link_and_a_device_stay_what_they_are(here: Path) -> None:
-    (here / "crontab").write_text("0 1 * * * /bin/true\n")
     (here / "link.yaml").symlink_to("real.yaml")
     os.mkfifo(here / "pipe")
     reader = os.open(here / "pipe", os.O_RDONLY | os.O_NONBLOCK)
     for name in ("link.yaml", "pipe"):
-        assert supervisor("import", "crontab", "crontab", "-o", name, "--force").exit_code == 0
+        assert of_app("beat-schedule", "-o", name, "--force").exit_code == 0
     assert (here / "link.yaml").is_symlink()
     assert (here / "pipe").is_fifo()
     assert os.read(reader, 100_000).decode() == (here / "real.yaml").read_text()

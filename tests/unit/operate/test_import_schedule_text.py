@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from supervisor.files.import_text import ORDER, Found, LeftOut, Remark, job_name, write
+from supervisor.files.import_text import ORDER, Found, LeftOut, job_name, write
 from supervisor.files.job_checks import KEYS, check_job
 from supervisor.files.yaml_source import read
 from supervisor.job.secrets import resolved
@@ -46,7 +46,6 @@ def test_no_text_of_the_source_gets_out_of_its_comment(name: str, why: str, rema
     items = [
         Found("a", name, {"task": "t", "every": "1m"}, comments=[remark], lost=[why]),
         LeftOut("b", why, [remark]),
-        Remark([remark]),
     ]
     written = write([remark], items)
     assert len(written.jobs) == 1
