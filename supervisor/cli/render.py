@@ -22,12 +22,12 @@ from supervisor.cli.common import (
     print_done,
     schedules_option,
 )
-from supervisor.deploy import directory, image, targets
+from supervisor.deploy import directory, targets
 from supervisor.deploy.directory import Files, texts_of
-from supervisor.deploy.image import ImageOptions, Images
 from supervisor.deploy.plan import LONGEST_RUN, Plan
 from supervisor.deploy.targets import (
     ComposeOptions,
+    Images,
     KubernetesOptions,
     SystemdOptions,
     render_monitoring,
@@ -313,36 +313,6 @@ def helm_(request: Request, image: str) -> None:
         schedules=texts_of(request.schedules), image=image, environment=request.environment
     )
     request.deliver("helm", targets.render_helm(request.plan, options))
-
-
-@render.command("image")
-@with_output
-@click.option(
-    "--requirements",
-    type=click.Path(path_type=Path, dir_okay=False, exists=True),
-    default="requirements.txt",
-    show_default=True,
-    help="All packages of the app, including celery-beat-supervisor.",
-)
-@click.option(
-    "--copy",
-    "copied",
-    type=click.Path(path_type=Path, exists=True),
-    multiple=True,
-    help="A file or directory that the app needs besides its own package. Repeatable.",
-)
-@pass_context
-def image_(
-    context: Context,
-    output: Path,
-    check: bool,
-    as_json: bool,
-    requirements: Path,
-    copied: tuple[Path, ...],
-) -> None:
-    """A Dockerfile of the app, to build in this directory."""
-    options = ImageOptions.of(app_name(context), requirements, copied)
-    deliver(output, "image", image.render_image(options), check=check, as_json=as_json)
 
 
 @render.command("monitoring")

@@ -9,14 +9,32 @@ import re
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from importlib.metadata import version
 from importlib.resources import files
 from pathlib import Path
 
 from supervisor.deploy.directory import Files, Templates, block, flow, unit_command
-from supervisor.deploy.image import Images
 from supervisor.deploy.plan import PORT, VALKEY_ARGUMENTS, VALKEY_STOP_SECONDS, Plan, Process, Role
 from supervisor.job.spec import SERIAL_PREFIX
 from supervisor.job.topology import WorkerSpec
+
+
+class Images:
+    """The container images that are rendered, by version; pin them by digest where you deploy."""
+
+    APP = f"celery-beat-supervisor:{version('celery-beat-supervisor')}"
+    VALKEY = "valkey/valkey:8.1.3-alpine"
+    PROMETHEUS = "prom/prometheus:v3.5.0"
+    ALERTMANAGER = "prom/alertmanager:v0.28.1"
+    GRAFANA = "grafana/grafana:12.1.1"
+
+    # Where things lie in a container; the Dockerfile makes them.
+    APP_DIRECTORY = "/srv/app"
+    SCHEDULES = "/etc/supervisor/schedules"
+    ACCESS = "/etc/supervisor/access"
+    STATE = "/var/lib/supervisor"
+    USER_ID = 10001
+
 
 #: Stands for the instance's name until the command is escaped; no name of a queue has a space.
 INSTANCE = "the instance"

@@ -115,9 +115,7 @@ def test_composes_parties_have_one_password_and_one_token(host: Walk) -> None:
 
 
 def test_the_image_that_compose_runs_is_the_one_that_was_built(host: Walk) -> None:
-    built = host.options_of("docker", "build")
-    assert (host.project / built["--file"]).is_file()
-    assert services(host)["beat"]["image"] == built["--tag"]
+    assert services(host)["beat"]["image"] == host.options_of("docker", "build")["--tag"]
 
 
 @pytest.fixture(scope="module")
