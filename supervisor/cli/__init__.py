@@ -38,11 +38,6 @@ MODULES = {
 }
 
 
-# A shell asks for completions.
-if "_SUPERVISOR_COMPLETE" in os.environ:
-    import_module("supervisor.cli.completion")
-
-
 #: What Python has in place of bytes of the command line that are not text in the locale's encoding.
 SURROGATES = "\udc80", "\udcff"
 

@@ -30,7 +30,6 @@ from supervisor.cli.common import (
     print_table,
     schedules_option,
 )
-from supervisor.cli.completion import jobs_and_runs
 from supervisor.cli.files import read_or_exit
 from supervisor.errors import NotConfigured, SupervisorError, UnknownJob
 from supervisor.job.changes import masked_url
@@ -200,7 +199,7 @@ def calendar_shape(calendar: Calendar) -> dict[str, Any]:
 
 
 @click.command()
-@click.argument("job", shell_complete=jobs_and_runs)
+@click.argument("job")
 @click.argument("time", required=False)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON: sentences and facts.")
 @pass_context

@@ -32,7 +32,6 @@ from supervisor.cli.common import (
     table_lines,
     to_file,
 )
-from supervisor.cli.completion import job_names
 from supervisor.cli.files import plan_on, print_problems, show
 from supervisor.cli.imports import refuse_to_overwrite, write_file
 from supervisor.errors import JobElsewhere, ScheduleFilesInvalid, UnknownJob
@@ -188,7 +187,7 @@ def put(context: Context, file: Path, dry_run: bool, reason: str, as_json: bool)
 
 
 @click.command()
-@click.argument("names", nargs=-1, required=True, metavar="NAME...", shell_complete=job_names)
+@click.argument("names", nargs=-1, required=True, metavar="NAME...")
 @click.option(
     "--if-version", type=click.IntRange(min=1), help="Only if the job still has this version."
 )
@@ -219,7 +218,7 @@ def remove(
 
 
 @click.command()
-@click.argument("names", nargs=-1, metavar="[NAME]...", shell_complete=job_names)
+@click.argument("names", nargs=-1, metavar="[NAME]...")
 @choosing
 @to_file
 @pass_context

@@ -28,7 +28,6 @@ from supervisor.cli.common import (
     print_table,
     reason_option,
 )
-from supervisor.cli.completion import job_names, open_run_ids, run_ids
 from supervisor.errors import UnknownRun
 from supervisor.job.fields import PRIORITIES
 from supervisor.job.policies import AfterPolicy, OverlapPolicy
@@ -54,7 +53,7 @@ from supervisor.operate.words import (
 
 
 @click.command()
-@click.argument("job", required=False, shell_complete=job_names)
+@click.argument("job", required=False)
 @click.option(
     "--limit",
     type=click.IntRange(1, 1000),
@@ -113,7 +112,7 @@ def how_far_words(ledger: Ledger, run: Run) -> str:
 
 
 @click.command()
-@click.argument("run", shell_complete=run_ids)
+@click.argument("run")
 @click.option(
     "--follow",
     "follows",
@@ -318,7 +317,7 @@ def known(ledger: Ledger, run_id: str) -> Run:
 
 
 @click.command()
-@click.argument("job", shell_complete=job_names)
+@click.argument("job")
 @click.option("--args", "args_text", help="Positional arguments, a JSON list.")
 @click.option("--kwargs", "kwargs_text", help="Keyword arguments, a JSON object.")
 @click.option("--params", "params_text", help="Params of a job with steps, a JSON object.")
@@ -338,7 +337,7 @@ def known(ledger: Ledger, run_id: str) -> Run:
 @click.option(
     "--at", type=MomentType(ahead=True), help="Run at this time: 2h, 09:05, 2026-03-01T02:00."
 )
-@click.option("--after", metavar="RUN", help="Run once this run has ended.", shell_complete=run_ids)
+@click.option("--after", metavar="RUN", help="Run once this run has ended.")
 @click.option(
     "--after-policy",
     type=click.Choice([word.value for word in AfterPolicy]),
@@ -395,7 +394,7 @@ def trigger(
 
 
 @click.command()
-@click.argument("run", shell_complete=open_run_ids)
+@click.argument("run")
 @reason_option
 @json_option
 @pass_context

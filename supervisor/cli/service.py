@@ -32,7 +32,6 @@ from supervisor.cli.common import (
     reason_option,
     schedules_option,
 )
-from supervisor.cli.completion import queue_names
 from supervisor.errors import NotConfigured, UnknownQueue
 from supervisor.files.schedule_files import load
 from supervisor.job.notices import service_destinations
@@ -71,7 +70,7 @@ MOST_LISTED = 5
 
 
 @click.command()
-@click.argument("queue", shell_complete=queue_names)
+@click.argument("queue")
 @click.option(
     "--wait",
     "patience",
@@ -118,7 +117,7 @@ def drain(
 
 
 @click.command()
-@click.argument("queue", shell_complete=queue_names)
+@click.argument("queue")
 @reason_option
 @json_option
 @pass_context

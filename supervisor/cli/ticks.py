@@ -24,7 +24,6 @@ from supervisor.cli.common import (
     print_table,
     reason_option,
 )
-from supervisor.cli.completion import job_names
 from supervisor.errors import REFUSED
 from supervisor.job.policies import OverlapPolicy
 from supervisor.job.spec import JobSpec
@@ -41,7 +40,7 @@ from supervisor.times import INSTANT
 
 
 @click.command("next")
-@click.argument("job", shell_complete=job_names)
+@click.argument("job")
 @click.option(
     "-n",
     "count",
@@ -101,7 +100,7 @@ def rows(found: Upcoming, zone: ZoneInfo) -> list[tuple[str, str, str]]:
 
 
 @click.command("backfill")
-@click.argument("job", shell_complete=job_names)
+@click.argument("job")
 @click.option("--from", "start", type=MomentType(), required=True, help="The first nominal time.")
 @click.option("--to", "end", type=MomentType(), required=True, help="The end, not included.")
 @click.option(
@@ -175,7 +174,7 @@ def result(name: str, state: str, reason: str | None, tick: datetime) -> dict[st
 
 
 @click.command("audit")
-@click.argument("jobs", metavar="[JOB]...", nargs=-1, shell_complete=job_names)
+@click.argument("jobs", metavar="[JOB]...", nargs=-1)
 @click.option(
     "--from", "start", type=MomentType(), help="Also look up each tick in the history, from here."
 )
@@ -276,7 +275,7 @@ def records_shape(found: Records) -> dict[str, Any]:
 
 
 @click.command()
-@click.argument("names", metavar="JOB...", nargs=-1, required=True, shell_complete=job_names)
+@click.argument("names", metavar="JOB...", nargs=-1, required=True)
 @click.option("--note", default="", help="Shown with the job, and the reason in the record.")
 @click.option(
     "--until",
@@ -317,7 +316,7 @@ def pause(
 
 
 @click.command()
-@click.argument("names", metavar="JOB...", nargs=-1, required=True, shell_complete=job_names)
+@click.argument("names", metavar="JOB...", nargs=-1, required=True)
 @click.option(
     "--catch-up",
     is_flag=True,

@@ -344,17 +344,6 @@ def connect_for_heartbeat(settings: Settings) -> Client:
     )
 
 
-def connect_briefly(settings: Settings) -> Client:
-    """A client for an answer that is wanted at once or not at all. Raises InvalidRedisUrl."""
-    return _client(
-        settings,
-        decode_responses=True,
-        socket_timeout=1,
-        socket_connect_timeout=1,
-        retry=Retry(NoBackoff(), 0),
-    )
-
-
 def connect_for_answers(settings: Settings, client_class: type[redis.Redis]) -> Client:
     """Short time-outs; a call is made again where the server has closed its connection only.
 
