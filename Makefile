@@ -118,12 +118,9 @@ check: $(STAMP) ## formatting, lint (Lua where luacheck is installed), types, th
 RENDER := $(BIN)/supervisor -A examples.app render
 EXAMPLES := --schedules schedules --concurrency 6 --env SUPERVISOR_EXAMPLES_DIR=/var/lib/supervisor
 
-render: $(STAMP) ## write deploy/ again: systemd, compose, kubernetes, helm from schedules/, and what monitors
+render: $(STAMP) ## write deploy/systemd and deploy/compose again, from schedules/
 	$(RENDER) systemd --output deploy/systemd $(EXAMPLES)
 	$(RENDER) compose --output deploy/compose $(EXAMPLES) --build . --monitoring deploy
-	$(RENDER) kubernetes --output deploy/kubernetes $(EXAMPLES)
-	$(RENDER) helm --output deploy/helm $(EXAMPLES)
-	$(RENDER) monitoring --output deploy
 
 screenshots: $(STAMP) ## take docs/pictures again, of the examples, with Chromium
 	$(BIN)/python -m tests.pictures

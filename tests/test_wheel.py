@@ -189,8 +189,10 @@ def test_the_wheel_holds_the_package_alone_with_its_types(wheel: Path) -> None:
     assert {"supervisor/py.typed", "supervisor/docs/how-to/users.acl.example"} <= {*names}
     rendered_from = [path for path in (ROOT / "supervisor/deploy").rglob("*") if path.is_file()]
     sources = {str(path.relative_to(ROOT)) for path in rendered_from if path.suffix != ".pyc"}
-    assert "supervisor/deploy/files/prometheus/rules.yml" in sources
     assert sources - {*names} == set()
+    chart = "supervisor/deploy/files/helm/celery-beat-supervisor"
+    assert {f"{chart}/templates/beat.yaml", f"{chart}/files/rules.yml"} <= {*names}
+    assert "supervisor/deploy/files/grafana/periodic-jobs.json" in names
 
 
 def test_every_page_that_a_message_names_is_in_the_wheel(wheel: Path, alone: Environment) -> None:

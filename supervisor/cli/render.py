@@ -1,4 +1,4 @@
-"""The verb that writes the files of a deployment: `render systemd`, `compose`, `kubernetes` ..."""
+"""The verb that writes the files of a deployment: `render systemd`, `compose`, `helm` ..."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import click
 
@@ -27,8 +27,8 @@ from supervisor.deploy.directory import Files, texts_of
 from supervisor.deploy.plan import LONGEST_RUN, Plan
 from supervisor.deploy.targets import (
     ComposeOptions,
+    HelmOptions,
     Images,
-    KubernetesOptions,
     SystemdOptions,
     render_monitoring,
 )
@@ -70,7 +70,7 @@ class NameValue(click.ParamType):  # type: ignore[type-arg]
 
 
 class Matching(click.ParamType):  # type: ignore[type-arg]
-    """Text of a certain form, which the machine or the cluster would refuse otherwise."""
+    """Text of a certain form, which the machine would refuse otherwise."""
 
     name = "text"
 
@@ -86,9 +86,6 @@ class Matching(click.ParamType):  # type: ignore[type-arg]
 
 ABSOLUTE = Matching(re.compile("/.*"), "an absolute path")
 USER = Matching(re.compile(r"[A-Za-z0-9_][\w.-]*"), "the name or id of a user")
-NAMESPACE = Matching(
-    re.compile("[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?"), "a name such as my-jobs, in lower case"
-)
 
 
 with_output = option_group(
@@ -275,32 +272,6 @@ def compose_(
     request.deliver("compose", targets.render_compose(request.plan, options))
 
 
-@render.command("kubernetes")
-@image_option
-@valkey_image_option
-@click.option(
-    "--namespace", type=NAMESPACE, default="supervisor", show_default=True, help="Namespace of all."
-)
-@click.option("--rules", type=click.File(), help="Your own Prometheus rules instead of ours.")
-@requested
-def kubernetes_(
-    request: Request, image: str, valkey_image: str, namespace: str, rules: IO[str] | None
-) -> None:
-    """A kustomize base, three components and two overlays.
-
-    The components are Valkey, monitoring and KEDA.
-    """
-    options = KubernetesOptions(
-        schedules=texts_of(request.schedules),
-        image=image,
-        valkey_image=valkey_image,
-        namespace=namespace,
-        rules=rules.read() if rules else None,
-        environment=request.environment,
-    )
-    request.deliver("kubernetes", targets.render_kubernetes(request.plan, options))
-
-
 @render.command("helm")
 @image_option
 @requested
@@ -309,7 +280,7 @@ def helm_(request: Request, image: str) -> None:
 
     The values are those that these schedule files need.
     """
-    options = KubernetesOptions(
+    options = HelmOptions(
         schedules=texts_of(request.schedules), image=image, environment=request.environment
     )
     request.deliver("helm", targets.render_helm(request.plan, options))

@@ -1,1 +1,1 @@
-"""Ways to run it: `supervisor up` on one machine; files for systemd, Compose and Kubernetes."""
+"""Ways to run it: `supervisor up` on one machine; files for systemd, Compose and Helm."""

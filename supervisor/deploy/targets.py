@@ -1,4 +1,4 @@
-"""The files that a plan is rendered to: systemd units, Compose, Kubernetes; and monitoring."""
+"""The files that a plan is rendered to: systemd units, Compose, Helm; and monitoring."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import version
-from importlib.resources import files
 from pathlib import Path
 
 from supervisor.deploy.directory import Files, Templates, block, flow, unit_command
@@ -28,12 +27,10 @@ class Images:
     ALERTMANAGER = "prom/alertmanager:v0.28.1"
     GRAFANA = "grafana/grafana:12.1.1"
 
-    # Where things lie in a container; the Dockerfile makes them.
-    APP_DIRECTORY = "/srv/app"
+    # Where things lie in a container.
     SCHEDULES = "/etc/supervisor/schedules"
     ACCESS = "/etc/supervisor/access"
     STATE = "/var/lib/supervisor"
-    USER_ID = 10001
 
 
 #: Stands for the instance's name until the command is escaped; no name of a queue has a space.
@@ -112,9 +109,12 @@ def of_instance(command: Sequence[str], options: SystemdOptions) -> str:
     return quoted.replace(f'"{INSTANCE}@%%h"', "%i@%%h")
 
 
-# Monitoring: rules, configurations of Prometheus and Alertmanager, a dashboard. They are files of
-# this package, the same for all schedule files.
+# Monitoring: rules, configurations of Prometheus and Alertmanager, a dashboard. They are the same
+# for all schedule files.
 
+#: In an installed package, or in a clone: there people read and edit them.
+PACKAGED = Path(__file__).parent / "files"
+FILES = PACKAGED if (PACKAGED / "helm").is_dir() else Path(__file__).parents[2] / "deploy"
 
 RULES = "prometheus/rules.yml"
 ALERTMANAGER = "prometheus/alertmanager.yml"
@@ -138,7 +138,7 @@ def render_monitoring(targets: Sequence[str] = (SERVE,)) -> Files:
 
 def text_of(path: str) -> str:
     """The text of one of the files above."""
-    return files("supervisor.deploy").joinpath("files", path).read_text(encoding="utf-8")
+    return (FILES / path).read_text(encoding="utf-8")
 
 
 # Compose: a service for each process.
@@ -197,105 +197,31 @@ def interpolated(value: str) -> str:
     return value.replace("$", "$$")
 
 
-# Kubernetes: a Deployment for each process.
-#
-# base: for every cluster. components: Valkey, and objects of operators' kinds (Prometheus',
-# KEDA's). overlays: two ways to combine them, to be copied and changed.
+# Helm: a chart, the same for all schedule files, and a file of values that says what they need.
 
+
+CHART = "celery-beat-supervisor"
 
 #: A Deployment's name, and room for what Kubernetes adds to it in the names of its pods.
 LONGEST_NAME = 40
 
 
 @dataclass(frozen=True, slots=True)
-class KubernetesOptions:
-    """schedules: texts by file name. rules: the text of Prometheus rules, None for our own."""
+class HelmOptions:
+    """schedules: texts by file name."""
 
     schedules: Mapping[str, str] = field(default_factory=dict)
     image: str = Images.APP
-    valkey_image: str = Images.VALKEY
-    namespace: str = "supervisor"
-    rules: str | None = None
     environment: tuple[tuple[str, str], ...] = ()
 
 
-def render_kubernetes(plan: Plan, options: KubernetesOptions) -> Files:
-    shared = {"plan": plan, "options": options, "images": Images, "port": PORT, "Role": Role}
-    templates = Templates("kubernetes", **shared)
-    templates.add_filters(block=block, object_name=object_name, shell=shlex.join)
-    base = {
-        "namespace": templates.render("namespace"),
-        "schedules": templates.render("schedules"),
-        "network": templates.render("network"),
-        "beat": templates.render("process", process=plan.beat),
-        "serve": templates.render("process", process=plan.serve),
-    }
-    for worker in plan.workers:
-        base[object_name(worker)] = templates.render("process", process=worker)
-    rules = text_of(RULES) if options.rules is None else options.rules
-    watched = {
-        "podmonitor": templates.render("podmonitor"),
-        "prometheusrule": templates.render("prometheusrule", rules=rules),
-    }
-    valkey = {"arguments": VALKEY_ARGUMENTS, "stop_seconds": VALKEY_STOP_SECONDS}
-    files = {
-        **listed(templates, "base", base),
-        **listed(templates, "components/monitoring", watched),
-        **listed(templates, "components/valkey", {"valkey": templates.render("valkey", **valkey)}),
-        **listed(templates, "components/access", {}),
-        **listed(templates, "components/keda", {"scaledobject": templates.render("scaledobject")}),
-    }
-    for overlay in ("standalone", "production"):
-        files[f"overlays/{overlay}/kustomization.yaml"] = templates.render(overlay)
-    files["overlays/standalone/state.yaml"] = templates.render("state")
-    return files
-
-
-# Helm: a chart, the same for all schedule files, and a file of values that says what they need.
-
-
-CHART = "celery-beat-supervisor"
-
-#: Below files/helm.
-CHART_FILES = (
-    "values.yaml",
-    "values.schema.json",
-    *(
-        f"templates/{name}"
-        for name in (
-            "_helpers.tpl",
-            "beat.yaml",
-            "workers.yaml",
-            "autoscaling.yaml",
-            "serve.yaml",
-            "network.yaml",
-            "monitoring.yaml",
-            "valkey.yaml",
-        )
-    ),
-)
-
-
-def render_helm(plan: Plan, options: KubernetesOptions) -> Files:
-    """options: without the images and the namespace of Valkey, which are values of the chart."""
-    templates = Templates("helm", plan=plan, options=options, version=Images.APP.partition(":")[2])
+def render_helm(plan: Plan, options: HelmOptions) -> Files:
+    templates = Templates("helm", plan=plan, options=options)
     templates.add_filters(block=block, object_name=object_name)
-    chart = {
-        "Chart.yaml": templates.render("Chart.yaml"),
-        **{path: text_of(f"helm/{path}") for path in CHART_FILES},
-        **{f"files/{Path(path).name}": text_of(path) for path in (RULES, DASHBOARD)},
-    }
-    files = {f"{CHART}/{path}": text for path, text in chart.items()}
+    chart = FILES / "helm"
+    paths = (path for path in sorted((chart / CHART).rglob("*")) if path.is_file())
+    files = {path.relative_to(chart).as_posix(): path.read_text("utf-8") for path in paths}
     return {**files, "jobs.yaml": templates.render("jobs.yaml")}
-
-
-def listed(templates: Templates, folder: str, members: Mapping[str, str]) -> Files:
-    """The members' files, and the kustomization that names them."""
-    template = folder.rpartition("/")[2]
-    files = {f"{folder}/{name}.yaml": content for name, content in members.items()}
-    names = sorted(f"{name}.yaml" for name in members)
-    files[f"{folder}/kustomization.yaml"] = templates.render(f"kustomize-{template}", names=names)
-    return files
 
 
 def object_name(process: Process) -> str:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +12,7 @@ from celery import Celery
 
 from supervisor.app import supervise
 from supervisor.cli import MODULES
-from tests.programs import optional
+from supervisor.deploy.targets import CHART
 from tests.render.layouts import settings
 from tests.render.walkthrough import PAGES, Walk, commands, headings, walk
 
@@ -120,27 +118,10 @@ def test_the_image_that_compose_runs_is_the_one_that_was_built(host: Walk) -> No
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Walk:
-    return walk("kubernetes.md", tmp_path_factory.mktemp("cluster"))
+    return walk("helm.md", tmp_path_factory.mktemp("cluster"))
 
 
-def documents(cluster: Walk) -> Iterator[dict[str, Any]]:
-    for path in (cluster.project / "deploy" / "kubernetes").rglob("*.yaml"):
-        yield from yaml.safe_load_all(path.read_text())
-
-
-def references(document: Any) -> Iterator[tuple[str, str]]:
-    """Names and keys of the secrets that have to be there."""
-    if isinstance(document, dict):
-        if "key" in document and "name" in document and not document.get("optional"):
-            yield document["name"], document["key"]
-        for value in document.values():
-            yield from references(value)
-    elif isinstance(document, list):
-        for item in document:
-            yield from references(item)
-
-
-def test_the_cluster_has_every_secret_that_an_object_names(cluster: Walk) -> None:
+def test_the_cluster_has_every_secret_that_the_chart_names(cluster: Walk) -> None:
     made = {
         (call[call.index("generic") + 1], word.split("=")[1])
         for call in cluster.calls
@@ -148,28 +129,19 @@ def test_the_cluster_has_every_secret_that_an_object_names(cluster: Walk) -> Non
         for word in call
         if word.startswith("--from-literal=")
     }
-    wanted = {found for document in documents(cluster) for found in references(document)}
-    assert wanted >= {("supervisor-redis", "url"), ("supervisor-serve", "token")}
-    assert wanted == made
+    values = cluster.project / "deploy" / "helm" / CHART / "values.yaml"
+    secrets = yaml.safe_load(values.read_text())["secrets"]
+    assert made == {
+        (secrets["redis"], "url"),
+        (secrets["redis"], "password"),
+        (secrets["serve"], "token"),
+    }
 
 
 def test_the_image_that_the_pods_run_is_the_one_that_was_pushed(cluster: Walk) -> None:
-    images = [
-        document["spec"]["template"]["spec"]["containers"][0]["image"]
-        for document in documents(cluster)
-        if document["kind"] == "Deployment"
-    ]
-    assert {cluster.options_of("docker", "build")["--tag"]} == set(images)
-    assert ["docker", "push", images[0]] in cluster.calls
-
-
-@optional("kubectl")
-def test_what_is_applied_can_be_made(cluster: Walk) -> None:
-    path = cluster.options_of("kubectl", "apply", "--kustomize")["--kustomize"]
-    done = subprocess.run(
-        ["kubectl", "kustomize", str(cluster.project / path)], capture_output=True, check=False
-    )
-    assert (done.returncode, done.stderr) == (0, b"")
+    [image] = images(cluster)
+    assert image == cluster.options_of("docker", "build")["--tag"]
+    assert ["docker", "push", image] in cluster.calls
 
 
 #: As a program of the machine's, or of a container's.
@@ -194,7 +166,7 @@ def test_nothing_rendered_is_left_when_the_units_are_removed(tmp_path: Path) -> 
     assert [path.name for path in units.iterdir() if not path.name.endswith(".example")] == []
 
 
-@pytest.mark.parametrize("page", ["compose.md", "kubernetes.md", "helm.md"])
+@pytest.mark.parametrize("page", ["compose.md", "helm.md"])
 def test_an_upgrade_changes_the_image_and_the_way_back_restores_it(
     page: str, tmp_path: Path
 ) -> None:
@@ -236,8 +208,6 @@ def test_the_page_monitors_with_nothing_but_the_package(tmp_path: Path) -> None:
     ours = [path for path in mounted(walked) if "/ops/" in path]
     assert "../../ops/prometheus/rules.yml" in ours
     assert [path for path in ours if not (folder / path).exists()] == []
-    config_map = next(call for call in walked.calls if call[-2] == "--from-file")
-    assert (walked.project / config_map[-1]).is_file()
 
 
 def test_a_further_machine_starts_nothing_that_must_run_once(tmp_path: Path) -> None:

@@ -64,13 +64,14 @@ def test_a_link_is_foreign(tmp_path: Path) -> None:
 
 
 def test_a_copy_of_a_rendered_file_is_its_owners(tmp_path: Path) -> None:
-    write(tmp_path, "kubernetes", {"overlays/ours/a": "old\n"})
+    write(tmp_path, "helm", {"overlays/ours/a": "old\n"})
     shutil.copytree(tmp_path / "overlays" / "ours", tmp_path / "overlays" / "theirs")
-    write(tmp_path, "kubernetes", {})
+    write(tmp_path, "helm", {})
     assert [path.name for path in (tmp_path / "overlays").iterdir()] == ["theirs"]
 
 
-# What lies in deploy/ is what `make render` would write, and `--check` says when it is not
+# What lies in deploy/systemd and deploy/compose is what `make render` would write, and `--check`
+# says when it is not
 
 
 def commands() -> dict[str, list[str]]:
@@ -141,8 +142,6 @@ def test_an_environment_is_one_line_with_a_name(tmp_path: Path) -> None:
         ("systemd", "--directory", "/opt\n/supervisor"),
         ("systemd", "--user", "my user"),
         ("systemd", "--valkey", "valkey-server"),
-        ("kubernetes", "--namespace", "My_jobs"),
-        ("kubernetes", "--namespace", 64 * "a"),
     ],
 )
 def test_what_the_target_would_refuse_is_refused(

@@ -1,9 +1,9 @@
-"""The chart: linted and rendered by Helm's own library, and held against the kustomize base."""
+"""The chart: linted and rendered by Helm's own library, and held against published schemas."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping
+import json
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +12,11 @@ import yaml
 
 from supervisor.deploy import targets
 from supervisor.deploy.directory import texts_of, write
-from supervisor.deploy.targets import CHART, KubernetesOptions
-from tests.render.jobs import ROOT, examples, job, plan_of
-from tests.render.test_kubernetes import faults, objects
+from supervisor.deploy.plan import VALKEY_ARGUMENTS
+from supervisor.deploy.targets import CHART, HelmOptions
+from tests.programs import output_of
+from tests.render import published
+from tests.render.jobs import ROOT, examples, plan_of
 
 # Not in `make setup`, as it has 85 MB; `make test-system` installs it.
 helm = pytest.importorskip("helm_python")
@@ -31,7 +33,7 @@ EVERYTHING = {
 @pytest.fixture(scope="module")
 def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The chart of the examples, and their values."""
-    options = KubernetesOptions(schedules=texts_of(ROOT / "schedules"))
+    options = HelmOptions(schedules=texts_of(ROOT / "schedules"))
     rendered = tmp_path_factory.mktemp("helm")
     write(rendered, "helm", targets.render_helm(plan_of(*examples()), options))
     return rendered
@@ -49,32 +51,17 @@ def rendered(directory: Path, **values: object) -> list[dict[str, Any]]:
     return [one for one in documents if one]
 
 
-#: Labels that tell the objects of one release from those of another, and Helm's own.
-OWN = {
-    "app.kubernetes.io/instance",
-    "app.kubernetes.io/managed-by",
-    "app.kubernetes.io/part-of",
-    "helm.sh/chart",
-    "process",
-}
+def faults(document: dict[str, Any]) -> list[str]:
+    kind = f"{document['apiVersion']}/{document['kind']}"
+    return [f"{kind} {fault}" for fault in published.faults(published.kubernetes()[kind], document)]
 
 
-def plain(value: Any) -> Any:
-    """Without what a release adds: its labels, its name before those of objects."""
-    match value:
-        case dict():
-            return {name: plain(one) for name, one in value.items() if name not in OWN}
-        case list():
-            return [plain(one) for one in value]
-        case str():
-            return value.removeprefix("jobs-")
-    return value
-
-
-def by_name(found: list[dict[str, Any]]) -> dict[tuple[str, str], Any]:
-    named = {(one["kind"], plain(one["metadata"]["name"])): plain(one) for one in found}
-    assert len(named) == len(found)
-    return named
+def pods(directory: Path) -> dict[str, dict[str, Any]]:
+    return {
+        one["metadata"]["name"]: one["spec"]["template"]["spec"]
+        for one in rendered(directory, **EVERYTHING)
+        if one["kind"] in ("Deployment", "StatefulSet")
+    }
 
 
 def test_helm_lints_it_without_a_warning(directory: Path) -> None:
@@ -91,30 +78,144 @@ def test_every_object_is_what_its_published_schema_allows(directory: Path) -> No
         assert [fault for one in found for fault in faults(one)] == []
 
 
-def test_it_has_the_objects_of_the_kustomize_base_and_its_components(directory: Path) -> None:
-    options = KubernetesOptions(schedules=texts_of(ROOT / "schedules"))
-    files = targets.render_kubernetes(plan_of(*examples()), options)
-    shared = {path: files[path] for path in files if re.match("base/|components/[mv]", path)}
-    wanted = by_name([*objects(shared)])
-    found = by_name(rendered(directory, monitoring={"enabled": True}, valkey={"enabled": True}))
-    wanted.pop(("Namespace", "supervisor"))
-    # Which pods PodMonitor and rules are of, says the release.
-    for kind in ("PodMonitor", "PrometheusRule"):
-        wanted[kind, "jobs"] = wanted.pop((kind, "supervisor"))
-    assert found.keys() == wanted.keys()
-    for name, one in wanted.items():
-        assert facts(found[name]) == facts(one), name
+def test_the_schema_finds_a_mistake(directory: Path) -> None:
+    deployment = next(one for one in rendered(directory) if one["kind"] == "Deployment")
+    deployment["spec"]["template"]["spec"]["containers"][0]["comand"] = ["celery"]
+    assert "comand" in str(faults(deployment))
 
 
-def facts(one: Mapping[str, Any]) -> Any:
-    """What an object says, without what the two may say differently."""
-    pod = one.get("spec", {}).get("template", {}).get("spec", {})
-    for container in pod.get("containers", []):
-        container.pop("imagePullPolicy", None)
-    if (one["kind"], one["metadata"]["name"]) == ("NetworkPolicy", "valkey"):
-        # KEDA asks for the length of a queue; here no worker has a ScaledObject.
-        one["spec"]["ingress"][0]["from"] = one["spec"]["ingress"][0]["from"][:1]
-    return one.get("spec", one.get("data"))
+def test_pods_run_what_the_containers_of_compose_run(directory: Path) -> None:
+    """Which is tried: see test_processes."""
+    options = targets.ComposeOptions(schedules="./schedules")
+    text = targets.render_compose(plan_of(*examples()), options)["compose.yaml"]
+    commands = [one.get("command") for one in yaml.safe_load(text)["services"].values()]
+    for name, pod in pods(directory).items():
+        if name != "jobs-valkey":
+            assert pod["containers"][0]["command"] in commands, name
+
+
+def test_its_valkey_has_the_arguments_of_the_others(directory: Path) -> None:
+    container = pods(directory)["jobs-valkey"]["containers"][0]
+    text = " ".join(map(str, (*container.get("command", []), *container.get("args", []))))
+    for argument in VALKEY_ARGUMENTS:
+        assert argument in text
+
+
+def test_no_probe_asks_all_workers(directory: Path) -> None:
+    for name, pod in pods(directory).items():
+        assert "livenessProbe" in pod["containers"][0], name
+        assert "inspect" not in str(pod["containers"][0]), name
+
+
+def test_every_pod_has_few_rights(directory: Path) -> None:
+    wanted = {f"jobs-{name}" for name in ("beat", "serve", "worker-default", "valkey")}
+    assert pods(directory).keys() >= wanted
+    for name, pod in pods(directory).items():
+        assert pod["securityContext"]["runAsNonRoot"], name
+        assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}, name
+        assert pod["automountServiceAccountToken"] is False, name
+        # Kubernetes would hand SUPERVISOR_* variables to a pod beside a service of that name.
+        assert pod["enableServiceLinks"] is False, name
+        assert pod["containers"][0]["securityContext"] == {
+            "allowPrivilegeEscalation": False,
+            "readOnlyRootFilesystem": True,
+            "capabilities": {"drop": ["ALL"]},
+        }, name
+
+
+def test_a_serial_worker_is_one_process_that_is_never_doubled(directory: Path) -> None:
+    spec = of_kind("Deployment", rendered(directory))["jobs-worker-serial-checksum-docs"]
+    assert (spec["replicas"], spec["strategy"]) == (1, {"type": "Recreate"})
+    command = spec["template"]["spec"]["containers"][0]["command"]
+    assert "-Q serial.checksum-docs -c 1 --prefetch-multiplier 1" in " ".join(command)
+
+
+def test_there_are_two_beats(directory: Path) -> None:
+    assert of_kind("Deployment", rendered(directory))["jobs-beat"]["replicas"] == 2
+
+
+def test_a_worker_is_given_the_grace_of_its_longest_job(directory: Path) -> None:
+    longest = max(spec.time_limit or timedelta() for spec in examples())
+    grace = pods(directory)["jobs-worker-default"]["terminationGracePeriodSeconds"]
+    assert timedelta(seconds=grace) > longest
+
+
+def test_serve_has_the_memory_that_ten_thousand_jobs_need(directory: Path) -> None:
+    """docs/how-to/helm.md: 0.4 GiB for one scraper, 0.6 for two."""
+    [container] = pods(directory)["jobs-serve"]["containers"]
+    assert container["resources"]["limits"] == {"memory": "1Gi"}
+
+
+def test_budgets_and_policies_select_what_they_name(directory: Path) -> None:
+    found = rendered(directory, **EVERYTHING)
+    labels = {
+        one["metadata"]["name"]: one["spec"]["template"]["metadata"]["labels"].items()
+        for one in found
+        if one["kind"] in ("Deployment", "StatefulSet")
+    }
+    for one in found:
+        if one["kind"] == "PodDisruptionBudget":
+            selected = one["spec"]["selector"]["matchLabels"].items()
+            chosen = [name for name, own in labels.items() if selected <= own]
+            assert chosen == [one["metadata"]["name"]]
+        if one["kind"] == "NetworkPolicy":
+            selected = one["spec"]["podSelector"].get("matchLabels", {}).items()
+            assert any(selected <= own for own in labels.values())
+
+
+def test_a_broker_of_the_apps_own_and_secrets_of_jobs_may_be_given(directory: Path) -> None:
+    broker = {"name": "supervisor-redis", "key": "broker", "optional": True}
+    jobs = [{"secretRef": {"name": "supervisor-jobs", "optional": True}}]
+    for name, pod in pods(directory).items():
+        if name == "jobs-valkey":
+            continue
+        container = pod["containers"][0]
+        variables = {one["name"]: one.get("valueFrom") for one in container["env"]}
+        assert variables["CELERY_BROKER_URL"] == {"secretKeyRef": broker}, name
+        assert container.get("envFrom") == (None if name == "jobs-serve" else jobs), name
+
+
+def egress_of(component: str, found: list[dict[str, Any]]) -> set[int]:
+    """The ports that pods of this kind may reach, by all policies that select them."""
+    ports: set[int] = set()
+    for one in found:
+        if one["kind"] != "NetworkPolicy" or "Egress" not in one["spec"]["policyTypes"]:
+            continue
+        selector = one["spec"]["podSelector"]
+        allowed = [{selector.get("matchLabels", {}).get("app.kubernetes.io/component")}]
+        allowed += [set(part["values"]) for part in selector.get("matchExpressions", [])]
+        if component in set().union(*allowed):
+            ports |= {
+                port["port"] for rule in one["spec"].get("egress", []) for port in rule["ports"]
+            }
+    return ports
+
+
+def test_beat_reaches_redis_and_the_ports_of_pings_and_serve_redis_alone(directory: Path) -> None:
+    found = rendered(directory, pingPorts=[443, 8443])
+    assert egress_of("beat", found) == {53, 6379, 443, 8443}
+    assert egress_of("serve", found) == {53, 6379}
+
+
+def test_its_rules_and_dashboard_are_those_of_the_package(directory: Path, tmp_path: Path) -> None:
+    found = rendered(directory, **EVERYTHING)
+    [spec] = of_kind("PrometheusRule", found).values()
+    assert spec == yaml.safe_load((ROOT / "deploy/prometheus/rules.yml").read_text())
+    (tmp_path / "rules.yml").write_text(yaml.safe_dump(spec))
+    output_of("promtool", "check", "rules", tmp_path / "rules.yml")
+    [dashboard] = [one["data"] for one in found if "periodic-jobs.json" in one.get("data", {})]
+    written = json.loads(dashboard["periodic-jobs.json"])
+    del written["//"]
+    assert written == json.loads((ROOT / "deploy/grafana/periodic-jobs.json").read_text())
+
+
+def test_the_chart_of_the_repository_is_the_whole_chart(directory: Path) -> None:
+    """As the release packages it: rules and dashboard are links there."""
+    values = values_of(directory) | {"monitoring": {"enabled": True, "dashboard": True}}
+    with helm.Chart.load(ROOT / "deploy" / "helm" / CHART) as chart:
+        texts = chart.render(values, name="jobs", namespace="supervisor")
+    assert "SupervisorBeatNotTicking" in str(texts) or "alert:" in str(texts)
+    assert "periodic-jobs.json" in str(texts)
 
 
 def test_serve_has_the_access_file_where_a_secret_is_named(directory: Path) -> None:
@@ -196,16 +297,3 @@ def test_values_that_make_no_sense_are_refused(
 ) -> None:
     with pytest.raises(helm.HelmError, match=problem):
         rendered(directory, **values)
-
-
-def test_one_more_serial_job_is_one_more_worker_of_the_values() -> None:
-    jobs = [job("plain"), job("mail", serial=True, time_limit="2m")]
-    files = targets.render_helm(plan_of(*jobs), KubernetesOptions())
-    workers = yaml.safe_load(files["jobs.yaml"])["workers"]
-    assert workers.keys() == {"default", "serial-mail"}
-    assert workers["serial-mail"] == {
-        "name": "serial.mail",
-        "queues": ["serial.mail"],
-        "serial": True,
-        "terminationGracePeriodSeconds": 150,
-    }

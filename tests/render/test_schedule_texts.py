@@ -11,7 +11,7 @@ import yaml
 from supervisor.beat.reload import Watching
 from supervisor.deploy import targets
 from supervisor.deploy.directory import NotInConfigMap, texts_of
-from supervisor.deploy.targets import KubernetesOptions
+from supervisor.deploy.targets import HelmOptions
 from supervisor.errors import ScheduleFilesInvalid
 from supervisor.files.schedule_files import load
 from tests.render.jobs import ROOT, plan_of
@@ -21,9 +21,9 @@ JOB = "jobs: {a: {task: t, cron: '0 3 * * *'}}\n"
 
 
 def config_map(directory: Path) -> dict[str, str]:
-    options = KubernetesOptions(schedules=texts_of(directory))
-    text = targets.render_kubernetes(plan_of(), options)["base/schedules.yaml"]
-    return yaml.safe_load(text)["data"]  # type: ignore[no-any-return]
+    options = HelmOptions(schedules=texts_of(directory))
+    text = targets.render_helm(plan_of(), options)["jobs.yaml"]
+    return yaml.safe_load(text)["schedules"]  # type: ignore[no-any-return]
 
 
 def mount(directory: Path, data: dict[str, str], version: str) -> None:

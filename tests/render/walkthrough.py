@@ -21,7 +21,7 @@ from tests.render.jobs import ROOT
 HOW_TO = ROOT / "docs" / "how-to"
 
 #: In the order in which docs/how-to/deploying.md names them.
-PAGES = ("deploying.md", "systemd.md", "compose.md", "kubernetes.md", "helm.md")
+PAGES = ("deploying.md", "systemd.md", "compose.md", "helm.md")
 
 PROGRAMS = Path(sys.executable).parent
 

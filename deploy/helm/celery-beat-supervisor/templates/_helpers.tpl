@@ -1,4 +1,3 @@
-# celery-beat-supervisor/templates/_helpers.tpl, by "supervisor render helm"; edits here are lost.
 {{- define "supervisor.fullname" -}}
 {{- .Release.Name | trunc 20 | trimSuffix "-" -}}
 {{- end -}}
