@@ -478,6 +478,6 @@ def test_files_keep_the_jobs_that_others_follow(
 ) -> None:
     loaded(ledger, entries, a={})
     at_run_time.put("b", task="t", after=["a"], app=app, by="ann")
-    [problem] = clashes(ledger.loaded(), ScheduleSet({}, "", {}, Listing("", 2026, {}, {})))
+    [problem] = clashes(ledger.loaded(), ScheduleSet({}, "", {}, Listing("", 2026, {})))
     assert "job 'b' (put at" in problem.what
     assert "follows this job, which is gone" in problem.what
