@@ -237,7 +237,6 @@ class RunRules(BaseModel):
     history: Amount = 0
     on_lease_lost: str = ""
     stop_grace_ms: Annotated[Amount, Field(ge=0)] = 0
-    key: str | None = None
     ping: bool = False
     notify: str = ""
     mask: bool | tuple[str, ...] = False

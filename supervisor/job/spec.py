@@ -443,11 +443,7 @@ class JobSpec(When):
     @property
     def optional_rules(self) -> dict[str, Any]:
         """Rules that are only written for jobs that have them."""
-        # The caller of `start` chooses a key for each run: another one is no edit of the job.
-        has_template = self.key and not (self.is_of_code and self.steps)
-        key = self.key.replace("{task}", self.work) if self.key and has_template else None
         rules = {
-            "key": key,
             "ping": bool(self.ping_url or self.sentry_monitor),
             "notify": self.events_told,
             "mask": self.mask,
@@ -477,6 +473,12 @@ class JobSpec(When):
         vars(copied).update(own, shared=self.shared, when=self.when)
         copied.model_fields_set.update(own)
         return copied
+
+    @property
+    def rules_text(self) -> str:
+        """The rules of a run as JSON, without its lock."""
+        before, after = self.rules_around_lock
+        return f'{before}""{after}'
 
     @property
     def rules_around_lock(self) -> tuple[str, str]:

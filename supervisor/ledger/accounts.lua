@@ -48,9 +48,9 @@ local function ping(run, kind, outcome, reason)
 end
 
 -- A run that others follow has come to an end, or a range of ticks without runs: beat decides what becomes
--- of those (ticks/following.py). Written with the state itself as well. `is_alone`: no run follows this very one.
-local function note_for_followers(job, id, state, nominal, first, is_alone)
-  local followed_by = not is_alone and hget(K.run(id), 'followed_by') or nil
+-- of those (ticks/following.py). Written with the state itself as well.
+local function note_for_followers(job, id, state, nominal, first)
+  local followed_by = hget(K.run(id), 'followed_by')
   if not followed_by and redis.call('EXISTS', K.followers(job)) == 0 then return end
   redis.call('RPUSH', K.endings, cjson.encode({
     job = job, run = id, state = state, nominal = tonumber(nominal), first = tonumber(first), followed_by = followed_by,
@@ -103,64 +103,9 @@ local EVENTS = {
   succeeded = 'recovered', failed = 'failed', timed_out = 'failed', lost = 'lost', expired = 'missed',
 }
 
--- Fields of a run that load_run() does not read. The first of them are of no use once a run has ended as most do.
-local MORE = { 'sends', 'process', 'reason', 'awaited', 'sent', 'queue', 'args', 'kwargs', 'options', 'references',
-  'blocked_by', 'blocker' }
-local USELESS = 5
-
--- Whether a run ends so: it succeeded, at its first attempt, and there is nothing in its record that is not known
--- here. Then `kept` has what of MORE is kept. The thirteen fields are those that all runs at work have.
-local function is_ordinary(run, outcome)
-  local is_first = run.attempt == 1 and run.crashes == 0 and not run.parent and not run.stage
-  if outcome ~= 'succeeded' or not is_first or not run.kind or run.worker == '' then return false end
-  local known = 13 + (run.wait_until and 1 or 0) + (run.expires and 1 or 0) + (run.generation and 1 or 0)
-  local more, kept = redis.call('HMGET', K.run(run.id), unpack(MORE)), {}
-  for i = 1, #MORE do
-    local value = more[i]
-    if value then known = known + 1 end
-    if value and i > USELESS then
-      kept[#kept + 1] = MORE[i]
-      kept[#kept + 1] = value
-      run.has_long = run.has_long or #value > LISTPACK_VALUE
-    end
-  end
-  if redis.call('HLEN', K.run(run.id)) ~= known then return false end
-  run.kept = kept
-  return true
-end
-
--- What is left of the rules of such a run: what people are shown with it, and what functions of a version
--- without this need.
-local function ended_rules(rules)
-  if not (rules.mask or rules.follows or rules.max_duration or rules.min_duration) then
-    return '{"lock":"","serial":"","lease_ttl":' .. rules.lease_ttl .. '}'
-  end
-  return cjson.encode({ lock = '', serial = '', lease_ttl = rules.lease_ttl, mask = rules.mask,
-    follows = rules.follows, max_duration = rules.max_duration, min_duration = rules.min_duration })
-end
-
--- Ends such a run. Its record is deleted and written again in a third of the memory, because the server keeps a
--- hash compact only if it never had a long value. records.py derives what is left out.
-local function close_ordinary(run, reason, token)
-  local key, rules, kept = K.run(run.id), ended_rules(run.rules), run.kept
-  if run.has_long or #rules > LISTPACK_VALUE then
-    redis.call('HDEL', key, 'token', 'slot', 'since', 'wait_until', 'generation', unpack(MORE, 1, USELESS))
-    kept = {}
-  else
-    redis.call('DEL', key)
-  end
-  if reason ~= '' then append(kept, { 'reason', reason }) end
-  if run.expires then append(kept, { 'expires', digits(run.expires) }) end
-  redis.call('HSET', key, 'state', 'succeeded', 'finished', now, 'last_token', token, 'rules', rules, 'job', run.job,
-    'nominal', run.nominal, 'queued', run.queued, 'kind', run.kind, 'fence', digits(run.fence),
-    'started', run.started, 'attempt', 1, 'worker', run.worker, unpack(kept))
-  redis.call('PEXPIRE', key, HISTORY_TTL)
-  redis.call('SREM', K.open(run.job), run.id)
-end
-
 -- The end state of a run, and what its job counts. Not of one below another. `counters`: more of them,
--- as for tally(); `...`: as for close().
-local function note_end(run, outcome, reason, counters, ...)
+-- as for tally().
+local function note_end(run, outcome, reason, counters)
   local last, latest = { 'last_finish', now, 'last_outcome', outcome, 'last_run', run.id }, nil
   if outcome == 'succeeded' then
     append(last, { 'last_success', now })
@@ -168,12 +113,8 @@ local function note_end(run, outcome, reason, counters, ...)
   end
   if FAILURES[outcome] then append(last, { 'last_failure', now }) end
   tally(run.job, append({ 'n:finished:' .. outcome, 1 }, counters), latest, unpack(last))
-  if run.ended_with then
-    close_ordinary(run, reason, run.ended_with)
-  else
-    close(run.id, run.job, outcome, reason, ...)
-  end
+  close(run, outcome, reason)
   ping(run, PINGS[outcome] or 'fail', outcome, reason)
   if EVENTS[outcome] then note_event(run.job, run.rules.notify, EVENTS[outcome], run.id, reason) end
-  note_for_followers(run.job, run.id, outcome, run.nominal, nil, run.ended_with)
+  note_for_followers(run.job, run.id, outcome, run.nominal)
 end

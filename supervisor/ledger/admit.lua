@@ -8,9 +8,9 @@
 -- ARGV  token of the leading beat (or ''), how many terms there are, the terms, how many fields each run has, then the
 --       fields of each run. Terms are what runs have in common:
 --
---       before, after  JSON of JobSpec.rules around the lock
---       queue          to which a run that starts is sent at once, where the broker's queues are keys beside these
---       list           the key of that queue
+--       rules  JSON of JobSpec.rules, without a lock
+--       queue  to which a run that starts is sent at once, where the broker's queues are keys beside these
+--       list   the key of that queue
 --
 --       Fields of a run; those at the end may be missing, and '' is none:
 --
@@ -18,7 +18,7 @@
 --       job           its name
 --       nominal       time in ms; '' for now
 --       terms         number of its terms
---       lock          the one that its rules name (JSON)
+--       lock          the name of the one that it needs
 --       kind          tick, manual, or after for a run that follows those of other jobs
 --       message       the one to be sent
 --       args          of the message (JSON); '' for the job's own
@@ -58,20 +58,16 @@ end
 
 -- What admission needs of a job, in one command.
 local function known_of(job)
-  local v = redis.call('HMGET', K.job(job), 'watermark', 'n:ticks', 'key', 'generation', 'paused', 'paused_at',
-    'paused_until', 'pause_from', 'pause_to')
-  return { watermark = v[1] or nil, ['n:ticks'] = v[2] or nil, key = v[3] or nil, generation = v[4] or nil,
-    paused = v[5] or nil, paused_at = v[6] or nil, paused_until = v[7] or nil, pause_from = v[8] or nil,
-    pause_to = v[9] or nil }
+  local v = redis.call('HMGET', K.job(job), 'watermark', 'n:ticks', 'paused', 'paused_at', 'paused_until',
+    'pause_from', 'pause_to')
+  return { watermark = v[1] or nil, ['n:ticks'] = v[2] or nil, paused = v[3] or nil, paused_at = v[4] or nil,
+    paused_until = v[5] or nil, pause_from = v[6] or nil, pause_to = v[7] or nil }
 end
 
--- The rules of a run, and their text. What runs of the same terms have in common is decoded once.
+-- The rules of a run. What runs of the same terms have in common is decoded once.
 local function rules_of(terms, lock)
-  local text = terms.before .. lock .. terms.after
-  terms.shared = terms.shared or { __index = cjson.decode(text) }
-  local is_plain = not string.find(lock, '\\', 1, true)
-  local name = is_plain and string.sub(lock, 2, -2) or cjson.decode('[' .. lock .. ']')[1]
-  return setmetatable({ lock = name }, terms.shared), text
+  terms.shared = terms.shared or { __index = cjson.decode(terms.rules) }
+  return setmetatable({ lock = lock }, terms.shared)
 end
 
 local function note(record, field, value)
@@ -88,7 +84,7 @@ local function admit(known, terms, id, job, nominal, _, lock, kind, message, arg
     redis.call('HSET', K.guarded, job, spec)
     redis.call('HSETNX', K.job(job), 'created', now)
   end
-  local rules, rules_text = rules_of(terms, lock)
+  local rules = rules_of(terms, lock)
   local is_free = redis.call('EXISTS', K.run(id), K.lock(rules.lock), K.waiting(rules.lock)) == 0
   if not is_free and redis.call('EXISTS', K.run(id)) == 1 then
     -- The reply to the first call was lost, or two beats emitted the same tick. A trigger repeats itself harmlessly.
@@ -121,7 +117,7 @@ local function admit(known, terms, id, job, nominal, _, lock, kind, message, arg
     return 'excluded', 'paused', ''
   end
 
-  local record = { 'rules', rules_text, 'job', job, 'nominal', nominal, 'queued', now, 'kind', kind }
+  local record = { 'rules', terms.rules, 'lock', lock, 'job', job, 'nominal', nominal, 'queued', now, 'kind', kind }
   expires = tonumber(expires) and now + tonumber(expires)
   note(record, 'args', args)
   note(record, 'kwargs', kwargs)
@@ -146,7 +142,6 @@ local function admit(known, terms, id, job, nominal, _, lock, kind, message, arg
   remember(job, id, rules.history)
 
   if (failed or '') ~= '' then
-    record[2] = skipped_rules(rules)
     redis.call('HSET', K.run(id), 'blocked_by', failed, 'blocker', snapshot(failed), unpack(record))
     skip({ id = id, job = job, rules = rules, nominal = nominal, stage = is_of_steps and '' or nil }, 'upstream')
     return 'skip', 'upstream', failed
@@ -164,8 +159,7 @@ local function admit(known, terms, id, job, nominal, _, lock, kind, message, arg
   return place({ id = id, job = job, rules = rules, requeues = 0, token = '', slot = 1, wait_until = wait_until,
     expires = expires, nominal = nominal, kind = kind, stage = is_of_steps and '' or nil, record = record,
     queue = terms.queue, list = terms.list, message = message ~= '' and not is_of_steps and message or nil,
-    is_free = is_free },
-    known)
+    is_free = is_free })
 end
 
 -- What was written of a run that then could not be placed: its tick is due still.
@@ -182,10 +176,10 @@ local function take_back(id, job, kind, known)
   redis.call('HSET', K.job(job), 'n:ticks', known['n:ticks'] or 0)
 end
 
-local FIRST, TERMS = 3, 4
+local FIRST, TERMS = 3, 3
 local all_terms = {}
 for i = FIRST, FIRST + TERMS * ARGV[2] - 1, TERMS do
-  all_terms[#all_terms + 1] = { before = ARGV[i], after = ARGV[i + 1], queue = ARGV[i + 2], list = ARGV[i + 3] }
+  all_terms[#all_terms + 1] = { rules = ARGV[i], queue = ARGV[i + 1], list = ARGV[i + 2] }
 end
 
 local first = FIRST + TERMS * #all_terms + 1

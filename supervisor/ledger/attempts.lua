@@ -57,25 +57,16 @@ local function keep_traceback(run, text)
   redis.call('PEXPIRE', key, HISTORY_TTL)
 end
 
--- The attempt ends; `is_last`: and with it the run, whose end writes what there is of a run of its own.
-local function end_attempt(run, outcome, reason, token, is_last)
-  run.ended_with = is_last and is_ordinary(run, outcome) and token
-  local fields = run.ended_with and {} or { 'attempts', attempts_with(run, outcome, reason), 'last_token', token }
-  local counters, lasted = {}, now - run.started
-  if outcome ~= 'lost' then
-    counters = append(observation('duration', lasted), run.parent and {} or beyond_bounds(run, outcome, lasted))
-  end
+-- The attempt ends. Returns what its job counts for it, as for tally(); one below another counts for its run alone.
+local function end_attempt(run, outcome, reason, token)
+  redis.call('HSET', K.run(run.id), 'attempts', attempts_with(run, outcome, reason), 'last_token', token)
   if run.ending ~= '' then redis.call('HDEL', K.run(run.id), 'ending', 'why_ending') end
-  if is_last and not run.parent then
-    run.end_fields, run.end_counters = fields, counters
-    return
-  end
-  redis.call('HSET', K.run(run.id), unpack(fields))
   if run.parent then
     if outcome ~= 'succeeded' then note_in_log(run, outcome, reason) end
-  elseif #counters > 0 then
-    tally(run.job, counters)
+    return {}
   end
+  local lasted = now - run.started
+  return outcome == 'lost' and {} or append(observation('duration', lasted), beyond_bounds(run, outcome, lasted))
 end
 
 -- Its worker's heartbeat is asked to end the run; the first request counts.
@@ -91,9 +82,10 @@ local function take_back_attempt(run, token)
   redis.call('HDEL', K.run(run.id), 'lost:' .. token, 'last_token')
 end
 
-function finish(run, outcome, reason)
+-- The end of a run. `counters`: what its job counts for its last attempt. Returns ids of runs to publish.
+function finish(run, outcome, reason, counters)
   if run.parent then return end_one_below(run, outcome, reason) end
-  dismiss(run, outcome, reason)
+  dismiss(run, outcome, reason, counters)
   return release(run)
 end
 
@@ -101,8 +93,8 @@ end
 -- (rescued, lost, or what it was being ended for) and the ids of runs to publish.
 local function crash(run, reason)
   if run.ending ~= '' then
-    end_attempt(run, run.ending, reason, run.token, true)
-    return run.ending, finish(run, run.ending, run.why_ending)
+    local counters = end_attempt(run, run.ending, reason, run.token)
+    return run.ending, finish(run, run.ending, run.why_ending, counters)
   end
   end_attempt(run, 'lost', reason, run.token)
   local crashes = redis.call('HINCRBY', K.run(run.id), 'crashes', 1)

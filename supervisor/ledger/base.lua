@@ -102,12 +102,22 @@ local function leave_indexes(run)
   if run.state == 'running' then redis.call('ZREM', K.leases, run.id) else forget_indexes(run.id) end
 end
 
--- The end state of a run. It stays readable for HISTORY_TTL. `...`: more fields of it, and their values.
-local function close(id, job, state, reason, ...)
-  redis.call('HSET', K.run(id), 'state', state, 'finished', now, 'reason', reason or '', ...)
-  redis.call('PEXPIRE', K.run(id), HISTORY_TTL)
-  redis.call('PEXPIRE', K.log(id), HISTORY_TTL)
-  redis.call('SREM', K.open(job), id)
+-- What is kept of the rules of a run that has ended: what people are shown with it, and what a late report needs.
+local KEPT_RULES = { 'mask', 'follows', 'max_duration', 'min_duration', 'notify' }
+
+-- The end state of a run. It stays readable for HISTORY_TTL.
+local function close(run, state, reason)
+  local key, kept = K.run(run.id), {}
+  redis.call('HSET', key, 'state', state, 'finished', now, 'reason', reason or '')
+  for _, name in ipairs(KEPT_RULES) do kept[name] = run.rules[name] end
+  if next(kept) then
+    redis.call('HSET', key, 'rules', cjson.encode(kept))
+  else
+    redis.call('HDEL', key, 'rules')
+  end
+  redis.call('PEXPIRE', key, HISTORY_TTL)
+  redis.call('PEXPIRE', K.log(run.id), HISTORY_TTL)
+  redis.call('SREM', K.open(run.job), run.id)
 end
 
 -- The server process that these functions were loaded into: it has one as long as it lives.

@@ -63,8 +63,8 @@ if outcome ~= 'retry' then
     redis.call('HSET', K.run(id), 'out:' .. ARGV[i], ARGV[i + 1])
   end
   if outcome ~= 'succeeded' then keep_traceback(run, ARGV[9]) end
-  end_attempt(run, outcome, reason, token, true)
-  return { 'ended', unpack(finish(run, outcome, reason)) }
+  local counters = end_attempt(run, outcome, reason, token)
+  return { 'ended', unpack(finish(run, outcome, reason, counters)) }
 end
 
 delay = tonumber(delay)
@@ -77,8 +77,7 @@ if ARGV[9] ~= '' then
   redis.call('HSET', K.run(id), 'retry_options', (hget(K.run(id), 'retry_options') or '') .. ARGV[9] .. '\n')
 end
 keep_traceback(run, ARGV[11])
-end_attempt(run, 'failed', reason, token)
-count(run.job, 'retried')
+tally(run.job, append({ 'n:retried', 1 }, end_attempt(run, 'failed', reason, token)))
 local held, deadline = 'queued:' .. id, delay + run.rules.start_deadline
 forget_indexes(id)
 hold_lease(run, held, deadline)

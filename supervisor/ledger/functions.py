@@ -180,16 +180,9 @@ RUNS_PER_DISMISSAL = 25
 #: Params of more bytes than this are dropped when their run ends.
 LARGEST_KEPT_PARAM = 10_000
 
-#: A hash stays compact if none of its values has more bytes than this, where the server has its
-#: usual `hash-max-listpack-value`.
-LISTPACK_VALUE = 64
-
 #: How often the use of the server's memory is recorded, and how many records are kept: a day's.
 MEMORY_INTERVAL = timedelta(hours=1)
 MEMORY_SAMPLES = 25
-
-#: When a job's key was edited, about this many runs are searched for those of the key before.
-MOST_PREDECESSORS = 1_000
 
 #: Up to this many starts and ends that could not be sent to a job's `ping_url` are kept.
 MOST_PINGS = 10_000
@@ -261,11 +254,9 @@ local ITEMS_PER_FILL, ITEMS_PER_END = {ITEMS_PER_FILL}, {ITEMS_PER_END}
 local RUNS_PER_DISMISSAL = {RUNS_PER_DISMISSAL}
 local MOST_KEPT_ITEMS, LARGEST_KEPT_PARAM = {MOST_KEPT_ITEMS}, {LARGEST_KEPT_PARAM}
 local MEMORY_INTERVAL, MEMORY_SAMPLES = {to_ms(MEMORY_INTERVAL)}, {MEMORY_SAMPLES}
-local LISTPACK_VALUE = {LISTPACK_VALUE}
 local MOST_PINGS, MOST_REVOCATIONS = {MOST_PINGS}, {MOST_REVOCATIONS}
 local MOST_EVENTS, GROUPS_KEPT = {MOST_EVENTS}, {to_ms(GROUPS_KEPT)}
 local SKIPS_IN_A_ROW = {SKIPS_IN_A_ROW}
-local MOST_PREDECESSORS = {MOST_PREDECESSORS}
 local MOST_RUNNING = {LARGEST_COUNT}
 local EDITS_KEPT = {EDITS_KEPT}
 local ACTIONS_KEPT = {ACTIONS_KEPT}

@@ -62,7 +62,8 @@ class Keys:
     waiting = Named("lock:{%s}:waiting")
     # HASH    one run, fields as in ledger/records.py; expires HISTORY_TTL after the run ended
     #         attempts: those that ended, the last ATTEMPTS_KEPT of them, one JSON object a line;
-    #         a run that succeeded at once has none, and but a few of its rules (accounts.lua)
+    #         rules: JSON of RunRules without the lock, which is a field of its own; of a run that
+    #         has ended what is shown with it (base.lua), if there is anything
     #         progress_done, _total (empty without one), _text, _at in ms, _attempt: how far that
     #         attempt said it is; reported: "<attempt>:<number>" of the last report that was written
     #         lost:<token>: of an attempt that was given up, empty, or "<microseconds> <run id>" of
@@ -99,11 +100,8 @@ class Keys:
     # HASH    one job: counters ("n:..."), histogram buckets ("h:..."), instants in ms (created:
     #         since when it counts, loaded: when its times were last edited), watermark, paused;
     #         removed: the spec (JSON) of a job that is not loaded any more;
-    #         key: the template of the key that a run was last placed under, generation: how often
-    #         that was another than before, rekeyed: while runs of an earlier one may be open, one
-    #         of them or '' (slots.lua); troubled: no success since a problem was reported;
-    #         told:<event>: what beat found at its last look (findings.lua);
-    #         expires HISTORY_TTL after the job is removed
+    #         troubled: no success since a problem was reported; told:<event>: what beat found at
+    #         its last look (findings.lua); expires HISTORY_TTL after the job is removed
     job = Named("job:%s")
     # SET     ids of the job's runs that have not ended
     open = Named("job:%s:open")

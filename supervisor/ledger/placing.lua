@@ -85,20 +85,15 @@ local function is_idle(lock, is_free)
 end
 
 -- Gives a run its place: queued with a slot, waiting, due later, or skipped. The `record` of a new one is
--- written with it; `is_free`: neither the lock nor a run that waits for it was there. `job`: fields of its job, where
--- they have been read.
+-- written with it; `is_free`: neither the lock nor a run that waits for it was there.
 -- Returns decision, reason, id of the blocking run.
-local function place(run, job)
-  local lock, rules, generation = run.rules.lock, run.rules, generation_of(run.job, run.rules.key or '', job)
-  if generation and generation ~= run.generation then
-    run.generation = generation
-    redis.call('HSET', K.run(run.id), 'generation', generation)
-  end
+local function place(run)
+  local lock, rules = run.rules.lock, run.rules
   if rules.max_running == 0 then  -- it starts, however many there are: they are not counted
     enqueue(run)
     return 'start', '', ''
   end
-  if is_idle(lock, run.is_free) and not predecessor(run) then
+  if is_idle(lock, run.is_free) then
     enqueue(run, {})
     return 'start', '', ''
   end
@@ -110,8 +105,6 @@ local function place(run, job)
     found, running = living_holders(lock)
     waiting = redis.call('ZCARD', K.waiting(lock))
   end
-  local before = predecessor(run)
-  if before then running = math.max(running, rules.max_running) end
   local skips = rules.max_skips > 0 and tonumber(hget(K.lock_state(lock), 'skips:' .. run.job)) or 0
   local decision, reason = decide(rules, running, waiting, run.requeues, skips)
   if decision == 'start' then
@@ -121,9 +114,8 @@ local function place(run, job)
   if (decision == 'wait' or decision == 'requeue') and run.wait_until and run.wait_until <= now then
     decision, reason = 'skip', 'wait_expired'
   end
-  local blocker = before or oldest(found) or redis.call('ZRANGE', K.waiting(lock), 0, 0)[1] or ''
+  local blocker = oldest(found) or redis.call('ZRANGE', K.waiting(lock), 0, 0)[1] or ''
   if reason == 'overlap' and is_held_by_grace(blocker, rules.lease_ttl) then reason = 'grace' end
-  if decision == 'skip' and run.record then run.record[2] = skipped_rules(rules) end
   redis.call('HSET', K.run(run.id), 'blocked_by', blocker, 'blocker', snapshot(blocker), unpack(run.record or {}))
   run.record = nil
   if decision == 'skip' then
@@ -165,9 +157,9 @@ local function pass_over(job, state, reason, id, first, last, ticks, history)
     end
   end
   redis.call('HSET', K.run(id), 'job', job, 'nominal', last, 'first_nominal', first, 'queued', now,
-    'ticks', ticks, 'rules', '{}', 'kind', 'passed')
+    'ticks', ticks, 'kind', 'passed')
   local note = state == 'excluded' and hget(K.job(job), 'paused_note')
   if note then redis.call('HSET', K.run(id), 'note', note) end
-  close(id, job, state, reason)
+  close({ id = id, job = job, rules = {} }, state, reason)
   remember(job, id, history)
 end

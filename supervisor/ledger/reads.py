@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from ast import literal_eval
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -124,7 +123,7 @@ def read_job(text: str) -> JobSpec | None:
     except (ValueError, TypeError, AttributeError):
         return read_spec(JobSpec, text)
     is_known = "name" in own and all(type(own[key]) is OWN[key] for key in own)
-    kind = _kind(repr(said)) if is_known and "after" not in said else None
+    kind = _kind(json.dumps(said)) if is_known and "after" not in said else None
     if kind is None:  # one that follows others may not follow itself
         return read_spec(JobSpec, text)
     if "args" in own:
@@ -134,13 +133,10 @@ def read_job(text: str) -> JobSpec | None:
 
 @lru_cache(maxsize=1_000)
 def _kind(text: str) -> JobSpec | None:
-    """A job that stands for all of its kind; None for a kind that this version cannot read.
-
-    text: the `repr` of what the kind says, which takes half as long to write as JSON.
-    """
+    """A job that stands for all of its kind, of JSON; None if this version cannot read it."""
     try:
-        return JobSpec.model_validate({**literal_eval(text), "name": "any"})
-    except ValueError:  # also of a number that is none, which only JSON can spell
+        return JobSpec.model_validate({**json.loads(text), "name": "any"})
+    except ValidationError:
         return None
 
 

@@ -5,14 +5,17 @@
 local function load_run(id)
   local v = redis.call('HMGET', K.run(id), 'job', 'state', 'rules', 'token', 'last_token', 'attempt',
     'crashes', 'requeues', 'nominal', 'started', 'fence', 'worker', 'queued', 'ending', 'why_ending',
-    'slot', 'wait_until', 'since', 'parent', 'stage', 'foreach', 'item', 'expires', 'generation', 'kind', 'parked')
+    'slot', 'wait_until', 'since', 'parent', 'stage', 'foreach', 'item', 'expires', 'lock', 'kind', 'parked')
   if not v[1] then return nil end
-  local parent = v[19] or nil
-  -- An item has the rules of its batch, which it names.
-  local rules = v[3] or hget(K.run(parent), 'rules')
-  if not rules then return nil end
-  rules = cjson.decode(rules)
-  if parent then rules.lock = STEP_LOCK .. id end
+  local parent, rules = v[19] or nil, v[3]
+  if parent and not rules then  -- an item has the rules of its batch
+    local batch = redis.call('HMGET', K.run(parent), 'job', 'rules')
+    if not batch[1] then return nil end
+    rules = batch[2]
+  end
+  rules = cjson.decode(rules or '{}')  -- most have none once they have ended
+  rules.lock = parent and STEP_LOCK .. id or v[24] or ''
+  rules.serial, rules.lease_ttl = rules.serial or '', rules.lease_ttl or 0
   return {
     id = id, job = v[1], state = v[2], rules = rules, token = v[4] or '',
     last_token = v[5] or '', attempt = tonumber(v[6] or 0), crashes = tonumber(v[7] or 0),
@@ -21,7 +24,7 @@ local function load_run(id)
     ending = v[14] or '', why_ending = v[15] or '', slot = tonumber(v[16] or 1),
     wait_until = tonumber(v[17]), since = tonumber(v[18] or 0),
     parent = parent, stage = v[20] or nil, foreach = v[21] or nil, item = v[22] or nil,
-    expires = tonumber(v[23]), generation = tonumber(v[24]), kind = v[25], parked = v[26],
+    expires = tonumber(v[23]), kind = v[25], parked = v[26],
   }
 end
 
@@ -90,20 +93,13 @@ local function note_revocation(run, outcome, reason)
   redis.call('LTRIM', K.revocations, -MOST_REVOCATIONS, -1)
 end
 
--- What is kept of the rules of a run that never begins, for they would be half of its record: what is not to be shown
--- of it. One that is skipped as it is admitted never has others, so that the server keeps its record in one piece.
-local function skipped_rules(rules)
-  return rules.mask and cjson.encode({ mask = rules.mask }) or '{}'
-end
-
 -- The end of a run that never began because of others.
 local function skip(run, reason)
-  close(run.id, run.job, 'skipped', reason)
+  close(run, 'skipped', reason)
   note_revocation(run, 'skipped', reason)
   forget_indexes(run.id)
   forget_message(run)
   if run.stage then keep_small_params(run.id) end
-  redis.call('HSET', K.run(run.id), 'rules', skipped_rules(run.rules))
   count(run.job, 'skipped:' .. reason)
   local skips = redis.call('HINCRBY', K.job(run.job), 'consecutive_skips', 1)
   local most = run.rules.max_skips or 0

@@ -365,7 +365,7 @@ def run_from(run_id: str, fields: Mapping[str, str]) -> Run:
         kwargs=json.loads(fields["kwargs"]) if "kwargs" in fields else None,
         options=options_from(fields),
         references=json.loads(fields.get("references", "[]")),
-        rules=RunRules.model_validate_json(fields.get("rules", "{}")),
+        rules=rules_from(fields),
         progress=progress_from(fields, number),
         blocker=blocker_from(fields["blocker"]) if "blocker" in fields else None,
         duplicates=int(fields.get("duplicates", 0)),
@@ -378,22 +378,19 @@ def run_from(run_id: str, fields: Mapping[str, str]) -> Run:
     )
 
 
+def rules_from(fields: Mapping[str, str]) -> RunRules:
+    """Those of a run that has ended are what people are shown with it."""
+    rules = RunRules.model_validate_json(fields.get("rules", "{}"))
+    return rules.model_copy(update={"lock": fields["lock"]}) if "lock" in fields else rules
+
+
 def attempts_from(fields: Mapping[str, str]) -> Iterator[Attempt]:
-    """Ended attempts are written down, except the only one of a run that succeeded at once."""
+    """Ended attempts are written down; the one that is running is not yet."""
     for line in lines_of(fields.get("attempts")):
         yield attempt_from(json.loads(line))
-    state, number = fields["state"], int(fields.get("attempt", 0))
-    if state == RunState.RUNNING:
+    if fields["state"] == RunState.RUNNING:
+        number = int(fields.get("attempt", 0))
         yield Attempt(number, instant(fields["started"]), fields.get("worker", ""))
-    elif state == RunState.SUCCEEDED and "started" in fields and "attempts" not in fields:
-        yield Attempt(
-            number,
-            instant(fields["started"]),
-            fields.get("worker", ""),
-            instant(fields["finished"]),
-            state,
-            fields.get("reason") or None,
-        )
 
 
 def progress_from(fields: Mapping[str, str], attempt: int) -> Progress | None:

@@ -10,7 +10,6 @@ from datetime import datetime, timedelta
 from enum import IntEnum
 from functools import cached_property
 from itertools import chain
-from json.encoder import encode_basestring_ascii as quoted
 from typing import Any, NamedTuple
 
 from supervisor.job.policies import AfterPolicy, OverlapPolicy
@@ -84,9 +83,9 @@ class RunRequest:
         """The job's rules with those of this request over them. Raises InvalidKey."""
         return self._ruled(spec).rules(self.lock_for(spec))
 
-    def rules_around_lock(self, spec: JobSpec) -> tuple[str, str]:
-        """The same as JSON: what comes before the lock, and after it."""
-        return self._ruled(spec).rules_around_lock
+    def rules_text(self, spec: JobSpec) -> str:
+        """The same as JSON, without the lock."""
+        return self._ruled(spec).rules_text
 
     def _ruled(self, spec: JobSpec) -> JobSpec:
         changes = self.changes
@@ -206,18 +205,17 @@ def move_facts(job: str, place: str) -> tuple[str | int, ...]:
     return (job, "", "", "=", place, "", "", "", "", "")
 
 
-#: What runs may have in common, as admit.lua reads it: their rules before and after the lock
-#: (JSON), and of their messages the queue and the key of its list.
-Terms = tuple[str, str, str, str]
+#: What runs may have in common, as admit.lua reads it: their rules without the lock (JSON), and of
+#: their messages the queue and the key of its list.
+Terms = tuple[str, str, str]
 
 
-def terms_of(rules: tuple[str, str], message: Message | None) -> Terms:
-    return (*rules, message.queue, message.key) if message else (*rules, "", "")
+def terms_of(rules: str, message: Message | None) -> Terms:
+    return (rules, message.queue, message.key) if message else (rules, "", "")
 
 
 class Facts(NamedTuple):
-    """A run as admit.lua reads it. lock: JSON. rest: further fields; those at the end may be
-    missing."""
+    """A run as admit.lua reads it. rest: further fields; those at the end may be missing."""
 
     run_id: str
     job: str
@@ -244,8 +242,8 @@ def request_facts(spec: JobSpec, run_id: str, request: RunRequest) -> Facts:
         spec.text if request.is_of_code and isinstance(spec, GuardedTaskSpec) else "",
         *((request.after, request.after_policy.value) if request.after else ()),
     )
-    terms = terms_of(request.rules_around_lock(spec), request.message)
-    lock = quoted(request.lock_for(spec))
+    terms = terms_of(request.rules_text(spec), request.message)
+    lock = request.lock_for(spec)
     return Facts(run_id, spec.name, nominal, terms, lock, "manual", rest)
 
 
@@ -317,17 +315,17 @@ def tick_facts(tick: Tick, message: Message | None) -> Facts:
     rest: tuple[str | int, ...] = (message.text if message else "",)
     if spec.steps:
         rest += ("", "", "", 0, *steps_of(spec, None))
-    terms = terms_of(spec.rules_around_lock, message)
+    terms = terms_of(spec.rules_text, message)
     nominal = ms_of(tick.nominal_at)
-    return Facts(tick.run_id, spec.name, nominal, terms, quoted(spec.lock), "tick", rest)
+    return Facts(tick.run_id, spec.name, nominal, terms, spec.lock, "tick", rest)
 
 
 def follow_up_facts(run: FollowUp) -> Facts:
     """A run that follows others as admit.lua reads it."""
     spec, nothing_given, not_of_code = run.spec, ("", "", "", "", 0), ("", "", "", "", "")
     rest = (*nothing_given, *steps_of(spec, None), *not_of_code, run.failed or "")
-    terms, nominal = terms_of(spec.rules_around_lock, None), ms_of(run.nominal_at)
-    return Facts(run.run_id, spec.name, nominal, terms, quoted(spec.lock), "after", rest)
+    terms, nominal = terms_of(spec.rules_text, None), ms_of(run.nominal_at)
+    return Facts(run.run_id, spec.name, nominal, terms, spec.lock, "after", rest)
 
 
 # All of them on their way to admit.lua, and what comes back from it.

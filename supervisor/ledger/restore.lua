@@ -32,7 +32,7 @@ end
 
 run.fence = next_fence(run)
 redis.call('HSET', K.run(id), 'job', job, 'nominal', nominal, 'queued', now, 'rules', rules,
-  'state', 'running', 'token', token, 'fence', digits(run.fence), 'started', now, 'attempt', 1,
+  'lock', lock, 'state', 'running', 'token', token, 'fence', digits(run.fence), 'started', now, 'attempt', 1,
   'worker', worker, 'slot', run.slot, 'since', digits(next_instant()))
 if (spec or '') ~= '' then
   redis.call('HSETNX', K.guarded, job, spec)

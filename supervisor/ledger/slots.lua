@@ -19,8 +19,8 @@ local function extend_root(id, ms)
   local root, ends = root_of(id), now + ms + STEP_MARGIN
   local known = redis.call('ZSCORE', K.leases, root)
   if not known or tonumber(known) >= ends - STEP_MARGIN / 2 then return end
-  local v = redis.call('HMGET', K.run(root), 'rules', 'slot', 'token')
-  hold(cjson.decode(v[1]).lock, tonumber(v[2]), root, v[3], ends - now)
+  local v = redis.call('HMGET', K.run(root), 'lock', 'slot', 'token')
+  hold(v[1], tonumber(v[2]), root, v[3], ends - now)
   redis.call('ZADD', K.leases, digits(ends), root)
 end
 
@@ -166,9 +166,9 @@ local function has_room(rules, running)
 end
 
 -- The end of a run that holds nothing, or gives it back itself.
-local function dismiss(run, outcome, reason)
+local function dismiss(run, outcome, reason, counters)
   if run.stage then keep_small_params(run.id) end
-  note_end(run, outcome, reason, run.end_counters or {}, unpack(run.end_fields or {}))
+  note_end(run, outcome, reason, counters or {})
   note_revocation(run, outcome, reason)
   leave_indexes(run)
 end
@@ -176,55 +176,6 @@ end
 -- Whether a schedule file names the job, or code does.
 local function is_known(job)
   return redis.call('HEXISTS', K.jobs, job) == 1 or redis.call('HEXISTS', K.guarded, job) == 1
-end
-
--- A job's key may be edited while its runs are open. Runs that were placed under one template of it are a
--- generation; the next begins when all before it are over, so that two runs of the job never hold two locks
--- that one edit made different. A run that is due later, or after others, is in no one's way: it joins a
--- generation when it is placed. A job whose key was never edited has no generations.
--- `fields`: of the job, where they have been read.
-local function generation_of(job, key, fields)
-  local v = fields and { fields.key, fields.generation } or redis.call('HMGET', K.job(job), 'key', 'generation')
-  if v[1] == key then return tonumber(v[2]) end
-  if not v[1] then
-    redis.call('HSET', K.job(job), 'key', key)
-    return tonumber(v[2])
-  end
-  redis.call('HSET', K.job(job), 'key', key, 'rekeyed', '')
-  return redis.call('HINCRBY', K.job(job), 'generation', 1)
-end
-
-local function comes_before(id, run)
-  local v = redis.call('HMGET', K.run(id), 'job', 'finished', 'generation', 'state', 'due', 'held')
-  if not v[1] or v[2] or v[6] or tonumber(v[3] or 0) >= run.generation then return false end
-  return v[4] ~= 'waiting' or tonumber(v[5] or 0) <= now
-end
-
--- All open runs of the job are among them; where those are very many, the ones that were admitted first, and some.
-local function possible_predecessors(job)
-  if redis.call('ZCARD', K.history(job)) <= MOST_PREDECESSORS then
-    return redis.call('ZRANGE', K.history(job), 0, -1)
-  end
-  if redis.call('SCARD', K.open(job)) <= MOST_PREDECESSORS then return redis.call('SMEMBERS', K.open(job)) end
-  return append(redis.call('ZRANGE', K.history(job), 0, MOST_PREDECESSORS - 1),
-    redis.call('SRANDMEMBER', K.open(job), MOST_PREDECESSORS))
-end
-
--- A run of an earlier generation that is not over. The job names the one that was found last.
-local function predecessor(run)
-  local known = run.generation and hget(K.job(run.job), 'rekeyed')
-  if not known then return nil end
-  if known ~= '' and comes_before(known, run) then return known end
-  for _, id in ipairs(possible_predecessors(run.job)) do
-    if comes_before(id, run) then
-      redis.call('HSET', K.job(run.job), 'rekeyed', id)
-      return id
-    end
-  end
-  if tonumber(hget(K.job(run.job), 'generation')) == run.generation then
-    redis.call('HDEL', K.job(run.job), 'rekeyed')
-  end
-  return nil
 end
 
 -- The end of a run that waits, if it is to begin no more. Returns whether it is.
@@ -253,7 +204,7 @@ local function promote(lock)
     if not id or runs_to_end == 0 then return promoted, next_up end
     local run = load_run(id)
     if not end_waiting(lock, id, run) then
-      if not has_room(run.rules, running) or predecessor(run) then return promoted, next_up end
+      if not has_room(run.rules, running) then return promoted, next_up end
       leave_waiting(lock, id)
       take_message(run)
       enqueue(run)

@@ -79,8 +79,8 @@ end
 
 -- The end of a run of several steps, all of which have ended.
 local function conclude(run, outcome, reason)
-  if run.state == 'running' then end_attempt(run, outcome, reason, run.token, true) end
-  return finish(run, outcome, reason)
+  local counters = run.state == 'running' and end_attempt(run, outcome, reason, run.token) or {}
+  return finish(run, outcome, reason, counters)
 end
 
 -- The last step of a stage has ended. Returns ids of runs to publish.
@@ -211,7 +211,7 @@ function end_one_below(run, outcome, reason)
     forget_good_item(parent, run)
     return append(next_up, advance_batch(parent))
   end
-  close(run.id, run.job, outcome, reason)
+  close(run, outcome, reason)
   if run.foreach then redis.call('UNLINK', K.items(run.id)) end
   if not was_open then return next_up end
   if is_item(run) then

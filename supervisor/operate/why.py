@@ -7,6 +7,7 @@ from datetime import datetime, timedelta
 from itertools import chain
 from typing import assert_never
 
+from supervisor.job.policies import OnCrash
 from supervisor.job.run import Run, RunState
 from supervisor.operate.plans import surprise_text
 from supervisor.operate.why_facts import Calendar, Facts, RunFacts
@@ -80,7 +81,7 @@ def of_run(found: RunFacts, facts: Facts, local: LocalTime) -> Iterator[str]:
         case RunState.EXCLUDED:
             return excluded(found, facts, local)
         case RunState.EXPIRED:
-            return expired(found, local)
+            return expired(found, facts, local)
         case RunState.WAITING:
             return iter([waiting(found, local)])
         case RunState.QUEUED:
@@ -133,10 +134,10 @@ def end_words(run: Run, local: LocalTime) -> str:
 def tries_left(run: Run, facts: Facts) -> Iterator[str]:
     """Why it was not tried again."""
     if run.state is RunState.LOST:
-        if run.rules.on_crash == "fail":
+        if facts.job.spec.on_crash is OnCrash.FAIL:
             yield "it was not run again: `on_crash: fail`"
         else:
-            limit = f"(`max_crashes: {run.rules.max_crashes}`)"
+            limit = f"(`max_crashes: {facts.job.spec.max_crashes}`)"
             yield f"it was not run again: its workers died {times(run.crashes)} {limit}"
     if run.state in (RunState.FAILED, RunState.TIMED_OUT) and run.attempts and not run.has_steps:
         tried = run.attempts_dropped + len(run.attempts) - run.crashes
@@ -322,7 +323,7 @@ def of_range(facts: Facts, run: Run, local: LocalTime) -> str:
     return f"{asked} is one of {run.ticks:,} ticks from {first} to {last} that were"
 
 
-def expired(found: RunFacts, local: LocalTime) -> Iterator[str]:
+def expired(found: RunFacts, facts: Facts, local: LocalTime) -> Iterator[str]:
     run = found.run
     at = run.finished_at or run.queued_at
     what = f"{subject(run, local)} expired at {local.time(at)}: no worker started it"
@@ -330,7 +331,7 @@ def expired(found: RunFacts, local: LocalTime) -> Iterator[str]:
     if run.expires_at and run.expires_at <= at and not run.attempt:
         yield f"{what} between {queued}, and {local.time(run.expires_at)} (`expires` of its call)"
     else:
-        deadline = span(run.rules.start_deadline_ms / 1000)
+        deadline = span(facts.job.spec.start_deadline.total_seconds())
         yield f"{what} within {deadline} (`start_deadline`) of {queued}"
     yield from unknown_task(found)
     yield from unmet_needs(found)

@@ -76,6 +76,7 @@ class RunFacts:
     upstreams: what it waits for, of a run that follows others and waits.
 
     admitted_at: when the ledger recorded it; None once the job's history has dropped that.
+    lease_ttl: of its job, if that is loaded.
     blocker: None when nothing blocked the run, or the record is gone. no_beat: at the run's time.
     workers: of a run that is queued or expired; of all queues where the job names none.
     drained_at: of such a run, since when its queue is drained.
@@ -85,6 +86,7 @@ class RunFacts:
     admitted_at: datetime | None = None
     queue: str | None = None
     usual: Usual | None = None
+    lease_ttl: timedelta | None = None
     steps: Sequence[StepRecord] = ()
     blocker: RunFacts | None = None
     no_beat: NoBeat | None = None
@@ -331,6 +333,7 @@ def facts_of_run(ledger: Ledger, run: Run, *, looks_deeper: bool = True) -> RunF
         admitted_at=admitted_at(ledger, [run]).get(run.id),
         queue=queue,
         usual=usual_of(ledger.durations(run.job)) if spec else None,
+        lease_ttl=spec.lease_ttl if spec else None,
         steps=ledger.steps.records(run.id) if run.has_steps else (),
         blocker=blocker_of(ledger, run) if looks_deeper else None,
         no_beat=no_beat_at(ledger, run),

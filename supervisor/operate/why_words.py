@@ -303,10 +303,9 @@ def lease_then(facts: RunFacts, blocker: RunFacts, at: datetime) -> str:
     if seen is None or seen.at != at or seen.state != RunState.RUNNING:
         return ""
     text = f"; lease token {seen.fencing_token}"
-    ttl = blocker.run.rules.lease_ttl_ms
-    if seen.lease_ends_at and ttl and not blocker.run.has_steps:
-        silent = ttl / 1000 - (seen.lease_ends_at - at).total_seconds()
-        text += f", heartbeat {span(max(0.0, silent))} before"
+    if seen.lease_ends_at and blocker.lease_ttl and not blocker.run.has_steps:
+        silent = blocker.lease_ttl - (seen.lease_ends_at - at)
+        text += f", heartbeat {span(max(0.0, silent.total_seconds()))} before"
     return text
 
 

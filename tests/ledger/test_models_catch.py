@@ -36,7 +36,7 @@ BREAKS = {
     ),
     "a run that ends is not told to its followers": (
         "accounts",
-        "local followed_by = not is_alone and hget(K.run(id), 'followed_by') or nil",
+        "local followed_by = hget(K.run(id), 'followed_by')",
         "local followed_by = nil",
     ),
     "a run that has begun is given up": (

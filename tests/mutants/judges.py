@@ -21,7 +21,7 @@ RUNS = (
     *("pausing", "comebacks", "revocations"),
 )
 STEPS = ["stages"]
-REST = ["reports", "audit", "beat_ticks", "after", "notices", "short_records", "model"]
+REST = ["reports", "audit", "beat_ticks", "after", "notices", "ended_runs", "model"]
 HEARTBEAT = (
     *("tests/unit/guard/test_lease.py", "tests/ledger/test_comebacks.py"),
     "tests/ledger/test_heartbeat.py",

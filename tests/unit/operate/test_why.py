@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from supervisor.cli.ask import answer_shape
+from supervisor.job.policies import OnCrash
 from supervisor.job.run import Attempt, Blocker, Run, RunState, StepRecord, tick_id
 from supervisor.job.spec import JobSpec
 from supervisor.ledger.records import BeatRecord, JobRecord, OpenRuns, job_from
@@ -87,7 +88,8 @@ def sentences(found: Run | RunFacts | None, **more: Any) -> list[str]:
 def blocked(state: str, blocker: Run | None, then: Blocker | None = None, **more: Any) -> RunFacts:
     name = tick_id("orders", NINE)
     blocked_run = run(state, blocked_by=name, blocker=then, finished_at=FIVE_PAST, **more)
-    other = RunFacts(blocker, NINE, usual=USUAL) if blocker else None
+    ttl = timedelta(seconds=30)
+    other = RunFacts(blocker, NINE, usual=USUAL, lease_ttl=ttl) if blocker else None
     return RunFacts(blocked_run, FIVE_PAST, blocker=other)
 
 
@@ -263,16 +265,10 @@ TABLE = {
         "step sum failed at 09:07: ValueError: boom",
     ),
     "lost": told(
-        tried(
-            "lost",
-            FIVE_PAST,
-            at(9, 6),
-            crashes=1,
-            reason="worker process 7 died",
-            rules=RULES.model_copy(update={"on_crash": "fail"}),
-        ),
+        tried("lost", FIVE_PAST, at(9, 6), crashes=1, reason="worker process 7 died"),
         "09:05 was lost at 09:06, after 1m on worker w3: worker process 7 died",
         "on_crash: fail",
+        job=record(JOB.model_copy(update={"on_crash": OnCrash.FAIL})),
     ),
     "cancelled before it began": told(
         run("cancelled", finished_at=at(9, 6), reason="cancelled by hand"),
