@@ -14,11 +14,8 @@ import pickle
 import resource
 import signal
 import sys
-import threading
 import time
-from collections.abc import Callable, Generator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from collections.abc import Callable
 from dataclasses import dataclass
 from multiprocessing import Pipe, current_process
 from multiprocessing.connection import Connection
@@ -28,18 +25,14 @@ from typing import Any
 
 PR_SET_PDEATHSIG = 1
 
-#: A child runs at low priority until its first value, because it shares the processors with its
-#: parent. From then on its parent may be waiting for it.
+#: A child runs at low priority, because it shares the processors with its parent.
 NICE = 10
-
-#: Stack of the thread that runs at low priority, in bytes: as large as that of a process.
-STACK_SIZE = 8 << 20
 
 #: A killed process that is still there after this hangs in the kernel, and is left behind.
 GONE_SECONDS = 2
 
-Work = Generator[Any, Any, None]
-"""Yields values for the parent, and gets what the parent sends back."""
+Work = Callable[[], Any]
+"""Done in the child; what it returns or raises must be picklable."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,11 +58,10 @@ class Fork(ForkProcess):
 class Child:
     """A fork that works beside this process: a copy of it without its threads.
 
-    `receive` raises what the work raises. All that is exchanged must be picklable. The work may not
-    use connections of kombu, which are those of its parent.
+    The work may not use connections of kombu, which are those of its parent.
     """
 
-    def __init__(self, work: Callable[[], Work], limits: Limits) -> None:
+    def __init__(self, work: Work, limits: Limits) -> None:
         self._started_at = time.monotonic()
         self._pipe, theirs = Pipe()
         # multiprocessing allows a daemonic process no children, which would outlive it: not these.
@@ -84,25 +76,24 @@ class Child:
     def age_seconds(self) -> float:
         return time.monotonic() - self._started_at
 
-    def has_value(self, seconds: float = 0) -> bool:
-        """Whether there is something to receive, or the child has ended, within `seconds`."""
+    def has_ended(self, seconds: float = 0) -> bool:
+        """Whether the work is done, or the child was killed, within `seconds`."""
         return self._pipe.poll(max(0.0, seconds))
 
-    def receive(self) -> Any:
-        """The next value of the work. Raises ChildProcessError when the child was killed."""
+    def result(self) -> Any:
+        """What the work returned; waits for it, and ends the child.
+
+        Raises what the work raised, and ChildProcessError when the child was killed.
+        """
         try:
-            succeeded, said = self._pipe.recv()
+            succeeded, outcome = self._pipe.recv()
         except (EOFError, OSError):
             self.end()
             raise ChildProcessError(_end_of(self._process.exitcode)) from None
+        self.end()
         if not succeeded:
-            self.end()
-            raise said
-        return said
-
-    def send(self, value: Any) -> None:
-        with suppress(OSError):  # it has ended, which `receive` says
-            self._pipe.send(value)
+            raise outcome
+        return outcome
 
     def end(self) -> None:
         """Kills it if it is still there."""
@@ -130,7 +121,7 @@ def sendable(error: Exception) -> Exception:
 
 
 def _run(
-    work: Callable[[], Work],
+    work: Work,
     pipe: Connection,
     parents: Connection,
     limits: Limits,
@@ -146,39 +137,14 @@ def _run(
     status = 1
     try:
         _limit(limits)
-        steps = work()
-        said = _gently(lambda: next(steps))
-        while True:
-            _tell(pipe, (True, said))
-            said = steps.send(_hear(pipe))
-    except StopIteration:
-        status = 0
-    except Exception as error:  # noqa: BLE001 - raised where the outcome is waited for
-        _tell(pipe, (False, sendable(error)))
+        os.nice(NICE)
+        try:
+            pipe.send((True, work()))
+        except Exception as error:  # noqa: BLE001 - raised where the outcome is waited for
+            pipe.send((False, sendable(error)))
         status = 0
     finally:
         os._exit(status)  # the parent's exit handlers are the parent's
-
-
-def _gently(step: Callable[[], Any]) -> Any:
-    """In a thread: on Linux niceness is per thread, and cannot be undone without privileges."""
-    threading.stack_size(STACK_SIZE)
-    with ThreadPoolExecutor(1, initializer=os.nice, initargs=(NICE,)) as thread:
-        return thread.submit(step).result()
-
-
-def _tell(pipe: Connection, said: Any) -> None:
-    try:
-        pipe.send(said)
-    except OSError:  # the parent is gone, or no longer interested
-        os._exit(0)
-
-
-def _hear(pipe: Connection) -> Any:
-    try:
-        return pipe.recv()
-    except (EOFError, OSError):
-        os._exit(0)
 
 
 def _limit(limits: Limits) -> None:

@@ -44,9 +44,6 @@ SPEC_FIELD = "spec"
 #: The field of an entry that the app's own code has saved: see adopted.py.
 ADOPTED_FIELD = "adopted"
 
-#: In the text of a definition.
-ENABLED = '"enabled": true'
-
 #: Hint for an entry that goes on beside the job that was to take its place.
 TAKE_OUT = "take the entry out: both run"
 
@@ -135,19 +132,6 @@ class Entries:
                 SPEC_FIELD: spec.model_dump_json(exclude_defaults=True),
             },
         )
-
-    def disable(self, specs: Mapping[str, JobSpec]) -> None:
-        """Writes definitions again that a stock beat would emit, as older versions wrote them."""
-        for names in chunks(sorted(specs)):
-            with self._client.pipeline(transaction=False) as pipe:
-                for name in names:
-                    pipe.hget(self.key(name), "definition")
-                texts = pipe.execute()
-                for name, text in zip(names, texts, strict=True):
-                    if text and ENABLED in text:
-                        text = definition_text(specs[name], self.name(name))
-                        pipe.hset(self.key(name), "definition", text)
-                pipe.execute()
 
     def reschedule(self, next_at: Mapping[str, datetime | None]) -> None:
         """Writes when jobs are next due, of which there may be thousands."""

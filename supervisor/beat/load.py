@@ -9,10 +9,9 @@ removed job go on to their end; those that wait are cancelled when their turn co
 
 1. What is loaded is read, with its versions. A job that is as wanted stays as it is, version and
    all. What would be refused is, before anything is settled.
-2. A schedule that ends now is settled: what was due and could not be emitted is missed. Beat has
-   emitted what was due when it loads files; when jobs are put, what came due within the last
-   seconds, and beat was about to emit, is admitted here. Then the ticks are audited for the last
-   time.
+2. A schedule that ends now is settled: what was due and could not be emitted is missed. What came
+   due within the last seconds, and beat was about to emit, is admitted here. Then the ticks are
+   audited for the last time.
 3. One function of the ledger (load.lua) compares the versions and writes all jobs, or none; of more
    than JOBS_PER_LOAD jobs of files, as many at a time. From its time on the new ticks count. After
    another edit in between, also of which jobs follow which where that counts, or a tick of the old
@@ -45,7 +44,7 @@ from supervisor.job.fields import NAME_PATTERN
 from supervisor.job.spec import JobSpec
 from supervisor.ledger.actions import Action, Actor, with_changes
 from supervisor.ledger.ledger import Ledger
-from supervisor.ledger.reads import Loaded, chunks, times_of
+from supervisor.ledger.reads import Loaded, times_of
 from supervisor.ledger.records import FILES, REDBEAT, REDBEATS, Origin, origin_from
 from supervisor.ledger.replies import LoadReply, LoadVerdict
 from supervisor.ledger.requests import JobChange
@@ -53,7 +52,7 @@ from supervisor.logs import get_logger
 from supervisor.schedule import schedule_of
 from supervisor.ticks.audit import audit, note
 from supervisor.ticks.emission import PROMPT, emission, missed
-from supervisor.ticks.plan import LEAST_REMOVED, mass_removal
+from supervisor.ticks.plan import mass_removal
 
 log = get_logger("supervisor.beat")
 
@@ -82,7 +81,7 @@ def load(
     entries: Entries,
     wanted: Jobs,
     digest: str,
-    now: datetime,
+    now: datetime | None = None,
     planned_on: Jobs | None = None,
     places: Mapping[str, str] | None = None,
     action: Action | None = None,
@@ -92,10 +91,11 @@ def load(
     Beat and `supervisor apply` may meet here: the second starts over from what the first has
     loaded, so that the result is one of the two sets and never a mixture.
 
-    planned_on: what files had loaded when a person agreed to the difference. Raises PlanOutdated
-    when something else is loaded by now, JobElsewhere for the name of a job of another source, and
-    WrongSchema when another version writes the ledger. places: of the jobs, as "file:line".
-    action: entered in the record of actions if something changes.
+    now: from when it holds, by default the server's time. planned_on: what files had loaded when a
+    person agreed to the difference. Raises PlanOutdated when something else is loaded by now,
+    JobElsewhere for the name of a job of another source, and WrongSchema when another version
+    writes the ledger. places: of the jobs, as "file:line". action: entered in the record of actions
+    if something changes.
 
     A job that another version has loaded and this one cannot read is replaced or removed as well.
     """
@@ -106,55 +106,11 @@ def load(
         if planned_on is not None and loaded.specs != planned_on:
             raise PlanOutdated("what is loaded has changed since this plan was made")
         changes = difference(loaded.specs, wanted, loaded.unread)
-        reply = write(ledger, entries, loaded, wanted, changes, digest, now, places, action)
+        at = now or ledger.now()
+        reply = write(ledger, entries, loaded, wanted, changes, digest, at, places, action)
         if reply.verdict is LoadVerdict.LOADED:
             return changes
         refuse(reply, places)
-
-
-@dataclass(frozen=True, slots=True)
-class Edited:
-    """Jobs of files that have changed since the files of this digest were loaded; None for those
-    that are gone. places: of the others, as "file:line"."""
-
-    jobs: Wanted
-    places: Mapping[str, str]
-    since_digest: str
-
-
-def load_edited(
-    ledger: Ledger,
-    entries: Entries,
-    edited: Edited,
-    digest: str,
-    now: datetime,
-    action: Action | None = None,
-) -> Changes | None:
-    """As `load`, without a look at the jobs of files that are as they were.
-
-    None, and nothing is changed, where all files are needed to say what is to be done: the ledger
-    holds others, a job has the name of one of another source, jobs are gone that others follow, or
-    so many that it may be a mistake.
-    """
-    ledger.check_schema()
-    wanted = {name: spec for name, spec in edited.jobs.items() if spec is not None}
-    gone = sorted(edited.jobs.keys() - wanted.keys())
-    loaded = ledger.loaded(edited.jobs)
-    if (
-        # Read after the version that load.lua compares: it holds these files until then, or nothing
-        # is loaded.
-        ledger.loaded_digest() != edited.since_digest
-        or any(origin.source != FILES for origin in loaded.origins.values())
-        or len(gone) >= LEAST_REMOVED
-        or any(ledger.followers.of(gone).values())
-    ):
-        return None
-    changes = difference(loaded.specs, wanted, loaded.unread)
-    if not changes and digest == edited.since_digest:
-        move(ledger, entries, edited.places, loaded.origins)
-        return changes
-    reply = write(ledger, entries, loaded, wanted, changes, digest, now, edited.places, action)
-    return changes if reply.verdict is LoadVerdict.LOADED else None
 
 
 def write(
@@ -173,7 +129,7 @@ def write(
     entries.learn_names()
     replaced = entries.replaced_by(changes.added)
     names = {name: replaced.get(name) or entries.name(name) for name in wanted}
-    settle(ledger, outgoing(loaded, wanted, changes), now)
+    settle(ledger, outgoing(loaded, wanted, changes), now, edited=wanted)
     news = moved(loaded.origins, places, {*changes.added, *changes.changed})
     edits = job_changes(ledger, loaded, wanted, changes, places, now, names=names)
     version, number = loaded.files_version, len(changes) + len(news)
@@ -229,7 +185,7 @@ def as_paused(before: JobSpec | None, wanted: JobSpec) -> JobSpec:
 
 
 def moved(
-    origins: Mapping[str, Origin], places: Mapping[str, str], written: Collection[str] = ()
+    origins: Mapping[str, Origin], places: Mapping[str, str], written: Collection[str]
 ) -> dict[str, str]:
     """The jobs that only stand elsewhere in the files by now, and where. written: all others."""
     return {
@@ -237,18 +193,6 @@ def moved(
         for name, place in places.items()
         if name in origins and name not in written and origins[name].place != place
     }
-
-
-def move(
-    ledger: Ledger,
-    entries: Entries,
-    places: Mapping[str, str],
-    origins: Mapping[str, Origin] | None = None,
-) -> None:
-    """Notes where the jobs of the files stand, which have changed nothing else."""
-    news = moved(ledger.origins() if origins is None else origins, places)
-    for some in chunks(list(news.items()), JOBS_PER_LOAD):
-        ledger.load([], entries.keys, FILES, moved=dict(some))
 
 
 # Jobs at run time.
@@ -428,12 +372,12 @@ def has_new_times(name: str, loaded: Loaded, wanted: Jobs) -> bool:
 
 
 def settle(
-    ledger: Ledger, ending: Sequence[JobSpec], now: datetime, edited: Collection[str] = ()
+    ledger: Ledger, ending: Sequence[JobSpec], now: datetime, edited: Collection[str]
 ) -> None:
     """Closes the accounts of schedules that end now.
 
     edited: names of jobs whose ticks of the last seconds are admitted here; removed jobs emit
-    nothing more, and beat has emitted those of files before it loads them.
+    nothing more.
     """
     marks = ledger.marks([spec.name for spec in ending])
     for spec in ending:

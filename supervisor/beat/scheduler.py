@@ -382,7 +382,7 @@ class SupervisedScheduler(RedBeatScheduler):  # type: ignore[misc]
         self._sources.look_soon()
         if self._reloading is None:
             return look
-        self._reloading.begin(look.at, look.loaded)
+        self._reloading.begin(look.at)
         # To read many files takes seconds of the lock, which another beat may have by now. What was
         # due before is emitted as of then.
         now = self._leader.look(follows=self._follows)

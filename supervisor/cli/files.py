@@ -322,9 +322,9 @@ def apply(
         ledger.take_over(owner_of(app))
         ledger.actions.enter(Action(context.actor, "take over", owner_of(app), reason))
     entries = Entries(app, ledger)
-    now, seen, places = ledger.now(), loaded.specs, wanted.sources
+    seen, places = loaded.specs, wanted.sources
     with context.acting("apply", target, reason) as action:
-        done = load(ledger, entries, wanted.specs, wanted.digest, now, seen, places, action)
+        done = load(ledger, entries, wanted.specs, wanted.digest, None, seen, places, action)
     click.echo(f"applied: {summary(done)}", err=as_json)
     if as_json:
         print_done("apply", changed(done), plan=plan_shape(found))

@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from supervisor.errors import Problem, ScheduleFilesInvalid, SecretMissing, closest, shown
 from supervisor.files.holidays import with_dates
@@ -33,7 +33,6 @@ from supervisor.files.yaml_source import (
     check_inside,
     content_of,
     decoded,
-    digest_of,
     read,
 )
 from supervisor.job.changes import following_problems
@@ -86,64 +85,16 @@ UNJUDGED = "cannot be judged, which is a fault of celery-beat-supervisor"
 LONGEST_PROBLEM = 500
 
 
-class ListedJob(NamedTuple):
-    """What is kept of a job of a file: its line, a digest of its spec, the jobs that it follows."""
-
-    line: int
-    digest: bytes
-    after: tuple[str, ...]
-
-
-#: A file's content, as a digest, and its jobs.
-ListedFile = tuple[bytes, dict[str, ListedJob]]
-
-
-@dataclass(frozen=True, slots=True)
-class Listing:
-    """What is kept of files without problems, so that only those that change are read again.
-
-    Of ten thousand jobs it takes half a megabyte, a hundredth of what they are themselves.
-    """
-
-    prefix: str
-    year: int
-    files: Mapping[Path, ListedFile]
-
-    @property
-    def jobs(self) -> dict[str, ListedJob]:
-        return {name: job for _, jobs in self.files.values() for name, job in jobs.items()}
-
-    @property
-    def places(self) -> dict[str, str]:
-        return {
-            name: f"{file}:{job.line}"
-            for file, (_, jobs) in self.files.items()
-            for name, job in jobs.items()
-        }
-
-    def but(self, other: Listing) -> dict[str, tuple[Path, ListedJob]]:
-        """The jobs of files that the other does not have with this content, each with its file."""
-        return {
-            name: (file, job)
-            for file, (digest, jobs) in self.files.items()
-            if other.files.get(file, (b"",))[0] != digest
-            for name, job in jobs.items()
-        }
-
-
 @dataclass(frozen=True, slots=True)
 class ScheduleSet:
     """specs: by job name; sources: job name -> "file:line"; files: all that were read.
 
-    digest: equal for two sets exactly when their specs are. listing: for the next load. since: the
-    listing of one before, where `specs` has only the jobs of files that have changed since then.
+    digest: equal for two sets exactly when their specs are.
     """
 
     specs: Mapping[str, JobSpec]
     digest: str
     sources: Mapping[str, str]
-    listing: Listing
-    since: Listing | None = None
     files: tuple[Path, ...] = ()
 
 
@@ -155,25 +106,18 @@ def load(
     prefix: str = DEFAULT_PREFIX,
     year: int | None = None,
     are_all: bool = True,
-    since: Listing | None = None,
 ) -> ScheduleSet:
     """All jobs of one file, or of the *.yaml and *.yml files in a directory.
 
     prefix: of the ledger that they are for, which is in the names of its serial queues. year: the
     one that it is now, and that holidays are computed around; by default as the clock says.
-    are_all: they follow no jobs but each other; else `after` is not checked. since: only files that
-    have changed since then are read, where that says as much as to read them all.
+    are_all: they follow no jobs but each other; else `after` is not checked.
     With `known_tasks`, a job whose task is not among them, or does not take the job's arguments, is
     a problem; with `environ`, so is a reference to a secret that is not there.
 
     Raises ScheduleFilesInvalid with every problem of every file.
     """
-    year = year or datetime.now(UTC).year
-    if since and (since.prefix, since.year) == (prefix, year):
-        edited = _Loading(known_tasks, environ, year, prefix)
-        with suppress(_Enough, ScheduleFilesInvalid, UnusableFile):
-            return edited.edited(path, since)
-    loading = _Loading(known_tasks, environ, year, prefix)
+    loading = _Loading(known_tasks, environ, year or datetime.now(UTC).year, prefix)
     with suppress(_Enough):
         for file in loading.files_of(path):
             loading.add(file)
@@ -194,15 +138,11 @@ def load_text(
     return loading.done()
 
 
-def _spec_digest(spec: JobSpec) -> bytes:
-    said = spec.model_dump(mode="json", exclude_defaults=True)
-    return digest_of(json.dumps(said, sort_keys=True).encode())
-
-
-def _set_digest(jobs: Mapping[str, ListedJob]) -> str:
+def _digest(specs: Mapping[str, JobSpec]) -> str:
     digest = hashlib.sha256()
-    for name in sorted(jobs):
-        digest.update(name.encode() + b"\0" + jobs[name].digest)
+    for name in sorted(specs):
+        keys = specs[name].model_dump(mode="json", exclude_defaults=True)
+        digest.update(json.dumps(keys, sort_keys=True).encode() + b"\0")
     return digest.hexdigest()
 
 
@@ -223,43 +163,12 @@ class _Loading:
     documents: dict[str, Document] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
     files: list[Path] = field(default_factory=list)
-    listed: dict[Path, ListedFile] = field(default_factory=dict)
 
-    def edited(self, path: Path, since: Listing) -> ScheduleSet:
-        """Reads the files that have changed.
-
-        Also raises ScheduleFilesInvalid, without problems, for faults between files: only a load of
-        all of them can say where these are.
-        """
-        for file in self.files_of(path):
-            content = content_of(file)
-            known = since.files.get(file)
-            if known and known[0] == digest_of(content):
-                self.files.append(file)
-                self.listed[file] = known
-                continue
-            self.add(file, content)
-        done = self.done(since)
-        jobs = done.listing.jobs
-        has_doubles = len(jobs) < sum(len(jobs) for _, jobs in self.listed.values())
-        has_followers = any(job.after for job in jobs.values())
-        if has_doubles or len(jobs) > MOST_JOBS or (has_followers and following_problems(jobs)):
-            raise ScheduleFilesInvalid([])
-        return done
-
-    def done(self, since: Listing | None = None) -> ScheduleSet:
+    def done(self) -> ScheduleSet:
         """Raises as `load`."""
         if self.problems:
             raise ScheduleFilesInvalid(self.problems)
-        listing = Listing(self.prefix, self.year, self.listed)
-        return ScheduleSet(
-            specs=self.specs,
-            digest=_set_digest(listing.jobs),
-            sources=listing.places,
-            listing=listing,
-            since=since,
-            files=tuple(self.files),
-        )
+        return ScheduleSet(self.specs, _digest(self.specs), self.sources, tuple(self.files))
 
     def files_of(self, path: Path) -> list[Path]:
         """The files to read, sorted by name; hidden ones are an editor's, or another tool's."""
@@ -288,13 +197,11 @@ class _Loading:
         """content: of what is no file."""
         self.files.append(file)
         try:
-            content = content_of(file) if content is None else content
-            document = read(decoded(content))
+            document = read(decoded(content_of(file) if content is None else content))
         except UnusableFile as error:
             self._problem(file, error.line, error.what, error.hint)
             return
         document.file = file
-        self.listed[file] = digest_of(content), {}
         for fault in document.faults:
             self._problem(file, fault.line, fault.what, fault.hint, job=_job_of(fault.path))
         if document.data is not UNREADABLE:
@@ -364,8 +271,6 @@ class _Loading:
         spec = self.specs[name] = spec.kept_apart(self.prefix)
         if spec.after:
             self.documents[name] = document
-        line = document.line_of(path)
-        self.listed[document.file][1][name] = ListedJob(line, _spec_digest(spec), spec.after)
         missing = reference_faults(spec, self.environ)
         faults += [fault for fault in missing if fault.keys != ("notify",) or "notify" in own]
         for fault in [*faults, *item_faults("exclude", holiday_faults)]:

@@ -9,7 +9,6 @@ only booleans, no base-60 numbers, dates stay text), keys are text, no anchors, 
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -291,10 +290,6 @@ def content_of(file: Path) -> bytes:
             return stream.read(LARGEST_FILE + 1)
     except OSError as error:
         raise UnusableFile(f"cannot be read: {error.strerror}") from None
-
-
-def digest_of(content: bytes) -> bytes:
-    return hashlib.blake2b(content, digest_size=16).digest()
 
 
 def decoded(content: bytes) -> str:

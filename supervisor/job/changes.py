@@ -186,15 +186,8 @@ class FollowingProblem:
     hint: str | None
 
 
-class Follows(Protocol):
-    """A job, as far as it matters here."""
-
-    @property
-    def after(self) -> Sequence[str]: ...
-
-
 def following_problems(
-    specs: Mapping[str, Follows], others: Sequence[str] = (), removed: Collection[str] = ()
+    specs: Mapping[str, JobSpec], others: Sequence[str] = (), removed: Collection[str] = ()
 ) -> list[FollowingProblem]:
     """Unknown names in `after`, and circles.
 
@@ -204,7 +197,7 @@ def following_problems(
 
 
 def unknown_names(
-    specs: Mapping[str, Follows], others: Sequence[str], removed: Collection[str]
+    specs: Mapping[str, JobSpec], others: Sequence[str], removed: Collection[str]
 ) -> Iterator[FollowingProblem]:
     hints: dict[str, str | None] = {}
     for job, spec in specs.items():
@@ -221,7 +214,7 @@ def unknown_names(
                 yield FollowingProblem(job, place, what, hints.get(name))
 
 
-def circles(specs: Mapping[str, Follows]) -> Iterator[FollowingProblem]:
+def circles(specs: Mapping[str, JobSpec]) -> Iterator[FollowingProblem]:
     """Each circle at the first of its jobs; one of several circles that share a job."""
     order = {job: number for number, job in enumerate(specs)}
     reported: set[str] = set()
@@ -235,7 +228,7 @@ def circles(specs: Mapping[str, Follows]) -> Iterator[FollowingProblem]:
             yield FollowingProblem(first, place, what, "none of them would ever run")
 
 
-def closed_ways(specs: Mapping[str, Follows]) -> Iterator[list[str]]:
+def closed_ways(specs: Mapping[str, JobSpec]) -> Iterator[list[str]]:
     """Paths that end where they began; of circles that share jobs at least one.
 
     A search in depth from each job through those that it follows, which visits none twice.

@@ -113,7 +113,7 @@ def removal_by_files(loaded: Loaded, wanted: ScheduleSet) -> str | None:
     """As `mass_removal`, and of any number of jobs by a directory without files: its mount may be
     gone."""
     own = loaded.of(FILES).origins
-    if own and not wanted.listing.files:
+    if own and not wanted.files:
         return f"there are no schedule files, and the jobs of earlier ones ({len(own):,}) would go"
     return mass_removal(loaded, wanted.specs)
 

@@ -14,7 +14,7 @@ from supervisor.beat.entries import Entries
 from supervisor.beat.following import FIRST_ENDINGS, Following
 from supervisor.beat.load import load
 from supervisor.errors import InvalidJob
-from supervisor.files.schedule_files import Listing, ScheduleSet
+from supervisor.files.schedule_files import ScheduleSet
 from supervisor.job.run import Run, RunState, manual_id, tick_id
 from supervisor.job.spec import JobSpec
 from supervisor.ledger.ledger import Ledger
@@ -478,6 +478,6 @@ def test_files_keep_the_jobs_that_others_follow(
 ) -> None:
     loaded(ledger, entries, a={})
     at_run_time.put("b", task="t", after=["a"], app=app, by="ann")
-    [problem] = clashes(ledger.loaded(), ScheduleSet({}, "", {}, Listing("", 2026, {})))
+    [problem] = clashes(ledger.loaded(), ScheduleSet({}, "", {}))
     assert "job 'b' (put at" in problem.what
     assert "follows this job, which is gone" in problem.what

@@ -19,7 +19,7 @@ from redbeat.schedulers import RedBeatSchedulerEntry, get_redis
 from supervisor.app import supervise
 from supervisor.beat import reload, scheduler
 from supervisor.beat.following import Starts, may_run
-from supervisor.beat.load import load_edited
+from supervisor.beat.load import load
 from supervisor.beat.reload import Reloading
 from supervisor.beat.scheduler import SupervisedScheduler
 from supervisor.cli import main
@@ -84,7 +84,7 @@ def test_what_was_due_is_no_later_for_the_files_that_a_new_leader_reads(
     monkeypatch.setattr(emission, "PROMPT", timedelta(seconds=1))
     looked_at = []
 
-    def read_for_long(_: Reloading, now: datetime, __: str | None) -> None:
+    def read_for_long(_: Reloading, now: datetime) -> None:
         looked_at.append(now)
         wait_until(lambda: ledger.now() > now + timedelta(seconds=2.5))
 
@@ -101,17 +101,16 @@ def test_beat_leads_and_emits_while_many_jobs_are_written(
 ) -> None:
     may_write, files = tmp_path / "may-write", tmp_path / "schedules"
 
-    def load_slowly(*args: Any) -> Changes | None:
+    def load_slowly(*args: Any, **keys: Any) -> Changes:
         wait_until(may_write.exists)
-        return load_edited(*args)
+        return load(*args, **keys)
 
     files.mkdir()
     (files / "jobs.yaml").write_text(EACH_SECOND % "")
     app = supervise(Celery("slow", broker=redis_url), schedules=files)
     first, second = (SupervisedScheduler(app, lazy=True) for _ in range(2))
     wait_until(lambda: (first.tick(), ledger.scheduled())[1])
-    monkeypatch.setattr(reload, "WRITE_SECONDS", 0.1)
-    monkeypatch.setattr(reload, "load_edited", load_slowly)
+    monkeypatch.setattr(reload, "load", load_slowly)
     (files / "more.yaml").write_text("jobs: {more: {task: t, every: 1h}}")
     before = len(ledger.history("job", 99))
     wait_until(lambda: (first.tick(), len(ledger.history("job", 99)) > before + 3)[1])

@@ -29,22 +29,13 @@ def said(code: str) -> str:
     return done.stdout + done.stderr
 
 
-def test_it_exchanges_values_with_the_work_in_another_process() -> None:
+def test_it_returns_what_the_work_in_another_process_returns() -> None:
     code = """
-def double():
-    number = yield os.getpid()
-    while True:
-        number = yield 2 * number
-
-child = Child(double, LIMITS)
-print(child.receive() != os.getpid())
-child.send(4)
-print(child.receive())
-child.send(5)
-print(child.receive())
-child.end()
+child = Child(os.getpid, LIMITS)
+pid = child.result()
+print(pid != os.getpid(), child._process.pid == pid, child._process.is_alive())
 """
-    assert said(code) == "True\n8\n10\n"
+    assert said(code) == "True True False\n"
 
 
 def test_it_begins_although_a_connection_of_the_app_waits_for_messages(redis_url: str) -> None:
@@ -60,29 +51,19 @@ with app.pool.acquire() as connection, app.amqp.TaskConsumer(connection.default_
     except TimeoutError:
         pass
 
-def work():
-    yield "begun"
-
 for _ in range(2):
-    child = Child(work, LIMITS)
-    print(child.has_value({patience(5)}) and child.receive())
-    child.end()
+    child = Child(lambda: "begun", LIMITS)
+    print(child.has_ended({patience(5)}) and child.result())
 """
     assert said(code) == "begun\nbegun\n"
 
 
-def test_a_daemonic_process_of_multiprocessing_may_have_one_that_has_one() -> None:
+def test_a_daemonic_process_of_multiprocessing_may_have_one() -> None:
     code = """
 from multiprocessing import get_context
 
-def inner():
-    yield "begun"
-
-def outer():
-    yield Child(inner, LIMITS).receive()
-
 def beat():
-    print(Child(outer, LIMITS).receive(), flush=True)
+    print(Child(lambda: "begun", LIMITS).result(), flush=True)
 
 process = get_context("fork").Process(target=beat, daemon=True)
 process.start()
@@ -94,15 +75,15 @@ process.join()
 @pytest.mark.parametrize(
     ("work", "expected"),
     [
-        ("yield {}['absent']", "KeyError: 'absent'"),
-        ("yield os.kill(os.getpid(), signal.SIGKILL)", "a child was ended, exit code -9"),
-        ("yield open('/nowhere/at/all')", "FileNotFoundError"),
-        ("yield max(iter(int, 1))", "it took more processor time than it is given"),
-        ("yield len(bytearray(1 << 30))", "MemoryError"),
+        ("{}['absent']", "KeyError: 'absent'"),
+        ("os.kill(os.getpid(), signal.SIGKILL)", "a child was ended, exit code -9"),
+        ("open('/nowhere/at/all')", "FileNotFoundError"),
+        ("max(iter(int, 1))", "it took more processor time than it is given"),
+        ("len(bytearray(1 << 30))", "MemoryError"),
     ],
 )
 def test_what_ends_the_work_is_raised_in_its_parent(work: str, expected: str) -> None:
-    code = f"def work():\n    {work}\nChild(work, Limits(1, 1 << 28)).receive()"
+    code = f"Child(lambda: {work}, Limits(1, 1 << 28)).result()"
     assert expected in said(code).splitlines()[-1]
 
 
@@ -111,10 +92,9 @@ def test_its_parent_does_not_wait_for_it_and_may_end_it() -> None:
 def hang():
     while True:
         signal.pause()
-    yield
 
 child = Child(hang, LIMITS)
-print(child.has_value())
+print(child.has_ended())
 child.end()
 print("ended")
 """
@@ -126,10 +106,7 @@ def test_what_the_parent_does_at_its_end_the_child_does_not() -> None:
 import atexit
 atexit.register(print, "end of", os.getpid())
 
-def work():
-    yield 1
-
-Child(work, LIMITS).receive()
+Child(os.getpid, LIMITS).result()
 """
     assert said(code).count("end of") == 1
 
@@ -141,9 +118,8 @@ def test_a_child_ends_with_a_parent_that_is_killed(tmp_path: Path) -> None:
 def write_and_hang():
     Path({str(written)!r}).write_text(str(os.getpid()))
     signal.pause()
-    yield
 
-Child(write_and_hang, LIMITS).receive()
+Child(write_and_hang, LIMITS).result()
 """
     with subprocess.Popen([sys.executable, "-c", ALONE.format(hangs)]) as parent:
         wait_until(lambda: written.exists() and written.read_text())
@@ -156,18 +132,11 @@ Child(write_and_hang, LIMITS).receive()
     assert has_ended
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere a whole process has a niceness")
-def test_a_child_gives_way_until_its_parent_may_wait_for_it() -> None:
+def test_a_child_gives_way_to_its_parent() -> None:
     code = """
 def niceness():
-    while True:
-        yield os.getpriority(os.PRIO_PROCESS, 0) - own
+    return os.getpriority(os.PRIO_PROCESS, 0)
 
-own = os.getpriority(os.PRIO_PROCESS, 0)
-child = Child(niceness, LIMITS)
-print(child.receive() > 0)
-child.send(None)
-print(child.receive())
-child.end()
+print(Child(niceness, LIMITS).result() > niceness())
 """
-    assert said(code) == "True\n0\n"
+    assert said(code) == "True\n"

@@ -9,10 +9,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from supervisor.errors import ScheduleFilesInvalid
 from supervisor.files import schedule_files
 from supervisor.files.job_checks import KEYS, NOT_IN_DEFAULTS, Tasks, check_job
-from supervisor.files.schedule_files import Listing, load
+from supervisor.files.schedule_files import load
 from supervisor.job.spec import JobSpec
 from tests.unit.files.problems import problems_of
 
@@ -183,61 +182,6 @@ def test_there_is_a_most_of_jobs(
         )
     (problem,) = problems_of(tmp_path)
     assert (problem.job, problem.line, problem.what) == ("y2", 3, "more than 3 jobs")
-
-
-# --- files that are read again -----------------------------------------------------------------
-
-
-NIGHTLY = "nightly: {task: t, cron: '0 3 * * *'}"
-EDITS = {
-    "nothing": {},
-    "a job changes": {"one.yaml": f"jobs:\n  {NIGHTLY.replace('3', '4')}\n  b: {{task: t}}"},
-    "a job moves down": {"one.yaml": f"\njobs:\n  {NIGHTLY}\n  b: {{task: t}}"},
-    "a job goes to another file": {
-        "one.yaml": f"jobs:\n  {NIGHTLY}",
-        "two.yaml": "jobs:\n  c: {task: t, after: [b]}\n  b: {task: t}",
-    },
-    "a file comes": {"three.yaml": "jobs: {d: {task: t, after: [c]}}"},
-    "a file goes": {"two.yaml": None},
-    "a name is there twice": {"three.yaml": "jobs: {b: {task: t}}"},
-    "a job that others follow goes": {"one.yaml": f"jobs: {{{NIGHTLY}}}"},
-    "a mistake": {"one.yaml": "jobs: {b: {tsak: t}}"},
-}
-
-
-@pytest.mark.parametrize("edit", EDITS)
-def test_what_changed_since_is_read_as_all_would_be(edit: str, tmp_path: Path) -> None:
-    def write(files: dict[str, str | None]) -> None:
-        for name, text in files.items():
-            (tmp_path / name).unlink() if text is None else (tmp_path / name).write_text(text)
-
-    write(
-        {
-            "one.yaml": f"jobs:\n  {NIGHTLY}\n  b: {{task: t}}",
-            "two.yaml": "jobs:\n  c: {task: t, after: [b]}",
-        }
-    )
-    before = load(tmp_path)
-    write(EDITS[edit])
-
-    def outcome(since: Listing | None) -> object:
-        try:
-            found = load(tmp_path, since=since)
-        except ScheduleFilesInvalid as error:
-            return error.problems
-        return found.digest, found.sources, set(found.files), found.listing
-
-    assert outcome(before.listing) == outcome(None)
-
-
-def test_a_file_that_is_as_it_was_is_not_read_again(write: Write, tmp_path: Path) -> None:
-    write("jobs: {a: {task: t}}", "one.yaml")
-    write("jobs: {b: {task: t}}", "two.yaml")
-    before = load(tmp_path).listing
-    write("jobs: {b: {task: other}}", "two.yaml")
-    edited = load(tmp_path, since=before)
-    assert (set(edited.specs), set(edited.sources)) == ({"b"}, {"a", "b"})
-    assert load(tmp_path, since=before, year=2030).specs.keys() == {"a", "b"}
 
 
 # --- jobs --------------------------------------------------------------------------------------
