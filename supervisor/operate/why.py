@@ -2,38 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta
-from itertools import chain
-from typing import assert_never
+from itertools import chain, pairwise
 
 from supervisor.job.policies import OnCrash
-from supervisor.job.run import Run, RunState
+from supervisor.job.run import Attempt, Run, RunState, start_id
 from supervisor.operate.plans import surprise_text
-from supervisor.operate.why_facts import Calendar, Facts, RunFacts
-from supervisor.operate.why_words import (
-    WENT,
-    because,
-    blocker_then,
-    deadline_of_job,
-    deadline_of_run,
-    duplicates,
-    duration_words,
-    earlier_attempts,
-    is_or_went,
-    lateness,
-    named,
-    on_worker,
-    queue_words,
-    steps_of,
-    subject,
-    times,
-    unknown_task,
-    unmet_needs,
-    upstream_words,
-    usual,
-    why_slow,
-)
+from supervisor.operate.why_facts import Calendar, Facts, RunFacts, Upstreams, is_tick
 from supervisor.operate.words import (
     LocalTime,
     ahead,
@@ -44,6 +20,27 @@ from supervisor.operate.words import (
     progress_words,
     span,
 )
+from supervisor.schedule import due_at
+
+#: In the past tense, as in "09:05 was skipped".
+WENT = {
+    RunState.SUCCEEDED: "succeeded",
+    RunState.FAILED: "failed",
+    RunState.TIMED_OUT: "timed out",
+    RunState.CANCELLED: "was cancelled",
+    RunState.REPLACED: "was replaced",
+    RunState.LOST: "was lost",
+    RunState.EXPIRED: "expired",
+    RunState.SKIPPED: "was skipped",
+    RunState.MISSED: "was missed",
+    RunState.EXCLUDED: "was excluded",
+}
+
+#: A shorter delay on the way to a worker is not mentioned.
+WORTH_MENTIONING = timedelta(seconds=2)
+
+#: Up to this many of a run's attempts are listed one by one.
+MOST_LISTED = 10
 
 
 def answer(facts: Facts) -> list[str]:
@@ -90,17 +87,61 @@ def of_run(found: RunFacts, facts: Facts, local: LocalTime) -> Iterator[str]:
             return running(found, local)
         case RunState.RETRYING:
             return retrying(found, facts, local)
-        case (
-            RunState.SUCCEEDED
-            | RunState.FAILED
-            | RunState.TIMED_OUT
-            | RunState.LOST
-            | RunState.CANCELLED
-            | RunState.REPLACED
-        ):
-            return ended(found, facts, local)
         case _:
-            assert_never(found.run.state)
+            return ended(found, facts, local)
+
+
+# Words that many sentences share.
+
+
+def subject(run: Run, local: LocalTime) -> str:
+    """The run at the beginning of a sentence: ``09:05``, or the id of one that is not a tick's."""
+    if run.id == start_id(run.job, run.nominal_at):
+        return f"the run at start of {local.time(run.nominal_at)}"
+    return local.time(run.nominal_at) if is_tick(run) else run.id
+
+
+def named(run: Run, job: str, local: LocalTime) -> str:
+    """The run within a sentence about a run of `job`: ``the run of 09:00``."""
+    of = "the run" if run.job == job else f"{run.job}'s run"
+    return f"{of} of {local.time(run.nominal_at)}" if is_tick(run) else f"the run {run.id}"
+
+
+def is_or_went(state: RunState) -> str:
+    """``is running``, ``was skipped``"""
+    return f"is {state.value}" if state.is_open else WENT[state]
+
+
+def times(count: int) -> str:
+    return "once" if count == 1 else f"{count} times"
+
+
+def because(reason: str | None) -> str:
+    return f": {harmless(reason)}" if reason else ""
+
+
+def on_worker(worker: str | None) -> str:
+    """Empty for a run of several steps, each of which has a worker of its own."""
+    return f" on worker {worker}" if worker else ""
+
+
+def queue_words(found: RunFacts) -> str:
+    return f" in {found.queue}" if found.queue else ""
+
+
+def usual(found: RunFacts) -> str:
+    return f", its usual p95 is {span(found.usual.p95)}" if found.usual else ""
+
+
+def since_words(start: datetime | None, local: LocalTime) -> str:
+    """`` since 09:00:01, 7m12s``"""
+    return f" since {local.time(start)}, {local.since(start)}" if start else ""
+
+
+def no_beat_words(found: RunFacts, local: LocalTime) -> Iterator[str]:
+    if found.no_beat:
+        start, end = found.no_beat.start, found.no_beat.end
+        yield f"no beat led from {local.time(start)} to {local.time(end)}, {lasted(start, end)}"
 
 
 # Runs that started and ended.
@@ -110,13 +151,18 @@ def ended(found: RunFacts, facts: Facts, local: LocalTime) -> Iterator[str]:
     run = found.run
     yield f"{subject(run, local)} {WENT[run.state]}{end_words(run, local)}{because(run.reason)}"
     yield from tries_left(run, facts)
-    yield from duration_words(run, facts.now)
-    yield from steps_of(found, local)
-    yield from earlier_attempts(run.attempts, local)
-    yield from lateness(found, local)
+    yield from story(found, facts.now, local)
     if run.overlapped_with:
         yield f"it ran at the same time as {run.overlapped_with}"
-    yield from duplicates(run)
+
+
+def story(found: RunFacts, now: datetime, local: LocalTime) -> Iterator[str]:
+    """What there is to say of a run that has started."""
+    yield from duration_words(found.run, now)
+    yield from steps_of(found, local)
+    yield from earlier_attempts(found.run.attempts, local)
+    yield from lateness(found, local)
+    yield from duplicates(found.run)
 
 
 def end_words(run: Run, local: LocalTime) -> str:
@@ -133,15 +179,134 @@ def end_words(run: Run, local: LocalTime) -> str:
 
 def tries_left(run: Run, facts: Facts) -> Iterator[str]:
     """Why it was not tried again."""
-    if run.state is RunState.LOST:
-        if facts.job.spec.on_crash is OnCrash.FAIL:
-            yield "it was not run again: `on_crash: fail`"
-        else:
-            limit = f"(`max_crashes: {facts.job.spec.max_crashes}`)"
-            yield f"it was not run again: its workers died {times(run.crashes)} {limit}"
+    if run.state is RunState.LOST and facts.job.spec.on_crash is OnCrash.FAIL:
+        yield "it was not run again: `on_crash: fail`"
+    elif run.state is RunState.LOST:
+        limit = f"(`max_crashes: {facts.job.spec.max_crashes}`)"
+        yield f"it was not run again: its workers died {times(run.crashes)} {limit}"
     if run.state in (RunState.FAILED, RunState.TIMED_OUT) and run.attempts and not run.has_steps:
         tried = run.attempts_dropped + len(run.attempts) - run.crashes
         yield f"it was tried {times(tried)}; `max_retries` is {facts.job.spec.max_retries}"
+
+
+def duration_words(run: Run, now: datetime) -> Iterator[str]:
+    most, least = run.rules.max_duration_ms / 1000, run.rules.min_duration_ms / 1000
+    if run.is_too_long(now):
+        yield f"that is longer than its `max_duration`, {span(most)}"
+    elif run.duration_fault == "max_duration":
+        yield f"an attempt took longer than `max_duration`, {span(most)}"
+    elif run.duration_fault == "min_duration":
+        yield f"it took less than `min_duration`, {span(least)}: it may have found nothing to do"
+
+
+def steps_of(found: RunFacts, local: LocalTime) -> Iterator[str]:
+    """The steps that failed, are open, or have yet to begin."""
+    for step in found.steps:
+        if step.run is None or step.run.state is RunState.SUCCEEDED:
+            continue
+        run = step.run
+        at, went = run.finished_at or run.started_at, is_or_went(run.state)
+        if at and run.state.is_open:
+            went = f"has been {run.state.value} since {local.time(at)}"
+        elif at:
+            went += f" at {local.time(at)}"
+        yield f"step {step.name} {went}{on_worker(run.worker)}{because(run.reason)}"
+    to_come = [step.name for step in found.steps if step.run is None]
+    if to_come and found.run.state.is_open:
+        yield f"still to come: {', '.join(to_come)}"
+
+
+def earlier_attempts(attempts: Sequence[Attempt], local: LocalTime) -> Iterator[str]:
+    """The attempts that another one followed; the last of them one by one."""
+    listed = attempts[-MOST_LISTED - 1 :]
+    if listed and listed[0].number > 1:
+        yield f"{plural(listed[0].number - 1, 'attempt')} ended before these"
+    for attempt, following in pairwise(listed):
+        if attempt.finished_at is None:
+            continue
+        yield (
+            f"attempt {attempt.number} {WENT[RunState(attempt.outcome or RunState.LOST)]} at "
+            f"{local.time(attempt.finished_at)}{on_worker(attempt.worker)}, after "
+            f"{lasted(attempt.started_at, attempt.finished_at)}{because(attempt.reason)}; attempt "
+            f"{following.number} started at {local.time(following.started_at)}"
+        )
+
+
+def lateness(found: RunFacts, local: LocalTime) -> Iterator[str]:
+    """Why a run started late: each part of its way to a worker that took long."""
+    run = found.run
+    if not run.attempts or run.attempts_dropped:
+        return
+    started_at, admitted_at = run.attempts[0].started_at, found.admitted_at or run.nominal_at
+    due = admitted_at if run.is_follower else run.nominal_at
+    if started_at - due < WORTH_MENTIONING:
+        return
+    yield f"it started {lasted(due, started_at)} late, at {local.time(started_at)}"
+    if admitted_at - due >= WORTH_MENTIONING:
+        late = f"beat emitted it {lasted(due, admitted_at)} after its time"
+        yield next(no_beat_words(found, local), late)
+    held = lasted(admitted_at, run.queued_at)
+    if run.blocked_by:
+        blocker = named(found.blocker.run, run.job, local) if found.blocker else run.blocked_by
+        requeued = f", re-queued {times(run.requeues)}" if run.requeues else ""
+        yield f"it waited {held} for {blocker}{requeued}"
+    elif run.is_follower and run.queued_at - admitted_at >= WORTH_MENTIONING:
+        yield f"it waited {held} for what it follows"
+    if len(run.attempts) == 1 and started_at - run.queued_at >= WORTH_MENTIONING:
+        in_queue = lasted(run.queued_at, started_at)
+        yield f"it was queued{queue_words(found)} for {in_queue} until a worker started it"
+
+
+def duplicates(run: Run) -> Iterator[str]:
+    if run.duplicates:
+        yield f"it was delivered again {times(run.duplicates)}; duplicates are dropped"
+
+
+# Deadlines that the job names.
+
+
+def deadline_of_job(facts: Facts, local: LocalTime) -> Iterator[str]:
+    """``02:00 must have succeeded by 06:00 UTC; it is 06:04 and it has been running since``"""
+    deadline = facts.job.deadline
+    if deadline is None or deadline.tick > facts.now:
+        return
+    tick, by = local.time(deadline.tick), by_words(deadline.at, facts, local)
+    if facts.now <= deadline.at:
+        yield f"{tick} has to succeed by {by}, {ahead(deadline.at, facts.now)}"
+        return
+    now = local.time(facts.now.replace(second=0, microsecond=0))
+    runs = (found.run for found in (*facts.open_runs, facts.run) if found)
+    later = [run for run in runs if (run.started_at or run.nominal_at) >= deadline.tick]
+    became = "no run has begun since"
+    if later:
+        who = "it" if later[0].nominal_at == deadline.tick else named(later[0], later[0].job, local)
+        became = f"{who} {went_words(later[0], local)}"
+    yield f"{tick} must have succeeded by {by}; it is {now} and {became}"
+
+
+def went_words(run: Run, local: LocalTime) -> str:
+    """``has been running since 05:31``, ``failed at 02:20``"""
+    if run.state is RunState.RUNNING and run.started_at:
+        return f"has been running since {local.time(run.started_at)}"
+    return is_or_went(run.state) + (f" at {local.time(run.finished_at)}" if run.finished_at else "")
+
+
+def deadline_of_run(run: Run, facts: Facts, local: LocalTime) -> Iterator[str]:
+    """The deadline of a tick's run, if it is open or succeeded too late."""
+    due = due_at(facts.job.spec, run.nominal_at) if is_tick(run) else None
+    if due is None or facts.job.paused:
+        return
+    by = by_words(due, facts, local)
+    if run.state is RunState.SUCCEEDED and run.finished_at and run.finished_at > due:
+        yield f"it had to succeed by {by}, and did so {lasted(due, run.finished_at)} late"
+    elif run.state.is_open and facts.now > due:
+        yield f"it must have succeeded by {by}, {local.since(due)} ago"
+    elif run.state.is_open:
+        yield f"it has to succeed by {by}, {ahead(due, facts.now)}"
+
+
+def by_words(at: datetime, facts: Facts, local: LocalTime) -> str:
+    return f"{local.time(at)} {facts.job.spec.timezone}"
 
 
 # A job as it is now: what keeps it from running.
@@ -179,14 +344,13 @@ def pause_words(facts: Facts, local: LocalTime) -> str:
     job = facts.job
     since = f"has been paused since {local.time(facts.paused_at)}" if facts.paused_at else ""
     until = f", until {local.time(job.paused_until)}" if job.paused_until else ""
-    note = f": {job.paused_note}" if job.paused_note else ""
-    return f"the job {since or 'is paused'}{until}{note}"
+    return f"the job {since or 'is paused'}{until}{because(job.paused_note)}"
 
 
 def next_tick(facts: Facts, local: LocalTime) -> str:
     job = facts.job
     if not job.spec.has_schedule:
-        return without_schedule(facts, local)
+        return without_schedule(facts)
     after = facts.calendar.after if facts.calendar else None
     if after is None:
         return "there are no more ticks"
@@ -195,15 +359,12 @@ def next_tick(facts: Facts, local: LocalTime) -> str:
     return f"the next tick is at {local.time(after)}, {ahead(after, facts.now)}{fate}"
 
 
-def without_schedule(facts: Facts, local: LocalTime) -> str:
+def without_schedule(facts: Facts) -> str:
     spec = facts.job.spec
     if not spec.after:
         at_start = "at start, and " if spec.run_at_start else ""
         return f"{spec.name} has no schedule: it runs {at_start}when code or a person asks for it"
-    if not facts.upstreams:
-        return f"{spec.name} has no schedule: it runs {spec.schedule}"
-    at = f" for {local.time(facts.upstreams_for)}" if facts.upstreams_for else ""
-    return f"{spec.name} runs{at} after {upstream_words(facts.upstreams, local)}"
+    return f"{spec.name} has no schedule: it runs after {upstream_words(facts.upstreams)}"
 
 
 # Times without a record: not a tick, still to come, not emitted, or long ago.
@@ -217,7 +378,7 @@ def without_record(at: datetime, facts: Facts, local: LocalTime) -> Iterator[str
         yield from no_tick(at, facts, calendar, local)
     elif at > facts.now:
         yield f"{local.time(at)} is still to come, {ahead(at, facts.now)}"
-        yield from surprises(calendar)
+        yield from clock_change(calendar)
         yield from obstacles(facts, local)
     elif facts.watermark is None or at > facts.watermark:
         yield f"{local.time(at)} was due {local.since(at)} ago and has not been emitted yet"
@@ -235,13 +396,13 @@ def no_tick(at: datetime, facts: Facts, calendar: Calendar, local: LocalTime) ->
         "`exclude` removes it" if calendar.excluded else f"its schedule is {spec.schedule}{zone}"
     )
     yield f"{local.time(at)} is not a tick of {spec.name}: {cause}"
-    yield from surprises(calendar)
+    yield from clock_change(calendar)
     near = [f"{local.time(t)} before" for t in (calendar.before,) if t]
     near += [f"{local.time(t)} after" for t in (calendar.after,) if t]
     yield f"the nearest ticks are {' and '.join(near)}" if near else "there are no ticks near it"
 
 
-def surprises(calendar: Calendar) -> Iterator[str]:
+def clock_change(calendar: Calendar) -> Iterator[str]:
     if calendar.surprise:
         yield f"clocks change on {surprise_text(calendar.surprise)}"
 
@@ -262,11 +423,15 @@ def forgotten(at: datetime, facts: Facts, local: LocalTime) -> str:
 
 def skipped(found: RunFacts, facts: Facts, local: LocalTime) -> Iterator[str]:
     run, spec = found.run, facts.job.spec
-    if run.reason == "upstream":
-        yield f"{subject(run, local)} was skipped: {upstream_cause(found, local)}"
-        return
-    at = run.blocker.at if run.blocker else run.finished_at or run.queued_at
+    who = f"{subject(run, local)} was skipped: "
     waited = lasted(found.admitted_at or run.queued_at, run.finished_at or run.queued_at)
+    if run.reason == "upstream":
+        yield who + upstream_cause(found, local)
+        return
+    if run.is_held and run.reason == "wait_expired":
+        others = run.after or ", ".join(spec.after)
+        yield f"{who}it had waited {waited} for {others} (`max_wait`)"
+        return
     cause = {
         "overlap": "",
         "buffer_full": f"{spec.max_waiting} others waited already (`max_waiting`), and ",
@@ -275,12 +440,9 @@ def skipped(found: RunFacts, facts: Facts, local: LocalTime) -> Iterator[str]:
         "grace": "Redis was new, and nothing starts for a `lease_ttl` then; ",
         "replaced": "a newer run took its place at the head of the line; ",
     }.get(run.reason or "", f"{run.reason}, and ")
-    if run.is_held and run.reason == "wait_expired":
-        others = run.after or ", ".join(spec.after)
-        yield f"{subject(run, local)} was skipped: it had waited {waited} for {others} (`max_wait`)"
-        return
-    yield f"{subject(run, local)} was skipped: {cause}{blocker_then(found, at, local)}"
-    yield from why_slow(found, at, local)
+    at = run.blocker.at if run.blocker else run.finished_at or run.queued_at
+    yield f"{who}{cause}{blocker_then(found, at, local)}"
+    yield from blocker_since(found, at, local)
 
 
 def upstream_cause(found: RunFacts, local: LocalTime) -> str:
@@ -301,11 +463,8 @@ def missed(found: RunFacts, facts: Facts, local: LocalTime) -> Iterator[str]:
         "edited": "the job's schedule was edited, or the job removed, while no beat led",
     }.get(run.reason or "", run.reason or "no reason is recorded")
     yield f"{of_range(facts, run, local)} missed: {cause}"
-    if found.no_beat:
-        start, end = found.no_beat.start, found.no_beat.end
-        yield f"no beat led from {local.time(start)} to {local.time(end)}, {lasted(start, end)}"
-    else:
-        yield f"no beat looked at the job until {local.time(run.queued_at)}"
+    unseen = f"no beat looked at the job until {local.time(run.queued_at)}"
+    yield next(no_beat_words(found, local), unseen)
 
 
 def excluded(found: RunFacts, facts: Facts, local: LocalTime) -> Iterator[str]:
@@ -316,25 +475,24 @@ def excluded(found: RunFacts, facts: Facts, local: LocalTime) -> Iterator[str]:
 
 def of_range(facts: Facts, run: Run, local: LocalTime) -> str:
     """``09:05 was``, or ``09:05 is one of 12 ticks from 09:00 to 09:55 that were``."""
-    asked = local.time(facts.at or run.nominal_at)
+    at = local.time(facts.at or run.nominal_at)
     if run.ticks == 1:
-        return f"{asked} was"
+        return f"{at} was"
     first, last = local.time(run.first_nominal_at or run.nominal_at), local.time(run.nominal_at)
-    return f"{asked} is one of {run.ticks:,} ticks from {first} to {last} that were"
+    return f"{at} is one of {run.ticks:,} ticks from {first} to {last} that were"
 
 
 def expired(found: RunFacts, facts: Facts, local: LocalTime) -> Iterator[str]:
     run = found.run
     at = run.finished_at or run.queued_at
     what = f"{subject(run, local)} expired at {local.time(at)}: no worker started it"
-    queued = f"{local.time(run.queued_at)}, when it was queued{queue_words(found)}"
+    since = f"{local.time(run.queued_at)}, when it was queued{queue_words(found)}"
     if run.expires_at and run.expires_at <= at and not run.attempt:
-        yield f"{what} between {queued}, and {local.time(run.expires_at)} (`expires` of its call)"
+        yield f"{what} between {since}, and {local.time(run.expires_at)} (`expires` of its call)"
     else:
         deadline = span(facts.job.spec.start_deadline.total_seconds())
-        yield f"{what} within {deadline} (`start_deadline`) of {queued}"
-    yield from unknown_task(found)
-    yield from unmet_needs(found)
+        yield f"{what} within {deadline} (`start_deadline`) of {since}"
+    yield from unsuited(found)
     yield message_words(run, local) if run.sent_at else "the broker never accepted its message"
 
 
@@ -348,30 +506,20 @@ def message_words(run: Run, local: LocalTime) -> str:
 
 def waiting(found: RunFacts, local: LocalTime) -> str:
     run = found.run
+    since = found.admitted_at or run.queued_at
+    who = f"{subject(run, local)} has been waiting{since_words(since, local)}, for "
     if run.is_held:
-        return held_words(found, local)
+        most = run.rules.max_wait_ms
+        end = local.time(since + timedelta(milliseconds=max(0, most)))
+        until = f", until {end} (`max_wait`)" if most >= 0 else ""
+        return f"{who}{run.after or upstream_words(found.upstreams)}{until}"
     blocked = blocked_words(found, local)
     if run.due_at:
         most = run.rules.max_requeues
         count = f"{run.requeues} of {most}" if most else f"{run.requeues}"
         what = f"was re-queued ({count})" if run.requeues else "is not to start"
         return f"{subject(run, local)} {what} until {local.time(run.due_at)}{blocked}"
-    since, lock = found.admitted_at or run.queued_at, run.rules.lock or run.job
-    return (
-        f"{subject(run, local)} has been waiting since {local.time(since)}, {local.since(since)}, "
-        f"for the lock {lock!r}{blocked}"
-    )
-
-
-def held_words(found: RunFacts, local: LocalTime) -> str:
-    run = found.run
-    since = found.admitted_at or run.queued_at
-    most = run.rules.max_wait_ms
-    until = f", until {local.time(since + timedelta(milliseconds=most))} (`max_wait`)"
-    return (
-        f"{subject(run, local)} has been waiting since {local.time(since)}, {local.since(since)}, "
-        f"for {upstream_words(found.upstreams, local)}{until if most >= 0 else ''}"
-    )
+    return f"{who}the lock {run.rules.lock or run.job!r}{blocked}"
 
 
 def blocked_words(found: RunFacts, local: LocalTime) -> str:
@@ -386,33 +534,35 @@ def blocked_words(found: RunFacts, local: LocalTime) -> str:
     if not other.state.is_open:
         return f": {name} blocked it and has ended; others may come before it"
     is_running = other.state is RunState.RUNNING
-    since = other.started_at if is_running else other.queued_at
-    at = f" since {local.time(since)}, {local.since(since)}" if since else ""
+    since = since_words(other.started_at if is_running else other.queued_at, local)
     worker = on_worker(other.worker) if is_running else ""
     verb = "has been" if since else "is"
-    return f": {name} {verb} {other.state.value}{worker}{at}{usual(found.blocker)}"
+    return f": {name} {verb} {other.state.value}{worker}{since}{usual(found.blocker)}"
+
+
+def upstream_words(upstreams: Upstreams) -> str:
+    """``extract (succeeded) and load (not yet)``"""
+    words = (f"{name} ({WENT[state] if state else 'not yet'})" for name, state in upstreams.items())
+    return " and ".join(words)
 
 
 def queued(found: RunFacts, facts: Facts, local: LocalTime) -> Iterator[str]:
     run = found.run
     age = local.since(run.queued_at)
-    unstarted = f"and no worker has started it for {age}"
-    yield (
-        f"{subject(run, local)} has been queued{queue_words(found)} since "
-        f"{local.time(run.queued_at)}, "
-        f"{age if facts.grace_until else unstarted}"  # on a new server no worker is to blame
-    )
+    # On a new server no worker is to blame.
+    unstarted = age if facts.grace_until else f"and no worker has started it for {age}"
+    since = local.time(run.queued_at)
+    yield f"{subject(run, local)} has been queued{queue_words(found)} since {since}, {unstarted}"
     if found.drained_at:
-        since = local.time(found.drained_at)
+        drained = local.time(found.drained_at)
         undrain = f"`supervisor undrain {run.queue}`"
-        yield f"its queue, {run.queue}, has been drained since {since}: {undrain}"
+        yield f"its queue, {run.queue}, has been drained since {drained}: {undrain}"
     yield from grace(facts, local)
     if found.blocker and found.blocker.run.state is RunState.RUNNING:
         yield f"its serial queue is busy{blocked_words(found, local)}"
     if found.workers:
         yield worker_words(found)
-    yield from unknown_task(found)
-    yield from unmet_needs(found)
+    yield from unsuited(found)
     if run.sent_at:
         yield message_words(run, local)
     else:
@@ -432,21 +582,24 @@ def worker_words(found: RunFacts) -> str:
     return f"{count} with {processes} {verb} {f'consuming {queue}' if queue else 'running'}"
 
 
+def unsuited(found: RunFacts) -> Iterator[str]:
+    """Why the workers that there are do not take it."""
+    workers = found.workers
+    if workers and workers.unknown_task:
+        which = f"that consumes {found.queue} " if found.queue else ""
+        yield f"no worker {which}knows the task {workers.unknown_task}"
+    if workers and workers.unmet:
+        page = "(docs/how-to/adopting.md, Pools)"
+        yield f"their pool lacks what its job needs: {workers.unmet} {page}"
+
+
 def running(found: RunFacts, local: LocalTime) -> Iterator[str]:
     run = found.run
-    since = run.started_at or run.queued_at
-    yield (
-        f"{subject(run, local)} has been running{on_worker(run.worker)} since "
-        f"{local.time(since)}, "
-        f"{local.since(since)}{usual(found)}"
-    )
-    yield from duration_words(run, local.now)
+    since = since_words(run.started_at or run.queued_at, local)
+    yield f"{subject(run, local)} has been running{on_worker(run.worker)}{since}{usual(found)}"
     if progress := items_words(run.batch) or progress_words(run.progress):
         yield f"its progress: {progress}"
-    yield from steps_of(found, local)
-    yield from earlier_attempts(run.attempts, local)
-    yield from lateness(found, local)
-    yield from duplicates(run)
+    yield from story(found, local.now, local)
 
 
 def retrying(found: RunFacts, facts: Facts, local: LocalTime) -> Iterator[str]:
@@ -455,3 +608,58 @@ def retrying(found: RunFacts, facts: Facts, local: LocalTime) -> Iterator[str]:
     failed = f"attempt {run.attempt} of {most} failed{because(run.reason)}"
     yield f"{subject(run, local)} is to be retried: {failed}{due}"
     yield from earlier_attempts(run.attempts, local)
+
+
+# The run that blocked another: what it was doing at that moment, and how it ended.
+
+
+def blocker_then(found: RunFacts, at: datetime, local: LocalTime) -> str:
+    """``the run of 09:00 was still running on worker w3, 7m12s, its usual p95 is 4m``"""
+    blocker, then = found.blocker, found.run.blocker
+    if blocker is None:
+        known = found.run.blocked_by
+        return f"{known} blocked it, and its record is gone" if known else "nothing is recorded"
+    name = named(blocker.run, found.run.job, local)
+    was_running = then is None or then.state == RunState.RUNNING
+    attempts = [a for a in blocker.run.attempts if a.started_at <= at]
+    if attempts and was_running and not has_ended(attempts[-1], at):
+        took = lasted(attempts[-1].started_at, at)
+        worker = on_worker(attempts[-1].worker)
+        return f"{name} was still running{worker}, {took}{usual(blocker)}{heartbeat(found)}"
+    if attempts and has_ended(attempts[-1], at):
+        last = attempts[-1]
+        reason = f" ({harmless(last.reason)})" if last.reason else ""
+        between = f"attempt {last.number} had ended {last.outcome}{reason}"
+        return f"{name} was between attempts: {between}"
+    since = lasted(blocker.admitted_at or blocker.run.queued_at, at)
+    if blocker.run.blocked_by:
+        return f"{name} came first and had waited for {since}"
+    stood = f"queued{queue_words(blocker)} for {since} without a worker taking it"
+    return f"{name} came first and had not started: {stood}"
+
+
+def has_ended(attempt: Attempt, at: datetime) -> bool:
+    return attempt.finished_at is not None and attempt.finished_at < at
+
+
+def heartbeat(found: RunFacts) -> str:
+    """``; lease token 812, heartbeat 2s before``; a run of several steps has no heartbeat."""
+    then, blocker = found.run.blocker, found.blocker
+    if then is None or not then.lease_ends_at or not blocker or not blocker.lease_ttl:
+        return ""
+    silent = (blocker.lease_ttl - (then.lease_ends_at - then.at)).total_seconds()
+    return f"; lease token {then.fencing_token}, heartbeat {span(max(0.0, silent))} before"
+
+
+def blocker_since(found: RunFacts, at: datetime, local: LocalTime) -> Iterator[str]:
+    """One level deeper: how the blocker went on."""
+    if found.blocker is None:
+        return
+    run = found.blocker.run
+    name = named(run, found.run.job, local)
+    if run.state.is_open:
+        yield f"{name} is {run.state.value} now"
+    elif run.finished_at:
+        took = lasted(run.attempts[0].started_at, run.finished_at) if run.attempts else ""
+        after = f" after {took}" if took else ""
+        yield f"{name} {WENT[run.state]} at {local.time(run.finished_at)}{after}"

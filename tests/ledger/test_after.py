@@ -393,7 +393,7 @@ def test_why_says_what_a_tick_waits_for(
     ledger.admit(ticks(jobs["report"], 1))
     turn(ledger)
     said = supervisor("why", run_id(jobs["report"], 1)).stdout
-    assert "for extract (succeeded) and prices (running since" in said
+    assert "for extract (succeeded) and prices (not yet)" in said
     assert "(`max_wait`)" in said
 
 
@@ -401,11 +401,13 @@ def test_why_says_what_a_job_without_a_schedule_waits_for(
     ledger: Ledger, entries: Entries, supervisor: Supervisor
 ) -> None:
     jobs = loaded(ledger, entries, extract={}, prices={}, load={"after": ["extract", "prices"]})
-    assert "load has no schedule: it runs after extract, prices" in supervisor("why", "load").stdout
+    assert (
+        "load has no schedule: it runs after extract (not yet)" in supervisor("why", "load").stdout
+    )
     ran(ledger, jobs["extract"], 1)
     turn(ledger)
     said = supervisor("why", "load").stdout
-    assert "load runs for 2026-03-01 00:00:01 after extract (succeeded) and prices (none" in said
+    assert "it runs after extract (succeeded) and prices (not yet)" in said
     ran(ledger, jobs["prices"], 1, FAILED)
     turn(ledger)
     said = supervisor("why", run_id(jobs["load"], 1)).stdout
@@ -420,7 +422,7 @@ def test_a_trigger_after_a_run_is_told_so(
     ledger.admit(ticks(jobs["a"], 1))
     first = run_id(jobs["a"], 1)
     assert f"waiting: waits for {first}" in supervisor("trigger", "b", "--after", first).stdout
-    assert f"for {first} (queued since" in supervisor("why", "b").stdout
+    assert f", for {first}" in supervisor("why", "b").stdout
     assert supervisor("trigger", "b", "--after", "a@nothing").exit_code == 3
     both = supervisor("trigger", "b", "--after", first, "--at", "2h")
     assert "until a time or for another run" in both.output

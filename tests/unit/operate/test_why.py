@@ -101,8 +101,7 @@ def test_a_skipped_tick_names_the_run_that_was_still_running() -> None:
     assert sentences(blocked("skipped", SLOW, THEN, reason="overlap")) == [
         "09:05 was skipped: the run of 09:00 was still running on worker w3, 7m12s, its usual p95 "
         "is 4m; lease token 812, heartbeat 2.0s before",
-        "the run of 09:00 succeeded at 09:12:40 after 14m52s (longer than usual: p95 is 4m, of 31 "
-        "attempts)",
+        "the run of 09:00 succeeded at 09:12:40 after 14m52s",
     ]
 
 
@@ -141,8 +140,6 @@ TABLE = {
     "skipped, the blocker was rescued": told(
         blocked("skipped", RESCUED, reason="overlap"),
         "09:05 was skipped: the run of 09:00 was still running on worker w3, 1m58s",
-        "the run of 09:00 was at its 2nd attempt: attempt 1 was lost at 09:03 on worker w3, "
-        "after 2m59s: worker process 7 died; attempt 2 started at 09:03:02",
         "the run of 09:00 is running now",
     ),
     "skipped, the blocker had not begun": told(
@@ -454,7 +451,7 @@ DUE: dict[str, tuple[Run | None, datetime, str | None]] = {
         run("running", TWO, started_at=at(4, 31), worker="w3"),
         at(5, 4, 12),
         "02:00 must have succeeded by 06:00 Europe/Berlin; it is 06:04 and it has been running "
-        "since 05:31, usually up to 4m",
+        "since 05:31",
     ),
     "failed": (
         run("failed", TWO, finished_at=at(1, 20)),
@@ -475,7 +472,7 @@ DUE: dict[str, tuple[Run | None, datetime, str | None]] = {
         run("running", at(4, 0), started_at=at(4, 31), worker="w3"),
         at(5, 4),
         "02:00 must have succeeded by 06:00 Europe/Berlin; it is 06:04 and the run of 05:00 has "
-        "been running since 05:31, usually up to 4m",
+        "been running since 05:31",
     ),
 }
 
