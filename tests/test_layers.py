@@ -21,7 +21,7 @@ LAYERS = {
     "job": "job schedule",
     "ledger": "ledger",
     "decisions": "files ticks guard",
-    "sending": "sending deploy",
+    "sending": "sending deploy outbound",
     "celery edge": "app worker beat integrations",
     "operations": "operate jobs",
     "web": "web",

@@ -128,7 +128,7 @@ def test_files_that_went_with_supervisord_are_missed(copied: Path) -> None:
     assert "`pip install --force-reinstall --no-deps celery-beat-supervisor`" in done.stderr
 
 
-@pytest.mark.parametrize("service", ["notify", "opentelemetry", "sentry"])
+@pytest.mark.parametrize("service", ["opentelemetry", "sentry"])
 def test_the_file_of_a_service_can_be_deleted(copied: Path, service: str, tmp_path: Path) -> None:
     (copied / "integrations" / f"{service}.py").unlink()
     (tmp_path / "jobs.yaml").write_text("jobs: {a: {task: t, every: 1h, notify: ['https://a.b']}}")

@@ -89,12 +89,12 @@ with trace.get_tracer("shop").start_as_current_span("request"):
 
 NOTIFY = """
 from supervisor.cli.ask import a_test
-from supervisor.integrations import missing_extra, sender
 from supervisor.job.notices import Answer, Destination
+from supervisor.outbound.services import missing_extra, send
 
 mail = Destination(url="mailto://127.0.0.1:1?from=beat@example.org&to=ops@example.org")
 assert missing_extra([mail]) is None
-answer, why = sender()(mail, a_test(), deadline_seconds=5)
+answer, why = send(mail, a_test())
 assert answer is Answer.UNAVAILABLE, why  # nobody listens there
 """
 

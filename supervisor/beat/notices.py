@@ -6,11 +6,8 @@
 2. At each turn with events beat makes notices of them, a pure policy (job/incidents.py) between a
    read and a write of the ledger that is all or nothing. A beat that dies in between leaves the
    events to the next one.
-3. A notice that is due is sent by a thread, one for each destination, in order. It is taken off the
-   ledger when the service took it.
-4. A service that is unavailable is asked again after waits that double, up to an hour; meanwhile
-   what happens joins the notices that wait for it. After a day a notice is dropped, logged and
-   counted; so is one that the service refuses, at once.
+3. A notice that is due is sent as one kind of what beat sends (outbound/sender.py). What happens
+   while its service is unavailable joins it.
 
 A beat that dies between the answer and the ledger, or two that lead in turn, send a notice twice,
 with the same key: services that look at it (a webhook's `Idempotency-Key`) take it once.
@@ -19,32 +16,31 @@ with the same key: services that look at it (a webhook's `Idempotency-Key`) take
 from __future__ import annotations
 
 import os
-import threading
-import time
-from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import assert_never
 
 from redis.exceptions import RedisError
 
-from supervisor.integrations import Send
 from supervisor.job.changes import masked_url
-from supervisor.job.incidents import GROUP_WAIT, SERVICE, by_id, fold, notice_of
+from supervisor.job.incidents import GROUP_WAIT, SERVICE, Pending, by_id, fold, notice_of
 from supervisor.job.notices import (
     Answer,
     Destination,
     Event,
+    Notice,
     service_destinations,
     wanted_events,
 )
 from supervisor.job.spec import JobSpec
 from supervisor.ledger.leader import Look
 from supervisor.ledger.ledger import Ledger
-from supervisor.ledger.notifications import Backlog, Finding, Unsent
+from supervisor.ledger.notifications import Backlog, Finding
+from supervisor.ledger.outbound import Unsent
 from supervisor.ledger.requests import Leadership
 from supervisor.logs import get_logger
+from supervisor.outbound.sender import Result
+from supervisor.outbound.services import send
 from supervisor.settings import NOTIFY, NOTIFY_WAIT, PAGE_URL
 from supervisor.ticks.expectations import interval_of, late_after, next_ticks, usual_duration
 from supervisor.times import duration_in, render_moment
@@ -142,143 +138,6 @@ def finding(spec: JobSpec, event: Event, mark: datetime, reason: str) -> Finding
     return Finding(spec.name, spec.events_told, event, render_moment(mark), reason)
 
 
-# Sending.
-
-GIVE_UP_AFTER = timedelta(days=1)
-FIRST_WAIT = timedelta(seconds=5)
-LONGEST_WAIT = timedelta(hours=1)
-DEADLINE_SECONDS = 10.0
-
-#: Destinations whose last message failed or was slow have half of the threads at most.
-MOST_THREADS = 8
-MOST_SLOW_THREADS = MOST_THREADS // 2
-SLOW_SECONDS = 3.0
-
-
-class Messenger:
-    """Sends the notices that are due, those of several destinations side by side.
-
-    service: as for a Maker. page: where people see the service, for links.
-    """
-
-    def __init__(
-        self, ledger: Ledger, send: Send, service: Mapping[str, Destination], page: str = ""
-    ) -> None:
-        self._ledger = ledger
-        self._send = send
-        self._service = service
-        self._page = page
-        self._due: deque[str] = deque()
-        self._sending: set[str] = set()
-        self._slow: set[str] = set()
-        self._lock = threading.Lock()
-
-    def look(self, now: datetime) -> None:
-        """Returns at once; threads send the notices and end by themselves."""
-        due = deque(self._ledger.notices.due(now))
-        with self._lock:
-            self._due = due
-        while (destination := self._next()) is not None:
-            threading.Thread(
-                target=self._run, args=(destination, now), name="supervisor-notices", daemon=True
-            ).start()
-
-    def _next(self) -> str | None:
-        """A destination that a thread may send to, which it then counts as begun."""
-        with self._lock:
-            for destination in self._due if len(self._sending) < MOST_THREADS else ():
-                is_slow = destination in self._slow
-                has_room = not is_slow or len(self._sending & self._slow) < MOST_SLOW_THREADS
-                if destination not in self._sending and has_room:
-                    self._due.remove(destination)
-                    self._sending.add(destination)
-                    return destination
-            return None
-
-    def _run(self, first: str, now: datetime) -> None:
-        """Serves one destination after the other, until there is none that this thread may take."""
-        destination: str | None = first
-        began = time.monotonic()
-        while destination is not None:
-            self._send_to(destination, now + since(began))
-            destination = self._next()
-
-    def _send_to(self, destination: str, now: datetime) -> None:
-        began, is_done = time.monotonic(), False
-        try:
-            is_done = self._send_all(destination, now)
-        except RedisError as error:
-            log.warning("notices not sent", destination=destination, error=str(error))
-        finally:
-            is_slow = not is_done or time.monotonic() - began > SLOW_SECONDS
-            with self._lock:
-                self._sending.discard(destination)
-                (self._slow.add if is_slow else self._slow.discard)(destination)
-
-    def _send_all(self, destination: str, now: datetime) -> bool:
-        """Whether none failed; those behind one that did wait with it."""
-        notices, waited = self._ledger.notices.unsent(destination, now)
-        return all(self._is_done_with(notice, waited, now) for notice in notices)
-
-    def _is_done_with(self, unsent: Unsent, waited: timedelta, now: datetime) -> bool:
-        """Whether the next one may be sent."""
-        began = time.monotonic()
-        answer, error = self._answer(unsent)
-        now += since(began)
-        facts = {
-            "destination": unsent.destination,
-            "address": self._shown(unsent),
-            "notice": unsent.id,
-            "key": unsent.key,
-        }
-        match answer:
-            case Answer.TAKEN:
-                self._ledger.notices.sent(unsent)
-                log.info("notice sent", **facts)
-                return True
-            case Answer.REFUSED:
-                self._ledger.notices.drop(unsent)
-                log.error("notice dropped", **facts, reason=error)
-                return True
-            case Answer.UNAVAILABLE if now - unsent.pending.due_at > GIVE_UP_AFTER:
-                self._ledger.notices.drop(unsent)
-                log.error("notice dropped", **facts, reason="too old", error=error)
-                return False
-            case Answer.UNAVAILABLE:
-                wait = min(max(FIRST_WAIT, 2 * waited), LONGEST_WAIT)
-                self._ledger.notices.put_off(unsent, now + wait, wait)
-                log.warning("notice not sent", **facts, error=error, again_in=wait.total_seconds())
-                return False
-            case _:
-                assert_never(answer)
-
-    def _answer(self, unsent: Unsent) -> tuple[Answer, str]:
-        to = self._to(unsent)
-        if to is None:
-            return Answer.REFUSED, f"the address is not in {NOTIFY} any more"
-        notice = notice_of(unsent.pending, unsent.key, unsent.destination, self._page)
-        try:
-            return self._send(to, notice, deadline_seconds=DEADLINE_SECONDS)
-        except Exception as error:  # noqa: BLE001 - each service's code has errors of its own
-            return Answer.UNAVAILABLE, type(error).__name__
-
-    def _to(self, unsent: Unsent) -> Destination | None:
-        pending = unsent.pending
-        if pending.url:
-            return Destination(url=pending.url, secret=pending.secret)
-        return self._service.get(unsent.destination)
-
-    def _shown(self, unsent: Unsent) -> str | None:
-        """The address as the log shows it: the reference, or the service, and no secret."""
-        to = self._to(unsent)
-        return masked_url(to.url) if to else None
-
-
-def since(began: float) -> timedelta:
-    """began: on the monotonic clock."""
-    return timedelta(seconds=time.monotonic() - began)
-
-
 # All of it, for one beat.
 
 #: A notice has up to this many of the problems of rejected files.
@@ -288,13 +147,16 @@ MOST_PROBLEMS = 5
 OF_FILES = f"{Event.SCHEDULE_REJECTED} {Event.RECOVERED}"
 
 
+Deliver = Callable[[Destination, Notice, Mapping[str, str]], tuple[Answer, str]]
+
+
 class Notices:
     def __init__(
         self,
         ledger: Ledger,
         leadership: Leadership,
-        send: Send,
         environ: Mapping[str, str] = os.environ,
+        deliver: Deliver = send,
     ) -> None:
         """Raises NotConfigured for what `environ` says wrongly."""
         self._ledger = ledger
@@ -304,7 +166,8 @@ class Notices:
             ledger, leadership, self._service, duration_in(environ, NOTIFY_WAIT, GROUP_WAIT)
         )
         self._watch = Watch(ledger, leadership)
-        self._messenger = Messenger(ledger, send, self._service, environ.get(PAGE_URL, ""))
+        self._environ = environ
+        self._deliver = deliver
         self._problems: Sequence[str] | None = None
 
     def destinations(self) -> Iterator[Destination]:
@@ -320,11 +183,24 @@ class Notices:
                 self._watch.look(look.at)
             if look.has_notices:
                 self._maker.make(look.at)
-                self._messenger.look(look.at)
         except RedisError:
             raise
         except Exception:  # notices must not keep beat from its ticks
             log.exception("notices not made")
+
+    def send(self, entry: Unsent) -> Result:
+        """Sends one of the notices that were made."""
+        pending = Pending.model_validate_json(entry.text)
+        to = self._service.get(entry.name)
+        if pending.url:
+            to = Destination(url=pending.url, secret=pending.secret)
+        if to is None:
+            return Result(Answer.REFUSED, f"the address is not in {NOTIFY} any more")
+        page = self._environ.get(PAGE_URL, "")
+        notice = notice_of(pending, entry.key, entry.name, page)
+        answer, reason = self._deliver(to, notice, self._environ)
+        facts = {"address": str(masked_url(to.url)), "notice": entry.id, "key": entry.key}
+        return Result(answer, reason, facts)
 
     def tell_of_files(self, problems: Sequence[str]) -> None:
         """Reports what is wrong with the schedule files, or that nothing is, when that changes."""

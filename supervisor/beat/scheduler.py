@@ -17,9 +17,8 @@ Celery calls `tick` about once a second, which is a turn of beat; a tick is a no
 5. Publish the outbox: what was just admitted and not sent yet, what rescue brought back, what a
    worker that died could not hand over. A crash or a broker's error before this point leaves it
    there. Publish again messages that vanished, and take those of ended runs out of their queues.
-6. Notify: starts and ends of runs to their jobs' `ping_url` and to Sentry Crons, calls that ended
-   before they began to Celery's result backend, and notices of jobs to people (notices.py), all
-   from threads.
+6. Notify: make notices of what happened to jobs (notices.py), and send them, starts and ends of
+   runs and revocations to other servers (outbound.py), all from threads.
 7. Reload: if schedule files changed, or the ledger holds another set than the files, have a child
    process read them, and load the difference in the first turn after that; edits take effect then.
    Other sources of jobs, such as a table of Django's, are asked now and then (reload.py).
@@ -56,12 +55,12 @@ from supervisor.beat.emitter import Emitted, Emitter, note_rescue
 from supervisor.beat.entries import Entries, follow_prefix
 from supervisor.beat.following import Following, Starts
 from supervisor.beat.notices import Notices
-from supervisor.beat.notify import Pinger, Revoker
+from supervisor.beat.outbound import outbound_of
 from supervisor.beat.queued_messages import Sweeper, VanishedMessages
 from supervisor.beat.reload import FollowedSources, Reloading
 from supervisor.errors import SupervisorError, WrongSchema
 from supervisor.guard.liveness import Witness
-from supervisor.integrations import NoCheckIns, missing_extra, part, sender
+from supervisor.integrations import NoCheckIns, part
 from supervisor.job.spec import JobSpec
 from supervisor.ledger.connection import RedisError, ResponseError, explained
 from supervisor.ledger.functions import RUNS_PER_DISMISSAL
@@ -70,6 +69,7 @@ from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.presence import PRESENCE_INTERVAL, Attendance, BeatFacts
 from supervisor.ledger.records import REDBEAT
 from supervisor.logs import get_logger
+from supervisor.outbound.services import missing_extra
 from supervisor.process import die_with_parent
 from supervisor.schedule import schedule_of
 from supervisor.sending.app_settings import broker_apart, owner_of, required_settings, schedules_of
@@ -200,12 +200,11 @@ class SupervisedScheduler(RedBeatScheduler):  # type: ignore[misc]
         self._starts = Starts(self._ledger)
         self._vanished = VanishedMessages(app, self._ledger)
         self._sweeper = Sweeper(app, self._ledger)
-        self._pinger = Pinger(self._ledger, keeps=self._check_ins.keeps)
-        self._revoker = Revoker(app, self._ledger)
         try:
-            self._notices = Notices(self._ledger, self._leader.leadership, sender())
+            self._notices = Notices(self._ledger, self._leader.leadership)
         except SupervisorError as error:
             raise SystemExit(str(error)) from None
+        self._outbound = outbound_of(app, self._ledger, self._notices, self._check_ins.send)
         self._auditor = Auditor(self._ledger, self._revive)
         adopts = bool(app.supervisor["adopt_entries"])  # type: ignore[attr-defined]
         self._adopted = Adopted(app, self._ledger, self._entries, is_wanted=adopts)
@@ -487,12 +486,9 @@ class SupervisedScheduler(RedBeatScheduler):  # type: ignore[misc]
         return True
 
     def _notify(self, look: Look) -> None:
-        if look.has_pings:
-            self._check_ins.look()
-            self._pinger.look(look.at)
-        if look.has_revocations:
-            self._revoker.look(look.at)
         self._notices.look(look)
+        if look.has_outbound:
+            self._outbound.look(look.at)
 
     def _revive(self, spec: JobSpec, watermark: datetime) -> None:
         """Restores the entry of a job that RedBeat's schedule has lost, unless it is the app's."""

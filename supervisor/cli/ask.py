@@ -330,9 +330,6 @@ def line_of(entry: Entry, *, as_json: bool) -> str:
 # notify test
 
 
-DEADLINE_SECONDS = 20.0
-
-
 TEST_COLUMNS = Columns.named("DESTINATION, ANSWER, WHY, OF", folds="WHY, OF", drops="OF")
 
 
@@ -360,11 +357,11 @@ def notify_test(
     References are looked up in this environment: run it in that of beat. Exits 1 unless all
     addresses take the notice.
     """
-    from supervisor.integrations import sender
+    from supervisor.outbound.services import send
 
     results: list[dict[str, Any]] = []
     for destination, places in destinations_of(context, target, schedules, as_json):
-        answer, why = sender()(destination, a_test(), deadline_seconds=DEADLINE_SECONDS)
+        answer, why = send(destination, a_test())
         shown = str(masked_url(destination.url))
         results.append({"name": shown, "state": answer.value, "why": why, "of": places})
     if as_json:

@@ -77,7 +77,7 @@ def warn_of_scheduler(context: Context) -> None:
 
 def warn_of_extra(schedules: ScheduleSet) -> None:
     """Warns on standard error if this environment lacks what it takes to send notices."""
-    from supervisor.integrations import missing_extra
+    from supervisor.outbound.services import missing_extra
 
     if missing := missing_extra(to for spec in schedules.specs.values() for to in spec.notify):
         click.echo(f"warning: {missing}", err=True)

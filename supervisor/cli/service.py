@@ -56,7 +56,7 @@ from supervisor.web.access import Access
 from supervisor.web.access_file import NAME, AccessFile, Role, line_for, new_token
 from supervisor.web.http import BoundedQueues, ledger_for_answers
 from supervisor.web.metrics import Metrics, label_names, view_of
-from supervisor.web.outages import GRACE, NOTIFY_AFTER, name_of, watch
+from supervisor.web.outages import GRACE, NOTIFY_AFTER, Outbox, name_of, watch
 from supervisor.web.record import RecordLog
 from supervisor.web.server import create
 
@@ -353,8 +353,8 @@ def watch_for_outages(ledger: Ledger, settings: Settings) -> None:
     destinations = service_destinations(os.environ)
     grace = duration_in(os.environ, NOTIFY_AFTER, GRACE)
     if destinations:
-        page = os.environ.get(PAGE_URL, "")
-        arguments = (ledger, name_of(settings), destinations, grace, page)
+        outbox = Outbox(destinations, os.environ.get(PAGE_URL, ""))
+        arguments = (ledger, name_of(settings), outbox, grace)
         Thread(target=watch, args=arguments, name="supervisor-outages", daemon=True).start()
 
 

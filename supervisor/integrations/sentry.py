@@ -5,9 +5,9 @@
    `exclude_beat_tasks` names. Runs of the latter are admitted as if the job said so.
 2. The functions that begin and end such runs write that down, as for a job with `ping_url`: a
    worker that is killed loses none, and no run waits for Sentry.
-3. At each turn of beat that finds any, a thread gives them to the SDK: `in_progress` with the first
-   attempt, `ok` or `error` with the end of the run. Both have the same id, which is made of the
-   run's: a check-in that is sent again changes nothing.
+3. The leading beat gives them to the SDK, as one kind of what it sends (outbound/sender.py):
+   `in_progress` with the first attempt, `ok` or `error` with the end of the run. Both have the same
+   id, which is made of the run's: a check-in that is sent again changes nothing.
 
 Sentry detects a missed check-in itself: it gets the schedule, and how late a start may be. In a
 process that has not imported the SDK itself, this module does nothing.
@@ -16,20 +16,19 @@ process that has not imported the SDK itself, this module does nothing.
 from __future__ import annotations
 
 import sys
-import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from math import ceil
 from typing import Any
 from uuid import UUID, uuid5
 
+from supervisor.job.notices import Answer
 from supervisor.job.spec import KEPT_AT_HAND, JobSpec
-from supervisor.ledger.connection import RedisError
 from supervisor.ledger.ledger import Ledger
-from supervisor.ledger.notifications import Ping, PingKind, Pings
-from supervisor.ledger.reads import chunks
+from supervisor.ledger.outbound import ReportKind, RunReport, Unsent
 from supervisor.logs import get_logger
+from supervisor.outbound.sender import Result
 from supervisor.schedule.cron import NICKNAMES
 from supervisor.ticks.expectations import (
     UNKNOWN_DURATION,
@@ -43,10 +42,10 @@ log = get_logger("supervisor.sentry")
 
 #: Sentry has no word for a run that was cancelled or replaced: it did not do its work.
 STATUSES = {
-    PingKind.START: "in_progress",
-    PingKind.SUCCESS: "ok",
-    PingKind.FAIL: "error",
-    PingKind.LOG: "error",
+    ReportKind.START: "in_progress",
+    ReportKind.SUCCESS: "ok",
+    ReportKind.FAIL: "error",
+    ReportKind.LOG: "error",
 }
 
 #: An interval is given in the largest of these units that divides it.
@@ -59,11 +58,8 @@ UNITS = {
 #: 28 days, the most that Sentry takes for a margin or a runtime.
 MOST_MINUTES = 40_320
 
-#: The SDK drops check-ins if its queue is full (100 by default): it is flushed after this many.
-PER_FLUSH = 50
+#: The SDK has a thread of its own and drops what its queue has no room for: each is waited for.
 FLUSH_SECONDS = 5.0
-
-PINGS_PER_LOOK = 1_000
 
 UNEXPRESSED = "Sentry cannot express its schedule; sentry_monitor in the job's file gives it one"
 NOT_INITIALISED = "it has sentry_monitor, and the app has not initialised sentry_sdk in beat"
@@ -80,18 +76,12 @@ class Monitor:
 
 
 class CheckIns:
-    """The check-ins of one beat, which calls `look` in each turn that has pings.
-
-    owner: the app's name in the ledger.
-    """
+    """The check-ins of one beat. owner: the app's name in the ledger."""
 
     def __init__(self, ledger: Ledger, owner: str) -> None:
         self._ledger = ledger
         self._place = f"{ledger.keys.prefix} of {owner}"
-        self._pings = Pings(ledger.client, ledger.keys)
         self._known: dict[str, tuple[JobSpec, bool, JobSpec]] = {}
-        self._passed_on: frozenset[str] = frozenset()
-        self._thread: threading.Thread | None = None
 
     def monitored(self, spec: JobSpec) -> JobSpec:
         """The job as its runs are admitted: with `sentry_monitor` if it has a monitor.
@@ -117,47 +107,16 @@ class CheckIns:
             return spec
         return spec.model_copy(update={"sentry_monitor": has_one})
 
-    def look(self) -> None:
-        """Returns at once; a thread sends the check-ins and ends by itself."""
-        is_sending = self._thread is not None and self._thread.is_alive()
-        if client() is not None and not is_sending:
-            self._thread = threading.Thread(
-                target=self._run, name="supervisor-check-ins", daemon=True
-            )
-            self._thread.start()
-
-    def keeps(self, ping: Ping) -> bool:
-        """Whether its check-in has yet to be sent; until then it stays in the list."""
-        return client() is not None and ping.text not in self._passed_on
-
-    def _run(self) -> None:
-        try:
-            listed = self._pings.oldest(PINGS_PER_LOOK)
-            self._passed_on &= {ping.text for ping in listed}
-            pings = [ping for ping in listed if ping.text not in self._passed_on]
-            self._send_all(pings, self._ledger.some_specs({ping.job for ping in pings}))
-        except RedisError as error:
-            log.warning("check-ins not sent", error=str(error))
-
-    def _send_all(self, pings: Sequence[Ping], specs: Mapping[str, JobSpec]) -> None:
-        """Those that a `ping_url` waits for come first: Sentry may be slow."""
-        given = {ping: specs[ping.job] for ping in pings if ping.job in specs}
-        monitors = {ping: monitor_of(spec, ping.at) for ping, spec in given.items()}
-        own = sorted(
-            (ping for ping in pings if monitors.get(ping)),
-            key=lambda ping: given[ping].ping_url is None,
-        )
-        self._passed_on |= {ping.text for ping in pings if not monitors.get(ping)}
-        for portion in chunks(own, PER_FLUSH):
-            for ping in portion:
-                if monitor := monitors[ping]:
-                    check_in(monitor, ping, self._place)
-            self._passed_on |= {ping.text for ping in portion if given[ping].ping_url}
-            if sending := client():
-                sending.flush(timeout=FLUSH_SECONDS)
-            for ping in portion:
-                if given[ping].ping_url is None:
-                    self._pings.done(ping)
+    def send(self, entry: Unsent) -> Result:
+        """The SDK does not say what became of it: what it was given counts as taken."""
+        report = RunReport.model_validate_json(entry.text)
+        spec, sdk = self._ledger.some_specs([report.job]).get(report.job), client()
+        monitor = monitor_of(spec, report.at) if spec else None
+        if sdk is None or monitor is None:
+            return Result(Answer.UNWANTED)
+        check_in(monitor, report, self._place)
+        sdk.flush(timeout=FLUSH_SECONDS)
+        return Result(Answer.TAKEN)
 
 
 def client() -> Any | None:
@@ -230,16 +189,16 @@ def minutes(duration: timedelta) -> int:
     return min(MOST_MINUTES, max(1, ceil(duration / timedelta(minutes=1))))
 
 
-def check_in(monitor: Monitor, ping: Ping, place: str) -> None:
+def check_in(monitor: Monitor, report: RunReport, place: str) -> None:
     from sentry_sdk.crons import capture_checkin
 
     # With several attempts, Sentry itself measures the duration, from the first start on.
-    is_first = ping.kind is not PingKind.START and ping.attempt == 1
+    is_first = report.kind is not ReportKind.START and report.attempt == 1
     capture_checkin(
         monitor_slug=monitor.slug,
-        check_in_id=check_in_id(ping.run, place),
-        status=STATUSES[ping.kind],
-        duration=ping.lasted.total_seconds() if is_first else None,
+        check_in_id=check_in_id(report.run, place),
+        status=STATUSES[report.kind],
+        duration=report.lasted.total_seconds() if is_first else None,
         monitor_config=monitor.config,
     )
 

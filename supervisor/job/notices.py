@@ -77,11 +77,15 @@ class Destination(BaseModel):
 
 
 class Answer(StrEnum):
-    """What a service answered. refused: trying again would not help. unavailable: it may."""
+    """What became of a message. refused: trying again would not help. unavailable: it may.
+
+    unwanted: it was not sent, since there is no address for it any more.
+    """
 
     TAKEN = "taken"
     REFUSED = "refused"
     UNAVAILABLE = "unavailable"
+    UNWANTED = "unwanted"
 
 
 #: Jobs that a notice names; of the others it says how many there are.

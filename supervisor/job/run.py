@@ -237,7 +237,7 @@ class RunRules(BaseModel):
     history: Amount = 0
     on_lease_lost: str = ""
     stop_grace_ms: Annotated[Amount, Field(ge=0)] = 0
-    ping: bool = False
+    ping: str = ""
     notify: str = ""
     mask: bool | tuple[str, ...] = False
     max_duration_ms: Amount = 0

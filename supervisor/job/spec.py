@@ -444,7 +444,7 @@ class JobSpec(When):
     def optional_rules(self) -> dict[str, Any]:
         """Rules that are only written for jobs that have them."""
         rules = {
-            "ping": bool(self.ping_url or self.sentry_monitor),
+            "ping": self.pinged,
             "notify": self.events_told,
             "mask": self.mask,
             "max_duration_ms": self.max_duration and to_ms(self.max_duration),
@@ -453,6 +453,12 @@ class JobSpec(When):
             "log": "" if self.log is RunLog.REPORTED else self.log.value,
         }
         return {name: value for name, value in rules.items() if value}
+
+    @property
+    def pinged(self) -> str:
+        """Words of what its starts and ends are sent to, as in ledger/accounts.lua."""
+        words = {"ping": self.ping_url, "check_in": self.sentry_monitor}
+        return " ".join(word for word, is_wanted in words.items() if is_wanted)
 
     @property
     def events_told(self) -> str:

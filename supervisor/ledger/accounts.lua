@@ -1,5 +1,53 @@
--- What is written down of a job: starts and ends of its runs and attempts, and the events that people are
--- informed of.
+-- What is written down of a job: starts and ends of its runs and attempts, the events that people are
+-- informed of, and what is to be sent to others.
+
+-- A destination is the word for what it gets, and a name: `ping <job>`, `check_in <job>`, `revocation <job>`,
+-- `notice <digest of its address>`. It is tried when its oldest entry is due, and not before `not_before` if it was
+-- unavailable (nil: as it is known).
+local function expect(destination, due, not_before)
+  if not due then
+    redis.call('ZREM', K.outbound, destination)
+    redis.call('ZREM', K.unsent, destination)
+    return
+  end
+  local tried_at = redis.call('ZSCORE', K.outbound, destination)
+  local due_before = redis.call('ZSCORE', K.unsent, destination)
+  local is_away = tried_at and due_before and tonumber(tried_at) > tonumber(due_before)
+  redis.call('ZADD', K.unsent, due, destination)
+  redis.call('ZADD', K.outbound, math.max(due, not_before or is_away and tonumber(tried_at) or 0), destination)
+end
+
+-- The same by what waits: a list of runs that began or ended, or the notices of a destination.
+local function expect_next(destination, not_before)
+  local key, due = K.to_send(destination), nil
+  if string.find(destination, '^notice ') then
+    for _, field in ipairs(redis.call('HKEYS', key)) do
+      local due_at = tonumber(string.match(field, ' (%d+)$'))
+      if due_at and (not due or due_at < due) then due = due_at end
+    end
+    if due then redis.call('PERSIST', key) else redis.call('PEXPIRE', key, GROUPS_KEPT) end
+  else
+    local first = redis.call('LINDEX', key, 0)
+    due = first and tonumber(string.match(first, '"at":(%d+)') or now)
+  end
+  expect(destination, due, not_before)
+end
+
+local function count_outbound(result, destination)
+  redis.call('HINCRBY', K.outbound_counts, result .. ':' .. string.match(destination, '^%S+'), 1)
+end
+
+-- To be sent from a thread of the leading beat. Written with the state itself, so that no crash in between can
+-- lose it. The oldest beyond `most` of one destination are dropped.
+local function note_outbound(destination, most, entry)
+  local key = K.to_send(destination)
+  local length = redis.call('RPUSH', key, cjson.encode(entry))
+  if length == 1 then expect(destination, now) end
+  if length > most then
+    redis.call('LPOP', key)
+    count_outbound('dropped', destination)
+  end
+end
 
 -- Something happened that the job's rules have a word for, among others with blanks between. Written with the
 -- state itself, so that no crash in between can lose it. A success is reported only after a problem. `job`:
@@ -14,37 +62,18 @@ local function note_event(job, wanted, event, run, reason)
   end
   redis.call('RPUSH', K.events, cjson.encode({ job = job, event = event, at = now, run = run, reason = reason or '' }))
   if redis.call('LLEN', K.events) <= MOST_EVENTS then return end
-  redis.call('HINCRBY', K.notice_counts, 'dropped:' .. cjson.decode(redis.call('LPOP', K.events)).event, 1)
+  redis.call('LPOP', K.events)
+  count_outbound('dropped', 'notice')
 end
 
--- A destination is looked at when the first of its notices is due, and not while it is unavailable.
-local function schedule_notices(destination)
-  local key, first = K.notices(destination), nil
-  for _, field in ipairs(redis.call('HKEYS', key)) do
-    local due = tonumber(string.match(field, ' (%d+)$'))
-    if due and (not first or due < first) then first = due end
-  end
-  if not first then
-    redis.call('ZREM', K.notices_due, destination)
-    redis.call('ZREM', K.unsent, destination)
-    redis.call('PEXPIRE', key, GROUPS_KEPT)
-    return
-  end
-  local away_until = tonumber(string.match(hget(key, 'away') or '', '^%d+')) or 0
-  redis.call('PERSIST', key)
-  redis.call('ZADD', K.unsent, first, destination)
-  redis.call('ZADD', K.notices_due, math.max(first, away_until), destination)
-end
-
--- What is to be sent to the job's `ping_url`: kind is start, success, fail or log. Written with the state
--- itself, so that no crash in between can lose it.
+-- What the job's `ping_url` and Sentry are told: kind is start, success, fail or log.
 local function ping(run, kind, outcome, reason)
-  if not run.rules.ping then return end
-  redis.call('RPUSH', K.pings, cjson.encode({
-    run = run.id, job = run.job, kind = kind, at = now, outcome = outcome, reason = reason or '',
-    attempt = run.attempt, lasted = run.attempt > 0 and now - run.started or 0,
-  }))
-  redis.call('LTRIM', K.pings, -MOST_PINGS, -1)
+  for destination in string.gmatch(run.rules.ping or '', '%S+') do
+    note_outbound(destination .. ' ' .. run.job, MOST_PINGS, {
+      run = run.id, job = run.job, kind = kind, at = now, outcome = outcome, reason = reason or '',
+      attempt = run.attempt, lasted = run.attempt > 0 and now - run.started or 0,
+    })
+  end
 end
 
 -- A run that others follow has come to an end, or a range of ticks without runs: beat decides what becomes

@@ -14,20 +14,20 @@ local END = 4 + 4 * fields
 if redis.call('GET', KEYS[1]) ~= token then return 'not_leader' end
 if dealt > 0 and redis.call('LINDEX', K.events, 0) ~= first then return 'changed' end
 for i = 5, END, 4 do
-  if (hget(K.notices(ARGV[i]), ARGV[i + 1]) or '') ~= ARGV[i + 2] then return 'changed' end
+  if (hget(K.to_send(ARGV[i]), ARGV[i + 1]) or '') ~= ARGV[i + 2] then return 'changed' end
 end
 
 local destinations = {}
 for i = 5, END, 4 do
   local destination, field, value = ARGV[i], ARGV[i + 1], ARGV[i + 3]
   if value == '' then
-    redis.call('HDEL', K.notices(destination), field)
+    redis.call('HDEL', K.to_send(destination), field)
   else
-    redis.call('HSET', K.notices(destination), field, value)
+    redis.call('HSET', K.to_send(destination), field, value)
   end
   destinations[destination] = true
 end
-for destination in pairs(destinations) do schedule_notices(destination) end
+for destination in pairs(destinations) do expect_next(destination) end
 for i = END + 1, #ARGV, 3 do
   local name, known, looked_at_next = ARGV[i], ARGV[i + 1], ARGV[i + 2]
   if known == '' then

@@ -184,10 +184,10 @@ LARGEST_KEPT_PARAM = 10_000
 MEMORY_INTERVAL = timedelta(hours=1)
 MEMORY_SAMPLES = 25
 
-#: Up to this many starts and ends that could not be sent to a job's `ping_url` are kept.
-MOST_PINGS = 10_000
+#: Up to this many starts and ends of a job's runs wait for its `ping_url`, and for Sentry.
+MOST_PINGS = 100
 
-#: Calls that ended before they began and whose callers could not be informed, likewise.
+#: Calls of a job that ended before they began and whose callers could not be informed, likewise.
 MOST_REVOCATIONS = 10_000
 
 #: Events of which no beat has made notices, likewise; those beyond are counted.

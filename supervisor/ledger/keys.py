@@ -137,32 +137,25 @@ class Keys:
     leases = Single("index:leases")
     # ZSET    run id -> ms at which a re-queue or a retry is due
     delayed = Single("index:delayed")
-    # LIST    JSON; starts and ends of runs that the leading beat is to tell their jobs' `ping_url`,
-    #         the newest MOST_PINGS
-    pings = Single("index:pings")
+    # ZSET    destination -> ms at which it is tried next; "<kind> <name>", as in ledger/outbound.py
+    outbound = Single("index:outbound")
+    # ZSET    destination -> ms at which its oldest entry was due
+    unsent = Single("index:unsent")
+    # LIST    JSON, as in ledger/outbound.py; what waits for one destination, `%s`, in order; or
+    # HASH    of notices: id -> JSON, the last word of an id is when it is due in ms; and told
+    #         (JSON, group -> ms when its latest was due); expires GROUPS_KEPT after the last one
+    to_send = Named("outbound:%s")
+    # HASH    "sent:<kind>", "dropped:<kind>" -> how many, with the events beyond MOST_EVENTS
+    outbound_counts = Single("outbound_counts")
     # LIST    JSON, as in ledger/notifications.py; what happened to jobs with `notify`, of which the
     #         leading beat is to make notices, the newest MOST_EVENTS
     events = Single("index:events")
-    # HASH    id -> JSON; the notices that wait for one destination, `%s` is a digest of its url;
-    #         the last word of an id is when it is due in ms; and told (JSON, group -> ms when its
-    #         latest was due), away ("<ms until which it is not asked again> <ms of that wait>");
-    #         expires GROUPS_KEPT after the last notice was sent
-    notices = Named("notices:%s")
-    # ZSET    destination -> ms at which its next notice is to be sent
-    notices_due = Single("index:notices")
-    # ZSET    destination -> ms at which its oldest notice was due
-    unsent = Single("index:unsent")
-    # HASH    "<destination> <job>" -> JSON, as in job/incidents.py: what is known there of the job
+    # HASH    "<digest> <job>" -> JSON, as in job/incidents.py: what is known there of the job
     incidents = Single("incidents")
     # ZSET    the same -> ms at which beat is to look at it again
     incidents_due = Single("index:incidents")
-    # HASH    "sent:<event>", "dropped:<event>" -> how many notices, and events beyond MOST_EVENTS
-    notice_counts = Single("notice_counts")
     # SET     loaded jobs with `notify`
     watched = Single("watched")
-    # LIST    JSON, as in ledger/notifications.py; calls that ended before they began, which the
-    #         leading beat is to record in Celery's result backend, the newest MOST_REVOCATIONS
-    revocations = Single("index:untold")
     # ZSET    run id -> ms of the last publish; runs that were sent and have not begun
     sent = Single("index:sent")
     # SET     queues in which messages of runs that ended before they began may lie

@@ -49,10 +49,11 @@ class Look:
 
     holder: the token of the beat that leads, for the others. to_rescue: there are silent leases,
     due retries, ends of pauses, or runs that wait for a lock. next_due: of the first entry that is
-    not due yet. has_notices: there are events, or notices to be sent. has_watched: some jobs have
-    `notify`. loaded: digest of the ledger's schedule files. set_back: by how much the server's
-    clock was, until a beat goes on from `at` (Ledger.go_on_from_now). began: when it was `at` by
-    this process' clock; a reply's time later, so that no beat wakes up too early.
+    not due yet. has_outbound: something is to be sent to others. has_notices: notices are to be
+    made of events. has_watched: some jobs have `notify`. loaded: digest of the ledger's schedule
+    files. set_back: by how much the server's clock was, until a beat goes on from `at`
+    (Ledger.go_on_from_now). began: when it was `at` by this process' clock; a reply's time later,
+    so that no beat wakes up too early.
     """
 
     leads: bool
@@ -63,8 +64,7 @@ class Look:
     next_due: datetime | None = None
     has_outbox: bool = False
     has_sent: bool = False
-    has_pings: bool = False
-    has_revocations: bool = False
+    has_outbound: bool = False
     has_leftovers: bool = False
     has_endings: bool = False
     has_notices: bool = False
@@ -134,7 +134,7 @@ class Leader:
             raise ForeignLedger(found[0], self._app)
         if not leads:
             return Look(leads=False, at=instant(at), holder=found[0])
-        rescue, due, next_due, outbox, sent, pings, revocations, loaded, *found = found
+        rescue, due, next_due, outbox, sent, outbound, loaded, *found = found
         set_back, leftovers, endings, notices, watched, microseconds = found
         return Look(
             leads=True,
@@ -145,8 +145,7 @@ class Leader:
             next_due=optional_instant(next_due),
             has_outbox=bool(outbox),
             has_sent=bool(sent),
-            has_pings=bool(pings),
-            has_revocations=bool(revocations),
+            has_outbound=bool(outbound),
             has_leftovers=bool(leftovers),
             has_endings=bool(endings),
             has_notices=bool(notices),

@@ -35,6 +35,7 @@ from supervisor.ledger.functions import SCHEMA, Call
 from supervisor.ledger.keys import Keys
 from supervisor.ledger.leader import Leader
 from supervisor.ledger.notifications import Notices
+from supervisor.ledger.outbound import LedgerOutbox
 from supervisor.ledger.presence import Presences
 from supervisor.ledger.queues import Drains
 from supervisor.ledger.reads import Readings, chunks
@@ -164,6 +165,7 @@ class Ledger(Readings):
         self.figures = Figures(self._functions)
         self.presences = Presences(client, keys)
         self.notices = Notices(client, keys, self._functions)
+        self.outbound = LedgerOutbox(client, keys, self._functions)
 
     @classmethod
     def open(cls, settings: Settings) -> Self:

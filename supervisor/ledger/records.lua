@@ -87,10 +87,9 @@ end
 -- in its caller's hands.
 local function note_revocation(run, outcome, reason)
   if not run.state or run.state == 'running' or run.crashes > 0 or not hget(K.run(run.id), 'awaited') then return end
-  redis.call('RPUSH', K.revocations, cjson.encode({
+  note_outbound('revocation ' .. run.job, MOST_REVOCATIONS, {
     run = run.id, job = run.job, at = now, outcome = outcome, reason = reason or '',
-  }))
-  redis.call('LTRIM', K.revocations, -MOST_REVOCATIONS, -1)
+  })
 end
 
 -- The end of a run that never began because of others.

@@ -15,7 +15,7 @@ from redis.exceptions import RedisError
 from supervisor.job.spec import GuardedTaskSpec, JobSpec
 from supervisor.ledger.counts import UNKNOWN
 from supervisor.ledger.ledger import Ledger
-from supervisor.ledger.notifications import NoticeFigures
+from supervisor.ledger.outbound import OutboundFigures
 from supervisor.ledger.presence import Roll
 from supervisor.ledger.queues import LedgerQueues, Queue, Queues, queues
 from supervisor.ledger.reads import read_spec
@@ -264,7 +264,7 @@ class Scrape:
     beat: BeatRecord
     roll: Roll
     queues: Sequence[Queue]
-    notices: NoticeFigures
+    outbound: OutboundFigures
 
     @property
     def seconds(self) -> float:
@@ -355,7 +355,7 @@ class Scraper:
         self._expectations.forget_removed(len(loaded))
         self._resets.forget_removed(loaded)
         broker = self._broker or LedgerQueues(ledger.client, roll)
-        beat, notices = ledger.notices.figures()
+        beat, outbound = ledger.outbound.figures()
         return Scrape(
             started=started,
             at=now,
@@ -363,7 +363,7 @@ class Scraper:
             jobs=[*known.values()],
             beat=beat,
             roll=roll,
-            notices=notices,
+            outbound=outbound,
             queues=queues(loaded.values(), roll, broker, ledger.drains.since())
             if shard.is_first
             else (),

@@ -163,9 +163,6 @@ COUNTERS = (
         scale=1000,
     ),
     JobCounter("duplicates_dropped", "Second deliveries of a tick or a message.", "duplicates"),
-    JobCounter(
-        "pings_dropped", "Pings given up because no `ping_url` accepted them.", "pings_dropped"
-    ),
 )
 
 KEY_COUNTERS = (
@@ -431,23 +428,23 @@ SERVICE = (
         lambda scrape: scrape.beat.last_reload_successful,
     ),
     ServiceMetric(
-        "notices_sent",
-        "Notices that a service took, by event.",
-        lambda scrape: scrape.notices.sent.items(),
-        "event",
+        "outbound_sent",
+        "What other servers took: notices, pings, check-ins and revocations.",
+        lambda scrape: scrape.outbound.sent.items(),
+        "kind",
         "counter",
     ),
     ServiceMetric(
-        "notices_dropped",
-        "Notices given up because no service took them, by event.",
-        lambda scrape: scrape.notices.dropped.items(),
-        "event",
+        "outbound_dropped",
+        "The same that was given up: refused, or not taken for a day.",
+        lambda scrape: scrape.outbound.dropped.items(),
+        "kind",
         "counter",
     ),
     single(
-        "oldest_unsent_notice_timestamp_seconds",
-        "When the oldest notice that waits was to be sent.",
-        lambda scrape: at(scrape.notices.oldest_due_at),
+        "oldest_unsent_timestamp_seconds",
+        "When the oldest of those that wait was to be sent.",
+        lambda scrape: at(scrape.outbound.oldest_at),
     ),
     single(
         "scrape_duration_seconds",

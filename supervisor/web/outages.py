@@ -6,8 +6,7 @@ The leading beat sends all other notices, and cannot send these. `serve` depends
 2. An outage is reported once it has lasted for a grace, again every `REPEAT`, and once more when it
    is over (`recovered`). One that ends within the grace is not reported: a planned restart. While
    Redis is unavailable nothing is known of beats; once it is back they have the grace again.
-3. Each destination has a thread, which sends what there is in order, and tries again after waits
-   that double. One that hangs delays nothing else.
+3. The notices are sent as those of beat are (outbound/sender.py), from an outbox in memory.
 
 Outages are kept in this process' memory: after a restart of `serve` one that lasts is reported
 again, and the end of an earlier one is not. Several `serve` report independently, with the same
@@ -18,22 +17,22 @@ within which no two reported outages begin.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from hashlib import sha256
-from queue import SimpleQueue
-from threading import Thread
 
 from redis.exceptions import RedisError
 
-from supervisor.integrations import sender
 from supervisor.job.changes import masked_url
-from supervisor.job.notices import Answer, Destination, Event, Notice
+from supervisor.job.notices import Destination, Event, Notice
 from supervisor.ledger.connection import NotServed, explained
 from supervisor.ledger.ledger import Ledger
+from supervisor.ledger.outbound import Kind, Unsent
 from supervisor.ledger.replies import ms_of
 from supervisor.logs import get_logger
+from supervisor.outbound.sender import Outbound, Result
+from supervisor.outbound.services import send
 from supervisor.settings import Settings, database_of
 
 log = get_logger("supervisor.notices")
@@ -151,63 +150,59 @@ def look(ledger: Ledger) -> Seen:
         return Seen(at, error=explained(error))
 
 
-# Sending.
+class Outbox:
+    """Notices that wait in this process, by destination (outbound/sender.py)."""
+
+    def __init__(self, destinations: Sequence[Destination], page: str) -> None:
+        self._destinations = {f"{Kind.NOTICE} {n}": to for n, to in enumerate(destinations)}
+        self._page = page
+        self._waiting: dict[str, list[tuple[Unsent, Notice]]] = {
+            to: [] for to in self._destinations
+        }
+        self._tried_at: dict[str, datetime] = {}
+
+    def put(self, notice: Notice) -> None:
+        for destination, waiting in self._waiting.items():
+            entry = Unsent(destination, notice.key, "", notice.last_at)
+            waiting.append((entry, replace(notice, link=self._page)))
+
+    def due(self, now: datetime) -> list[str]:
+        return [d for d, waiting in self._waiting.items() if waiting and self._is_tried(d, now)]
+
+    def unsent(self, destination: str, _: datetime) -> list[Unsent]:
+        return [entry for entry, _ in self._waiting[destination]]
+
+    def sent(self, entry: Unsent) -> bool:
+        self._waiting[entry.destination].pop(0)
+        self._tried_at.pop(entry.destination, None)
+        return True
+
+    drop = forget = sent
+
+    def put_off(self, entry: Unsent, until: datetime) -> bool:
+        self._tried_at[entry.destination] = until
+        return True
+
+    def send(self, entry: Unsent) -> Result:
+        to, (_, notice) = self._destinations[entry.destination], self._waiting[entry.destination][0]
+        answer, reason = send(to, notice)
+        facts = {"address": str(masked_url(to.url)), "notice": notice.event.value}
+        return Result(answer, reason, {**facts, "key": notice.key})
+
+    def _is_tried(self, destination: str, now: datetime) -> bool:
+        return self._tried_at.get(destination, now) <= now
 
 
-FIRST_WAIT_SECONDS = 2.0
-LONGEST_WAIT_SECONDS = 60.0
-
-DEADLINE_SECONDS = 10.0
-
-GIVE_UP_AFTER = timedelta(days=1)
-
-
-class Courier:
-    """Sends notices to one destination, in order, from a thread of its own."""
-
-    def __init__(self, destination: Destination) -> None:
-        self._destination = destination
-        self._notices = SimpleQueue[Notice]()
-        Thread(target=self._run, name="supervisor-outages", daemon=True).start()
-
-    def take(self, notice: Notice) -> None:
-        """Returns at once."""
-        self._notices.put(notice)
-
-    def _run(self) -> None:
-        while True:
-            self._deliver(self._notices.get())
-
-    def _deliver(self, notice: Notice) -> None:
-        address = masked_url(self._destination.url)
-        facts = {"address": address, "notice": notice.event.value, "key": notice.key}
-        wait, until = FIRST_WAIT_SECONDS, time.monotonic() + GIVE_UP_AFTER.total_seconds()
-        while True:
-            answer, error = sender()(self._destination, notice, deadline_seconds=DEADLINE_SECONDS)
-            if answer is not Answer.UNAVAILABLE or time.monotonic() > until:
-                break
-            log.warning("notice not sent", **facts, error=error, again_in=wait)
-            time.sleep(wait)
-            wait = min(2 * wait, LONGEST_WAIT_SECONDS)
-        if answer is Answer.TAKEN:
-            log.info("notice sent", **facts)
-        else:
-            log.error("notice dropped", **facts, reason=error)
-
-
-def watch(
-    ledger: Ledger, name: str, destinations: Iterable[Destination], grace: timedelta, page: str
-) -> None:
-    """Looks for as long as the process lives. name: of the ledger, as in the keys. page: of all
-    jobs, where its address is known."""
-    couriers = [Courier(destination) for destination in destinations]
+def watch(ledger: Ledger, name: str, outbox: Outbox, grace: timedelta) -> None:
+    """Looks for as long as the process lives. name: of the ledger, as in the keys."""
+    outbound = Outbound(outbox, {Kind.NOTICE: outbox.send})
     outages: Outages = {}
     while True:
         try:
             outages, notices = after_look(outages, look(ledger), grace, name)
             for notice in notices:
-                for courier in couriers:
-                    courier.take(replace(notice, link=page))
+                outbox.put(notice)
+            outbound.look(datetime.now(UTC))
         except Exception:  # whatever failed, the next look must happen
             log.exception("look failed")
         time.sleep(LOOK_SECONDS)

@@ -55,8 +55,8 @@ from datetime import timedelta
 from celery import Celery
 from supervisor import current_run
 from supervisor.app import supervise
-from supervisor.beat import notices
 from supervisor.job import incidents
+from supervisor.outbound import sender
 
 app = Celery("team", broker=os.environ["BROKER"])
 supervise(app, schedules="schedules")
@@ -74,7 +74,7 @@ def work(job):
 
 
 # Hours are minutes here, and each job is named, so that all can be seen of each.
-notices.LONGEST_WAIT = timedelta(seconds=40)
+sender.LONGEST_WAIT = timedelta(seconds=40)
 incidents.GROUP_INTERVAL = timedelta(seconds=20)
 incidents.REPEAT = timedelta(seconds={repeat})
 incidents.JOBS_NAMED = 10_000

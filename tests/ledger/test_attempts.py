@@ -20,7 +20,7 @@ from supervisor.guard.progress import Reporter
 from supervisor.job.run import RunState
 from supervisor.ledger.functions import ATTEMPTS_KEPT
 from supervisor.ledger.ledger import Ledger
-from supervisor.ledger.notifications import PingKind, Pings
+from supervisor.ledger.outbound import ReportKind, RunReport
 from supervisor.ledger.replies import Ending, Finished, LeaseState, Refusal, Refused
 from tests.ledger.jobs import (
     admitted,
@@ -150,9 +150,10 @@ def test_an_attempt_whose_body_never_started_is_as_if_it_had_not_begun(ledger: L
     ledger.finish(run, "second", RunState.SUCCEEDED)
     assert [attempt.outcome for attempt in ledger.run(run).attempts] == ["succeeded"]
     assert ledger.job(spec.name).counters["started"] == 1
-    assert [ping.kind for ping in Pings(ledger.client, ledger.keys).oldest(9)] == [
-        PingKind.START,
-        PingKind.SUCCESS,
+    texts = ledger.client.lrange(ledger.keys.to_send(f"ping {spec.name}"), 0, -1)
+    assert [RunReport.model_validate_json(text).kind for text in texts] == [
+        ReportKind.START,
+        ReportKind.SUCCESS,
     ]
 
 

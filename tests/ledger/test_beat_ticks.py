@@ -217,7 +217,7 @@ def test_a_look_tells_what_there_is_to_do(ledger: Ledger) -> None:
     nothing = leader.look()
     assert nothing.leads
     assert not any((nothing.to_rescue, nothing.has_due, nothing.has_outbox))
-    assert not any((nothing.has_sent, nothing.has_pings, nothing.next_due, nothing.loaded))
+    assert not any((nothing.has_sent, nothing.has_outbound, nothing.next_due, nothing.loaded))
     for key in (ledger.keys.leases, ledger.keys.delayed, ledger.keys.pauses):
         ledger.client.zadd(key, {"later": ms + 60_000})
         assert not leader.look().to_rescue
@@ -228,11 +228,11 @@ def test_a_look_tells_what_there_is_to_do(ledger: Ledger) -> None:
     assert leader.look().to_rescue
     ledger.client.zadd(ledger.keys.outbox, {"run": ms})
     ledger.client.zadd(ledger.keys.sent, {"run": ms})
-    ledger.client.rpush(ledger.keys.pings, "{}")
+    ledger.client.zadd(ledger.keys.outbound, {"ping job": ms})
     ledger.client.hset(ledger.keys.beat, "config", "digest")
     ledger.client.zadd(REDBEAT[1], {"due": ms / 1000 - 1, "next": ms / 1000 + 60, "never": -1})
     found = leader.look()
-    assert all((found.has_outbox, found.has_sent, found.has_pings, found.has_due))
+    assert all((found.has_outbox, found.has_sent, found.has_outbound, found.has_due))
     assert found.loaded == "digest"
     assert found.next_due is not None
     assert found.next_due - found.at > timedelta(seconds=50)

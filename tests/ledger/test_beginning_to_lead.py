@@ -25,7 +25,6 @@ from supervisor.beat.scheduler import SupervisedScheduler
 from supervisor.cli import main
 from supervisor.deploy.embedded import EmbeddedServer
 from supervisor.errors import ForeignLedger
-from supervisor.integrations import notify
 from supervisor.job.changes import Changes
 from supervisor.job.run import Run, RunState, start_id
 from supervisor.job.spec import JobSpec
@@ -38,6 +37,7 @@ from supervisor.operate import why
 from supervisor.operate.doctor import owner
 from supervisor.operate.doctor_facts import read
 from supervisor.operate.why_facts import facts_of_job
+from supervisor.outbound import services
 from supervisor.sending.app_settings import owner_of
 from supervisor.settings import Settings
 from supervisor.ticks import emission
@@ -134,7 +134,7 @@ def test_notices_that_cannot_be_sent_are_said_in_a_sentence_at_the_start(
     url: str,
     sentences: int,
 ) -> None:
-    monkeypatch.setattr(notify, "find_spec", lambda name: None)  # as where Apprise is missing
+    monkeypatch.setattr(services, "find_spec", lambda name: None)  # as where Apprise is missing
     job = {"task": "t", "every": "1h", "notify": [url]}
     (tmp_path / "jobs.yaml").write_text(json.dumps({"jobs": {"a": job, "b": job}}))
     app = supervise(Celery("unsent", broker=redis_url), schedules=tmp_path)
@@ -144,7 +144,7 @@ def test_notices_that_cannot_be_sent_are_said_in_a_sentence_at_the_start(
         beat.tick()
         beat.tick()
     found = [event for event in logged if event["event"] == "notices not sent"]
-    assert [event["reason"] for event in found] == [notify.MISSING] * sentences
+    assert [event["reason"] for event in found] == [services.MISSING] * sentences
     beat.close()
     app.close()
 

@@ -4,24 +4,16 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from datetime import datetime, timedelta
 
 import pytest
 
 from supervisor.beat.entries import Entries
 from supervisor.beat.load import load
-from supervisor.beat.notices import (
-    FIRST_WAIT,
-    GIVE_UP_AFTER,
-    Maker,
-    Messenger,
-    Notices,
-    Send,
-    Watch,
-)
+from supervisor.beat.notices import Deliver, Maker, Notices, Watch
 from supervisor.errors import NotConfigured
-from supervisor.job.incidents import GROUP_WAIT, by_id, fold
+from supervisor.job.incidents import GROUP_WAIT, Pending, by_id, fold
 from supervisor.job.notices import Answer, Destination, Event, Notice, title
 from supervisor.job.run import RunState
 from supervisor.job.spec import JobSpec
@@ -29,8 +21,10 @@ from supervisor.ledger.functions import MOST_EVENTS
 from supervisor.ledger.leader import Leader
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.notifications import Finding
+from supervisor.ledger.outbound import Kind, Unsent
 from supervisor.ledger.replies import ms_of
 from supervisor.ledger.requests import PassedOver
+from supervisor.outbound.sender import FIRST_WAIT, GIVE_UP_AFTER, Outbound
 from tests.ledger.jobs import MIDNIGHT, at_work, begin, job, lease_runs_out, run_id, ticks
 from tests.logged import capture_logs
 from tests.waiting import wait_until
@@ -69,7 +63,7 @@ class Service:
         self.notices: list[Notice] = []
 
     def __call__(
-        self, destination: Destination, notice: Notice, *, deadline_seconds: float
+        self, destination: Destination, notice: Notice, environ: Mapping[str, str]
     ) -> tuple[Answer, str]:
         self.notices.append(notice)
         return (self.answers.pop(0) if self.answers else Answer.TAKEN), "said no"
@@ -79,11 +73,31 @@ class Service:
         return [title(notice) for notice in self.notices]
 
 
-def sent(ledger: Ledger, leader: Leader, send: Send, at: datetime) -> None:
+def outbound(ledger: Ledger, leader: Leader, deliver: Deliver) -> Outbound:
+    notices = Notices(ledger, leader.leadership, {}, deliver)
+    return Outbound(ledger.outbound, {Kind.NOTICE: notices.send})
+
+
+def quiet() -> bool:
+    return not any(thread.name == "supervisor-outbound" for thread in threading.enumerate())
+
+
+def sent(ledger: Ledger, leader: Leader, deliver: Deliver, at: datetime) -> None:
     """A turn of beat at that moment, and all that it sends."""
     made(ledger, leader, at)
-    Messenger(ledger, send, {}).look(at)
-    wait_until(lambda: not any(t.name == "supervisor-notices" for t in threading.enumerate()))
+    outbound(ledger, leader, deliver).look(at)
+    wait_until(quiet)
+
+
+def due(ledger: Ledger, at: datetime) -> list[Unsent]:
+    """The notices that are sent then."""
+    outbox = ledger.outbound
+    return [entry for each in outbox.due(at) for entry in outbox.unsent(each, at)]
+
+
+def key_of(spec: JobSpec, ledger: Ledger) -> str:
+    [id] = by_id(spec.notify)
+    return ledger.keys.to_send(f"notice {id}")
 
 
 def made(ledger: Ledger, leader: Leader, at: datetime) -> None:
@@ -127,8 +141,8 @@ def test_a_service_that_hung_is_asked_again_a_wait_after_it_hung(
     made(ledger, leader, MIDNIGHT)
     at = MIDNIGHT + GROUP_WAIT
     sent(ledger, leader, hang, at)
-    assert ledger.notices.due(at + FIRST_WAIT + timedelta(seconds=0.1)) == []
-    assert ledger.notices.due(at + FIRST_WAIT + timedelta(seconds=20)) != []
+    assert due(ledger, at + FIRST_WAIT + timedelta(seconds=0.1)) == []
+    assert due(ledger, at + FIRST_WAIT + timedelta(seconds=20)) != []
 
 
 def test_job_without_notify_leaves_no_trace(ledger: Ledger) -> None:
@@ -210,7 +224,7 @@ def test_oldest_events_beyond_the_bound_are_counted(ledger: Ledger) -> None:
     ledger.client.rpush(ledger.keys.events, *[filler] * MOST_EVENTS)
     ended(ledger, spec, 0, RunState.FAILED)
     assert ledger.client.llen(ledger.keys.events) == MOST_EVENTS
-    assert ledger.client.hgetall(ledger.keys.notice_counts) == {"dropped:lost": "1"}
+    assert ledger.client.hgetall(ledger.keys.outbound_counts) == {"dropped:notice": "1"}
 
 
 def test_five_hundred_failures_are_one_message(ledger: Ledger, leader: Leader) -> None:
@@ -224,8 +238,8 @@ def test_five_hundred_failures_are_one_message(ledger: Ledger, leader: Leader) -
     assert service.titles == []
     sent(ledger, leader, service, at + GROUP_WAIT)
     assert service.titles == ["500 jobs failed: ConnectionError"]
-    assert ledger.client.hgetall(ledger.keys.notice_counts) == {"sent:failed": "1"}
-    assert not ledger.client.exists(ledger.keys.notices_due, ledger.keys.unsent)
+    assert ledger.client.hgetall(ledger.keys.outbound_counts) == {"sent:notice": "1"}
+    assert not ledger.client.exists(ledger.keys.outbound, ledger.keys.unsent)
 
 
 def test_problem_and_recovery_are_told_once_each(ledger: Ledger, leader: Leader) -> None:
@@ -246,10 +260,11 @@ def test_service_that_is_away_is_asked_again_later(ledger: Ledger, leader: Leade
     ended(ledger, spec, 0, RunState.FAILED, "ValueError: boom")
     at = ledger.now()
     made(ledger, leader, at)
-    asked = []
+    asked, by = [], outbound(ledger, leader, service)
     for second in (29, 30, 34, 39, 48, 53, 99):  # 5 s and 10 s, and up to 4 s for a busy machine
         tries = len(service.notices)
-        sent(ledger, leader, service, at + timedelta(seconds=second))
+        by.look(at + timedelta(seconds=second))
+        wait_until(quiet)
         asked += [second] * (len(service.notices) - tries)
     assert asked == [30, 39, 53]
     assert len({notice.key for notice in service.notices}) == 1
@@ -265,7 +280,7 @@ def test_service_that_is_back_has_short_waits_again(ledger: Ledger, leader: Lead
     made(ledger, leader, at + timedelta(minutes=1))
     sent(ledger, leader, service, at + timedelta(minutes=9))
     assert len(service.notices) == 3
-    assert ledger.notices.due(at + timedelta(minutes=9) + 1.9 * FIRST_WAIT) != []
+    assert due(ledger, at + timedelta(minutes=9) + 1.9 * FIRST_WAIT) != []
 
 
 def test_many_destinations_are_sent_to_in_one_turn(ledger: Ledger, leader: Leader) -> None:
@@ -287,8 +302,8 @@ def test_code_of_a_service_that_fails_is_a_service_away(ledger: Ledger, leader: 
     at = ledger.now()
     made(ledger, leader, at)
     sent(ledger, leader, broken, at + GROUP_WAIT)
-    assert ledger.notices.due(at + GROUP_WAIT) == []
-    assert ledger.notices.due(at + GROUP_WAIT + FIRST_WAIT) != []
+    assert due(ledger, at + GROUP_WAIT) == []
+    assert due(ledger, at + GROUP_WAIT + 2 * FIRST_WAIT) != []
 
 
 def test_what_happens_while_a_service_is_away_joins(ledger: Ledger, leader: Leader) -> None:
@@ -315,7 +330,7 @@ def test_notice_that_nobody_takes_is_dropped_and_counted(
     sent(ledger, leader, service, at + after)
     sent(ledger, leader, service, at + after)
     assert len(service.notices) == 1
-    assert ledger.client.hgetall(ledger.keys.notice_counts) == {"dropped:failed": "1"}
+    assert ledger.client.hgetall(ledger.keys.outbound_counts) == {"dropped:notice": "1"}
 
 
 def test_job_that_joins_while_its_notice_is_sent_is_told(ledger: Ledger, leader: Leader) -> None:
@@ -323,13 +338,12 @@ def test_job_that_joins_while_its_notice_is_sent_is_told(ledger: Ledger, leader:
     ended(ledger, told(ledger), 0, RunState.FAILED, "ValueError: boom")
     at = ledger.now()
     made(ledger, leader, at)
-    [destination] = ledger.notices.due(at + GROUP_WAIT)
-    [before], _ = ledger.notices.unsent(destination, at + GROUP_WAIT)
+    [before] = due(ledger, at + GROUP_WAIT)
     ended(ledger, told(ledger, "other"), 0, RunState.FAILED, "ValueError: boom")
     made(ledger, leader, at + timedelta(seconds=1))
-    assert not ledger.notices.sent(before)
-    [now], _ = ledger.notices.unsent(destination, at + GROUP_WAIT)
-    assert now.pending.jobs == ("nightly", "other")
+    assert not ledger.outbound.sent(before)
+    [now] = due(ledger, at + GROUP_WAIT)
+    assert Pending.model_validate_json(now.text).jobs == ("nightly", "other")
     assert now.key != before.key
 
 
@@ -341,10 +355,10 @@ def test_events_are_folded_by_one_of_two_beats(ledger: Ledger, leader: Leader) -
     [id] = destinations = by_id(spec.notify)
     known = ledger.notices.read([(id, spec.name)])
     made(ledger, leader, at)
-    stored = ledger.client.hgetall(ledger.keys.notices(id))
+    stored = ledger.client.hgetall(key_of(spec, ledger))
     fold(slow.happened, (), {spec.name: destinations}, known.incidents, known.boxes, at)
     assert not ledger.notices.commit(slow, known, leader.leadership)
-    assert ledger.client.hgetall(ledger.keys.notices(id)) == stored
+    assert ledger.client.hgetall(key_of(spec, ledger)) == stored
 
 
 def test_nothing_is_taken_for_told_that_was_dropped(ledger: Ledger, leader: Leader) -> None:
@@ -364,10 +378,10 @@ def test_what_is_over_leaves_nothing_behind(ledger: Ledger, leader: Leader) -> N
     for minute in range(4):
         sent(ledger, leader, service, at + timedelta(minutes=minute))
     assert len(service.notices) == 2
-    keys, [id] = ledger.keys, by_id(told(ledger).notify)
-    assert ledger.client.pttl(keys.notices(id)) > 0
+    keys = ledger.keys
+    assert ledger.client.pttl(key_of(told(ledger), ledger)) > 0
     sent(ledger, leader, service, at + timedelta(minutes=70))
-    assert not ledger.client.exists(keys.incidents, keys.incidents_due, keys.notices_due)
+    assert not ledger.client.exists(keys.incidents, keys.incidents_due, keys.outbound)
 
 
 def test_notice_that_waits_does_not_expire(ledger: Ledger, leader: Leader) -> None:
@@ -376,8 +390,7 @@ def test_notice_that_waits_does_not_expire(ledger: Ledger, leader: Leader) -> No
         ended(ledger, told(ledger, f"job-{second}"), 0, RunState.FAILED)
         sent(ledger, leader, service, at)
         sent(ledger, leader, service, at + (1 - second) * GROUP_WAIT)
-    [id] = by_id(told(ledger).notify)
-    assert ledger.client.pttl(ledger.keys.notices(id)) == -1
+    assert ledger.client.pttl(key_of(told(ledger), ledger)) == -1
 
 
 def test_beat_that_was_relieved_makes_no_notices(ledger: Ledger, leader: Leader) -> None:
@@ -401,10 +414,11 @@ def test_what_beat_finds_is_told_once(ledger: Ledger, leader: Leader) -> None:
 def test_rejected_files_are_told_to_those_of_the_service(ledger: Ledger, leader: Leader) -> None:
     service = Service()
     environ = {"SUPERVISOR_NOTIFY": "https://hooks.example/all", "SUPERVISOR_NOTIFY_WAIT": "0s"}
-    notices = Notices(ledger, leader.leadership, service, environ)
+    notices = Notices(ledger, leader.leadership, environ, service)
     for problems in (["a.yaml:3: no"], ["a.yaml:3: no"], [], []):
         notices.tell_of_files(problems)
         notices.look(leader.look())
+        Outbound(ledger.outbound, {Kind.NOTICE: notices.send}).look(leader.look().at)
         wait_until(lambda: not ledger.client.exists(ledger.keys.unsent))
     assert service.titles == ["Schedule files were rejected", "The service recovered"]
     assert service.notices[0].reason == "a.yaml:3: no"
@@ -414,7 +428,7 @@ def test_rejected_files_are_told_to_those_of_the_service(ledger: Ledger, leader:
 
 def test_beat_refuses_a_wait_that_is_no_duration(ledger: Ledger, leader: Leader) -> None:
     with pytest.raises(NotConfigured, match=r"SUPERVISOR_NOTIFY_WAIT: .*soon"):
-        Notices(ledger, leader.leadership, Service(), {"SUPERVISOR_NOTIFY_WAIT": "soon"})
+        Notices(ledger, leader.leadership, {"SUPERVISOR_NOTIFY_WAIT": "soon"})
 
 
 def test_look_says_whether_there_is_anything_to_tell(ledger: Ledger, leader: Leader) -> None:
@@ -422,7 +436,8 @@ def test_look_says_whether_there_is_anything_to_tell(ledger: Ledger, leader: Lea
     ended(ledger, told(ledger), 0, RunState.FAILED)
     assert leader.look().has_notices
     made(ledger, leader, ledger.now())
-    assert not leader.look().has_notices, "it is not due"
+    assert not leader.look().has_notices
+    assert not leader.look().has_outbound, "it is not due"
 
 
 def test_beat_watches_the_loaded_jobs_that_ask_for_notices(

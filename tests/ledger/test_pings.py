@@ -15,15 +15,16 @@ from uuid import UUID
 
 import pytest
 
-from supervisor.beat import notify
-from supervisor.beat.notify import GIVE_UP_AFTER, MOST_THREADS, PINGS_PER_LOOK, Pinger
 from supervisor.job.changes import edits
 from supervisor.job.run import RunState
 from supervisor.job.spec import JobSpec
 from supervisor.ledger.functions import MOST_PINGS
 from supervisor.ledger.ledger import Ledger
-from supervisor.ledger.notifications import Pings
+from supervisor.ledger.outbound import Kind, RunReport, Unsent
 from supervisor.ledger.replies import ms_of
+from supervisor.outbound import http, sender
+from supervisor.outbound.pings import Pings
+from supervisor.outbound.sender import GIVE_UP_AFTER, MOST_THREADS, Outbound, Result
 from tests.ledger.jobs import at_work, begin, job, lease_runs_out, run_id, ticks
 from tests.listener import Listener, listening
 from tests.logged import capture_logs
@@ -40,18 +41,30 @@ def pinged(ledger: Ledger, listener: Listener, **keys: object) -> JobSpec:
     return job(ledger, ping_url=f"{listener.url}/secret", **keys)
 
 
-def outbox(ledger: Ledger) -> list[str]:
-    pings = Pings(ledger.client, ledger.keys).oldest(100)
-    return [f"{ping.kind.value} {ping.outcome}" for ping in pings]
+def waiting(ledger: Ledger, spec: JobSpec) -> list[RunReport]:
+    texts = ledger.client.lrange(ledger.keys.to_send(f"ping {spec.name}"), 0, -1)
+    return [RunReport.model_validate_json(text) for text in texts]
+
+
+def outbox(ledger: Ledger, spec: JobSpec) -> list[str]:
+    return [f"{report.kind.value} {report.outcome}" for report in waiting(ledger, spec)]
+
+
+def counted(ledger: Ledger) -> dict[str, str]:
+    return ledger.client.hgetall(ledger.keys.outbound_counts)
+
+
+def outbound(ledger: Ledger) -> Outbound:
+    return Outbound(ledger.outbound, {Kind.PING: Pings(ledger).send})
 
 
 def quiet() -> bool:
-    return not any(thread.name == "supervisor-ping" for thread in threading.enumerate())
+    return not any(thread.name == "supervisor-outbound" for thread in threading.enumerate())
 
 
-def sent(ledger: Ledger, pinger: Pinger | None = None) -> None:
-    """All that can be sent now is."""
-    (pinger or Pinger(ledger)).look(ledger.now())
+def sent(ledger: Ledger, by: Outbound | None = None, later: timedelta = timedelta()) -> None:
+    """All that can be sent then is."""
+    (by or outbound(ledger)).look(ledger.now() + later)
     wait_until(quiet)
 
 
@@ -66,7 +79,7 @@ def test_a_ping_says_how_long_the_attempt_took(ledger: Ledger, listener: Listene
     started = ms_of(ledger.now()) - 90_000
     ledger.client.hset(ledger.keys.run(run_id(spec, 0)), "started", started)
     ledger.finish(run_id(spec, 0), "token", RunState.SUCCEEDED)
-    start, end = Pings(ledger.client, ledger.keys).oldest(9)
+    start, end = waiting(ledger, spec)
     assert start.lasted < timedelta(seconds=90) <= end.lasted
 
 
@@ -84,27 +97,27 @@ def test_start_and_end_are_told_in_order_with_one_id_and_the_facts(
     body = listener.heard[1][1]
     for line in (f"run: {run_id(spec, 0)}", "outcome: failed", "reason: ValueError: boom"):
         assert line in body.splitlines()
-    assert outbox(ledger) == []
+    assert outbox(ledger, spec) == []
 
 
-@pytest.mark.parametrize("text", ["no JSON", "[]", "{}", '{"run": "nightly@1", "kind": "shout"}'])
+@pytest.mark.parametrize("text", ["no JSON", "{}", '{"run": "nightly@1", "kind": "shout"}'])
 def test_an_entry_that_cannot_be_read_is_dropped_and_holds_up_nothing(
     ledger: Ledger, listener: Listener, text: str
 ) -> None:
     spec = pinged(ledger, listener)
-    ledger.client.rpush(ledger.keys.pings, text)
     ended(ledger, spec, 0, RunState.SUCCEEDED)
+    ledger.client.lpush(ledger.keys.to_send(f"ping {spec.name}"), text)
     with capture_logs() as lines:
         sent(ledger)
     assert listener.paths == ["/secret/start", "/secret"]
-    assert ledger.client.llen(ledger.keys.pings) == 0
-    assert [(line["event"], line["text"]) for line in lines] == [("unreadable entry dropped", text)]
+    assert outbox(ledger, spec) == []
+    assert [line["event"] for line in lines] == ["ping dropped"]
 
 
 def test_a_job_without_an_address_writes_nothing(ledger: Ledger) -> None:
     spec = job(ledger)
     ended(ledger, spec, 0, RunState.SUCCEEDED)
-    assert outbox(ledger) == []
+    assert outbox(ledger, spec) == []
     assert "ping" not in spec.rules().json_fields
 
 
@@ -117,7 +130,7 @@ def test_attempts_are_one_run_and_a_dead_worker_is_told_by_the_rescuer(
         begin(ledger, run_id(spec, 0), token)
         lease_runs_out(ledger, spec, run_id(spec, 0))
         ledger.rescue()
-    assert outbox(ledger) == ["start started", "fail lost"]
+    assert outbox(ledger, spec) == ["start started", "fail lost"]
 
 
 def test_a_run_that_nobody_began_and_one_that_was_cancelled(
@@ -129,7 +142,7 @@ def test_a_run_that_nobody_began_and_one_that_was_cancelled(
     ledger.rescue()
     ledger.admit(ticks(spec, 1))
     ledger.cancel(run_id(spec, 1), "enough")
-    assert outbox(ledger) == ["fail expired", "log cancelled"]
+    assert outbox(ledger, spec) == ["fail expired", "log cancelled"]
 
 
 def test_a_run_of_several_steps_is_told_once(ledger: Ledger, listener: Listener) -> None:
@@ -139,28 +152,40 @@ def test_a_run_of_several_steps_is_told_once(ledger: Ledger, listener: Listener)
     for step in ("load", "sum"):
         begin(ledger, f"{run_id(spec, 0)}/{step}")
         ledger.finish(f"{run_id(spec, 0)}/{step}", "token", RunState.SUCCEEDED)
-    assert outbox(ledger) == ["start started", "success succeeded"]
+    assert outbox(ledger, spec) == ["start started", "success succeeded"]
 
 
-@pytest.fixture
-def long_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No second try comes while a test lasts."""
-    monkeypatch.setattr(notify, "FIRST_WAIT_SECONDS", 3_600.0)
-
-
-@pytest.mark.usefixtures("long_waits")
-@pytest.mark.parametrize("status", [500, 429])
-def test_what_may_pass_is_told_again_later(ledger: Ledger, listener: Listener, status: int) -> None:
-    spec, pinger = pinged(ledger, listener), Pinger(ledger)
+@pytest.mark.parametrize("status", [500, 429, 401, 403])
+def test_what_may_pass_is_sent_again_later(ledger: Ledger, listener: Listener, status: int) -> None:
+    spec, by = pinged(ledger, listener), outbound(ledger)
     listener.status = status
     ended(ledger, spec, 0, RunState.SUCCEEDED)
-    sent(ledger, pinger)
-    sent(ledger, pinger)  # not before its time
+    sent(ledger, by)
+    sent(ledger, by)  # not before its time
     assert listener.paths == ["/secret/start"]
-    assert outbox(ledger) == ["start started", "success succeeded"]
+    assert outbox(ledger, spec) == ["start started", "success succeeded"]
     listener.status = 200
-    sent(ledger)
+    sent(ledger, by, later=timedelta(seconds=30))
     assert listener.paths[1:] == ["/secret/start", "/secret"]
+    assert counted(ledger) == {"sent:ping": "2"}
+    assert not ledger.client.exists(ledger.keys.outbound, ledger.keys.unsent)
+
+
+def test_waits_double_and_a_beat_that_begins_keeps_to_the_last(
+    ledger: Ledger, listener: Listener
+) -> None:
+    spec, by = pinged(ledger, listener), outbound(ledger)
+    listener.status = 503
+    at_work(ledger, spec, 0)
+    seconds = 0.0
+    for wait in (5, 10, 20, 40, 80, 160, 300, 300):
+        with capture_logs() as lines:
+            sent(ledger, by, later=timedelta(seconds=seconds))
+        [line] = lines
+        assert (line["event"], line["again_in"]) == ("ping not sent", wait)
+        seconds += wait + patience(2)
+    sent(ledger, outbound(ledger), later=timedelta(seconds=seconds - 30))
+    assert len(listener.heard) == 8
 
 
 @pytest.mark.parametrize("status", [404, 302])
@@ -173,19 +198,20 @@ def test_what_is_refused_is_dropped_counted_and_logged_without_the_address(
     with capture_logs() as lines:
         sent(ledger)
     assert listener.paths == ["/secret/start", "/secret"]
-    assert outbox(ledger) == []
-    assert ledger.job(spec.name).counters["pings_dropped"] == 2
+    assert outbox(ledger, spec) == []
+    assert counted(ledger) == {"dropped:ping": "2"}
     assert [line["event"] for line in lines] == ["ping dropped", "ping dropped"]
     assert "secret" not in str(lines)
 
 
 def test_what_is_too_old_is_dropped(ledger: Ledger, listener: Listener) -> None:
     spec = pinged(ledger, listener)
+    listener.status = 503
     ended(ledger, spec, 0, RunState.SUCCEEDED)
-    Pinger(ledger).look(ledger.now() + GIVE_UP_AFTER + timedelta(seconds=1))
-    wait_until(quiet)
-    assert (listener.heard, outbox(ledger)) == ([], [])
-    assert ledger.job(spec.name).counters["pings_dropped"] == 2
+    for _ in range(2):
+        sent(ledger, later=GIVE_UP_AFTER + timedelta(seconds=1))
+    assert outbox(ledger, spec) == []
+    assert counted(ledger) == {"dropped:ping": "2"}
 
 
 def test_a_server_that_hangs_holds_up_neither_beat_nor_other_jobs(
@@ -196,16 +222,16 @@ def test_a_server_that_hangs_holds_up_neither_beat_nor_other_jobs(
         slow, quick = pinged(ledger, hanging), pinged(ledger, listener, name="quick")
         for spec in (slow, quick):
             ended(ledger, spec, 0, RunState.SUCCEEDED)
-        pinger = Pinger(ledger, timeout_seconds=patience(5))
+        by = outbound(ledger)
         started = time.monotonic()
-        pinger.look(ledger.now())
-        pinger.look(ledger.now())
+        by.look(ledger.now())
+        by.look(ledger.now())
         assert time.monotonic() - started < patience(2)
         wait_until(lambda: listener.paths == ["/secret/start", "/secret"])
         hanging.closing.set()
         wait_until(quiet)
         assert hanging.paths == ["/secret/start"]
-        assert len(outbox(ledger)) == 2
+        assert len(outbox(ledger, slow)) == 2
 
 
 def drips(connection: socket.socket) -> None:
@@ -263,6 +289,12 @@ def hostile(behave: Callable[[socket.socket], None]) -> Iterator[str]:
             thread.join()
 
 
+@pytest.fixture
+def short_time_outs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http, "TIMEOUT_SECONDS", 1.0)
+
+
+@pytest.mark.usefixtures("short_time_outs")
 @pytest.mark.parametrize("behave", HOSTILE)
 def test_an_exchange_ends_in_time_whatever_the_server_sends(
     ledger: Ledger, behave: Callable[[socket.socket], None]
@@ -272,45 +304,56 @@ def test_an_exchange_ends_in_time_whatever_the_server_sends(
         ended(ledger, spec, 0, RunState.SUCCEEDED)
         started = time.monotonic()
         with capture_logs() as lines:
-            sent(ledger, Pinger(ledger, timeout_seconds=1.0))
+            sent(ledger)
         assert time.monotonic() - started < patience(3)  # and not for ever
-        assert [line["event"] for line in lines] == ["ping failed"]
-        assert len(outbox(ledger)) == 2
+        assert [line["event"] for line in lines] == ["ping not sent"]
+        assert len(outbox(ledger, spec)) == 2
 
 
+@pytest.mark.usefixtures("short_time_outs")
 def test_slow_servers_leave_threads_to_the_others(ledger: Ledger, listener: Listener) -> None:
     with hostile(drips) as url:
         for number in range(4 * MOST_THREADS):
             ended(ledger, job(ledger, f"slow{number}", ping_url=url), 0, RunState.SUCCEEDED)
-        pinger, spec = Pinger(ledger, timeout_seconds=1.0), pinged(ledger, listener)
+        by, spec = outbound(ledger), pinged(ledger, listener)
         for second in range(20):
             ended(ledger, spec, second, RunState.SUCCEEDED)
 
         def look() -> bool:
-            pinger.look(ledger.now())
+            by.look(ledger.now())
             return len(listener.heard) == 40
 
         wait_until(look, 20)
         wait_until(quiet)
 
 
-@pytest.mark.usefixtures("long_waits")
-def test_many_that_cannot_be_sent_hold_up_none_behind_them(
-    ledger: Ledger, listener: Listener
+def test_a_thread_that_hangs_is_replaced(
+    ledger: Ledger, listener: Listener, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    away, there = (
-        job(ledger, name="away", ping_url="http://127.0.0.1:1/secret"),
-        pinged(ledger, listener),
-    )
-    ended(ledger, away, 0, RunState.SUCCEEDED)
-    first = ledger.client.lindex(ledger.keys.pings, 0)
-    ledger.client.rpush(ledger.keys.pings, *[first] * (2 * PINGS_PER_LOOK))
-    ended(ledger, there, 0, RunState.SUCCEEDED)
-    pinger = Pinger(ledger)
-    sent(ledger, pinger)
-    assert listener.paths == []
-    sent(ledger, pinger)
-    assert listener.paths == ["/secret/start", "/secret"]
+    """Whatever it hangs in: a name that is not resolved, a library that waits."""
+    ends = threading.Event()
+    monkeypatch.setattr(sender, "HANGS_AFTER_SECONDS", 0.5)
+    real = Pings(ledger)
+
+    def send(entry: Unsent) -> Result:
+        if entry.name.startswith("hangs"):
+            ends.wait()
+        return real.send(entry)
+
+    for number in range(2 * MOST_THREADS):
+        ended(ledger, pinged(ledger, listener, name=f"hangs{number}"), 0, RunState.SUCCEEDED)
+    ended(ledger, pinged(ledger, listener, name="quick"), 0, RunState.SUCCEEDED)
+    by = Outbound(ledger.outbound, {Kind.PING: send})
+
+    def look() -> bool:
+        by.look(ledger.now())
+        return bool(listener.heard)
+
+    wait_until(look, 20)
+    hanging = sum(thread.name == "supervisor-outbound" for thread in threading.enumerate())
+    assert hanging <= 3 * MOST_THREADS
+    ends.set()
+    wait_until(quiet, 20)
 
 
 def test_a_job_that_gave_up_its_address_is_told_nowhere(ledger: Ledger, listener: Listener) -> None:
@@ -318,14 +361,17 @@ def test_a_job_that_gave_up_its_address_is_told_nowhere(ledger: Ledger, listener
     ended(ledger, spec, 0, RunState.SUCCEEDED)
     job(ledger)
     sent(ledger)
-    assert (listener.heard, outbox(ledger)) == ([], [])
+    assert (listener.heard, outbox(ledger, spec)) == ([], [])
+    assert not counted(ledger)
 
 
-def test_the_outbox_is_bounded(ledger: Ledger, listener: Listener) -> None:
+def test_the_outbox_of_a_job_is_bounded(ledger: Ledger, listener: Listener) -> None:
     spec = pinged(ledger, listener)
-    ledger.client.rpush(ledger.keys.pings, *["{}"] * MOST_PINGS)
+    key = ledger.keys.to_send(f"ping {spec.name}")
+    ledger.client.rpush(key, *["{}"] * MOST_PINGS)
     ended(ledger, spec, 0, RunState.SUCCEEDED)
-    assert ledger.client.llen(ledger.keys.pings) == MOST_PINGS
+    assert ledger.client.llen(key) == MOST_PINGS
+    assert counted(ledger) == {"dropped:ping": "2"}
 
 
 def test_an_address_is_not_shown() -> None:

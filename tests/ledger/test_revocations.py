@@ -12,14 +12,14 @@ from celery import Celery
 from celery.backends.base import KeyValueStoreBackend
 
 from supervisor.app import supervise
-from supervisor.beat import notify
-from supervisor.beat.notify import GIVE_UP_AFTER, MOST_FAILURES, Revoker
+from supervisor.beat.outbound import Revocations
 from supervisor.job.run import Run, RunState
 from supervisor.job.spec import JobSpec
 from supervisor.ledger.functions import MOST_REVOCATIONS
 from supervisor.ledger.ledger import Ledger
-from supervisor.ledger.notifications import Revocations
+from supervisor.ledger.outbound import Kind, RunReport
 from supervisor.ledger.requests import RunRequest
+from supervisor.outbound.sender import GIVE_UP_AFTER, Outbound
 from tests.ledger.jobs import begin, job, lease_runs_out, try_often
 from tests.logged import capture_logs
 from tests.waiting import wait_until
@@ -46,7 +46,6 @@ class Memory(KeyValueStoreBackend):  # type: ignore[misc]
 def app(redis_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Celery]:
     monkeypatch.setattr(Memory, "stored", {})
     monkeypatch.setattr(Memory, "asked", 0)
-    monkeypatch.setattr(notify, "PAUSE_SECONDS", 0.0)
     app = supervise(Celery("revoking", broker=redis_url, backend=f"{__name__}:Memory"))
     yield app
     app.close()
@@ -59,27 +58,28 @@ def cancelled(ledger: Ledger, number: int = 0) -> str:
 
 
 def left(ledger: Ledger) -> int:
-    return len(Revocations(ledger.client, ledger.keys).oldest(100))
+    return len(revocations(ledger))
 
 
-def sent(ledger: Ledger, revoker: Revoker) -> None:
-    """All that can be sent now is."""
-    revoker.look(ledger.now())
+def sent(app: Celery, ledger: Ledger, later: timedelta = timedelta()) -> None:
+    """All that can be sent then is."""
+    senders = {Kind.REVOCATION: Revocations(app, ledger).send}
+    Outbound(ledger.outbound, senders).look(ledger.now() + later)
     wait_until(
-        lambda: not any(thread.name == "supervisor-revocations" for thread in threading.enumerate())
+        lambda: not any(thread.name == "supervisor-outbound" for thread in threading.enumerate())
     )
 
 
-def test_a_backend_that_is_unavailable_is_told_later(
+def test_a_backend_that_is_unavailable_gets_it_later(
     app: Celery, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run, revoker = cancelled(ledger), Revoker(app, ledger)
+    run = cancelled(ledger)
     monkeypatch.setattr(Memory, "is_unavailable", True)
-    sent(ledger, revoker)
+    sent(app, ledger)
     assert (Memory.asked, left(ledger)) == (1, 1)
 
     monkeypatch.setattr(Memory, "is_unavailable", False)
-    sent(ledger, revoker)
+    sent(app, ledger, later=timedelta(minutes=1))
     assert left(ledger) == 0
     assert (app.AsyncResult(run).state, str(app.AsyncResult(run).result)) == (
         "REVOKED",
@@ -90,27 +90,13 @@ def test_a_backend_that_is_unavailable_is_told_later(
 def test_what_it_does_not_store_is_given_up_in_the_end(
     app: Celery, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run, revoker = cancelled(ledger), Revoker(app, ledger)
+    run = cancelled(ledger)
     monkeypatch.setattr(Memory, "is_unavailable", True)
     with capture_logs() as lines:
-        revoker.look(ledger.now() + GIVE_UP_AFTER + timedelta(seconds=1))
-        wait_until(lambda: left(ledger) == 0)
+        sent(app, ledger, later=GIVE_UP_AFTER + timedelta(seconds=1))
     [line] = lines
-    assert (line["event"], line["run"], line["log_level"]) == ("revocation not sent", run, "error")
-
-
-def test_some_failures_end_a_look(
-    app: Celery, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for number in range(2 * MOST_FAILURES):
-        cancelled(ledger, number)
-    monkeypatch.setattr(Memory, "is_unavailable", True)
-    monkeypatch.setattr(notify, "PAUSE_SECONDS", 60.0)
-    revoker = Revoker(app, ledger)
-    with capture_logs() as lines:
-        sent(ledger, revoker)
-        sent(ledger, revoker)  # within the pause
-    assert (len(lines), left(ledger)) == (MOST_FAILURES, 2 * MOST_FAILURES)
+    assert (line["event"], line["run"], line["log_level"]) == ("revocation dropped", run, "error")
+    assert left(ledger) == 0
 
 
 # Which calls leave a revocation
@@ -121,7 +107,9 @@ def call(ledger: Ledger, spec: JobSpec, *, is_awaited: bool = True, **said: Any)
 
 
 def revocations(ledger: Ledger) -> list[tuple[str, str, str]]:
-    found = Revocations(ledger.client, ledger.keys).oldest(100)
+    keys = ledger.client.keys(ledger.keys.to_send("revocation *"))
+    texts = [text for key in keys for text in ledger.client.lrange(key, 0, -1)]
+    found = [RunReport.model_validate_json(text) for text in texts]
     return [(each.run, each.outcome, each.reason) for each in found]
 
 
@@ -218,14 +206,10 @@ def test_none_that_no_caller_waits_for(ledger: Ledger) -> None:
     assert revocations(ledger) == []
 
 
-def test_what_cannot_be_read_is_dropped(ledger: Ledger) -> None:
-    ledger.client.rpush(ledger.keys.revocations, "no json", '"text"', "[]", '{"at": 1}')
-    assert revocations(ledger) == []
-    assert not ledger.client.exists(ledger.keys.revocations)
-
-
 def test_the_newest_are_kept(ledger: Ledger) -> None:
-    ledger.client.rpush(ledger.keys.revocations, *["{}"] * MOST_REVOCATIONS)
-    ledger.cancel(call(ledger, job(ledger)).id, "by hand")
-    assert ledger.client.llen(ledger.keys.revocations) == MOST_REVOCATIONS
-    assert "by hand" in ledger.client.lindex(ledger.keys.revocations, -1)
+    spec = job(ledger)
+    key = ledger.keys.to_send(f"revocation {spec.name}")
+    ledger.client.rpush(key, *["{}"] * MOST_REVOCATIONS)
+    ledger.cancel(call(ledger, spec).id, "by hand")
+    assert ledger.client.llen(key) == MOST_REVOCATIONS
+    assert "by hand" in ledger.client.lindex(key, -1)

@@ -7,7 +7,9 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from supervisor.job.notices import Destination
-from supervisor.web.outages import REPEAT, Courier, Outages, Seen, after_look
+from supervisor.ledger.outbound import Kind
+from supervisor.outbound.sender import Outbound
+from supervisor.web.outages import REPEAT, Outages, Outbox, Seen, after_look
 from tests.listener import listening
 from tests.logged import capture_logs
 from tests.waiting import wait_until
@@ -92,10 +94,30 @@ def test_outages_one_after_the_other_have_keys_of_their_own() -> None:
     assert len(keys) == len(set(keys)) == 20
 
 
+def test_a_notice_is_sent_again_until_it_is_taken_and_others_wait_for_none() -> None:
+    _, [notice] = after_look({}, seen(NONE, 60), timedelta(0), "ledger")
+    with listening() as away, listening() as there:
+        away.status = 503
+        outbox = Outbox([Destination(url=away.url), Destination(url=there.url)], "https://page")
+        outbox.put(notice)
+        outbound = Outbound(outbox, {Kind.NOTICE: outbox.send})
+        outbound.look(START)
+        wait_until(lambda: there.heard and away.heard and not outbox.due(START), 20)
+        outbound.look(START)
+        away.status = 200
+        later = START + timedelta(minutes=1)
+        outbound.look(later)
+        wait_until(lambda: not outbox.due(later + timedelta(days=1)), 20)
+        assert len(away.heard) == 2
+        assert len(set(away.heard)) == len(there.heard) == 1
+
+
 def test_log_names_the_address_that_refuses_without_its_secret() -> None:
     _, [notice] = after_look({}, seen(NONE, 60), timedelta(0), "ledger")
     with listening() as listener, capture_logs() as logged:
         listener.status = 404
-        Courier(Destination(url=f"{listener.url}/geheim")).take(notice)
+        outbox = Outbox([Destination(url=f"{listener.url}/geheim")], "")
+        outbox.put(notice)
+        Outbound(outbox, {Kind.NOTICE: outbox.send}).look(START)
         wait_until(lambda: logged, 20)
     assert (logged[0]["event"], logged[0]["address"]) == ("notice dropped", "http://127.0.0.1/***")

@@ -7,7 +7,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from supervisor.cli import main
-from supervisor.integrations import notify
+from supervisor.outbound import services
 from tests.listener import listening
 
 JOBS = """\
@@ -93,10 +93,10 @@ def test_nothing_to_send_to_is_no_success(words: tuple[str, ...], code: int, say
 def test_check_says_what_is_to_be_installed_and_finds_no_problem(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(notify, "find_spec", lambda name: None)
+    monkeypatch.setattr(services, "find_spec", lambda name: None)
     file = Path("schedules/jobs.yaml")
     file.write_text('jobs: {j: {task: t, every: 1m, notify: ["mailtos://a:geheim@h"]}}\n')
     done = supervisor("check")
-    assert (done.exit_code, done.stderr) == (0, f"warning: {notify.MISSING}\n")
+    assert (done.exit_code, done.stderr) == (0, f"warning: {services.MISSING}\n")
     file.write_text('jobs: {j: {task: t, every: 1m, notify: ["https://h/geheim"]}}\n')
     assert supervisor("check").stderr == ""

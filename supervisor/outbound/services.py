@@ -1,16 +1,12 @@
 """Sends a notice: to a webhook, signed; to mail, Slack, Teams and PagerDuty through Apprise.
 
-An address with `https://` or `http://` is a webhook, which we send ourselves, in the form of
-Standard Webhooks (standardwebhooks.com), except those of Slack, Teams and the like. These and all
-others are left to Apprise, which the extra `notify` installs.
+An address with `https://` or `http://` is a webhook, in the form of Standard Webhooks
+(standardwebhooks.com), except those of Slack, Teams and the like. These and all others are left to
+Apprise, which the extra `notify` installs. References are resolved to the address and the secret in
+this process.
 
-1. References are resolved to the address and the secret, in this process.
-2. A thread sends. `send` returns within the deadline in any case: a thread that takes longer goes
-   on alone, and its address gets no other until it has ended. What it sends may still arrive, and
-   again with the next attempt.
-3. Apprise says whether a service took the message, and not why not. It logs that. These lines are
-   kept out of the app's log, as they may contain the service's key; the HTTP status is read from
-   them.
+Apprise says whether a service took the message, and not why not. It logs that. These lines are kept
+out of the app's log, as they may contain the service's key; the HTTP status is read from them.
 """
 
 from __future__ import annotations
@@ -24,7 +20,7 @@ import re
 import threading
 import time
 from base64 import b64decode, b64encode
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from hashlib import sha256
@@ -44,7 +40,7 @@ from supervisor.job.notices import (
     title,
 )
 from supervisor.job.secrets import TOKEN, resolved
-from supervisor.sending.posting import USER_AGENT, answer_to, post
+from supervisor.outbound.http import TIMEOUT_SECONDS, USER_AGENT, answer_to, post
 from supervisor.settings import NOTIFY_SECRET
 from supervisor.times import render_moment
 
@@ -56,19 +52,11 @@ MISSING = (
     " installed here: pip install 'celery-beat-supervisor[notify]'"
 )
 
-#: Threads that exceeded their deadline, by address.
-_left: dict[str, threading.Thread] = {}
-_lock = threading.Lock()
-
 
 def send(
-    destination: Destination,
-    notice: Notice,
-    *,
-    deadline_seconds: float,
-    environ: Mapping[str, str] = os.environ,
+    destination: Destination, notice: Notice, environ: Mapping[str, str] = os.environ
 ) -> tuple[Answer, str]:
-    """The result within the deadline, and the reason in words without addresses and secrets.
+    """The answer, and the reason in words without addresses and secrets.
 
     A secret that is missing in this process makes its service unavailable: it may be set later.
     """
@@ -82,12 +70,12 @@ def send(
     except SecretMissing as missing:
         return Answer.UNAVAILABLE, str(missing)
     if is_webhook(url) or (destination.secret and url.startswith(WEBHOOKS)):
-        return _within(deadline_seconds, url, lambda: _post(url, secret, notice, deadline_seconds))
+        return _post(url, secret, notice)
     if find_spec("apprise") is None:
         return Answer.UNAVAILABLE, MISSING
-    service = _service(url, deadline_seconds)
+    service = _service(url)
     if service is not None:
-        return _within(deadline_seconds, url, lambda: _notify(service, notice))
+        return _notify(service, notice)
     return Answer.REFUSED, f"Apprise cannot use this address: {url.partition('://')[0]}://***"
 
 
@@ -106,43 +94,17 @@ def missing_extra(
     return None
 
 
-def _within(
-    seconds: float, url: str, sending: Callable[[], tuple[Answer, str]]
-) -> tuple[Answer, str]:
-    answers: list[tuple[Answer, str]] = []
-
-    def run() -> None:
-        try:
-            answers.append(sending())
-        except Exception as error:  # noqa: BLE001 - each of Apprise's plugins has errors of its own
-            answers.append((Answer.UNAVAILABLE, type(error).__name__))
-
-    with _lock:
-        for other in [other for other, thread in _left.items() if not thread.is_alive()]:
-            del _left[other]
-        if url in _left:
-            return Answer.UNAVAILABLE, "it is still busy with a notice before"
-    thread = threading.Thread(target=run, name="supervisor-notice", daemon=True)
-    thread.start()
-    thread.join(seconds)
-    if answers:
-        return answers[0]
-    with _lock:
-        _left[url] = thread
-    return Answer.UNAVAILABLE, f"no answer within {seconds:g} s"
-
-
 # A webhook.
 
 
-def _post(url: str, secret: str, notice: Notice, deadline_seconds: float) -> tuple[Answer, str]:
+def _post(url: str, secret: str, notice: Notice) -> tuple[Answer, str]:
     content = webhook_body(notice)
     headers = {"Content-Type": "application/json", "Idempotency-Key": notice.key}
     try:
         headers |= signed(content, notice.key, int(time.time()), secret)
     except binascii.Error:
         return Answer.UNAVAILABLE, f"the secret is not base64 behind {IN_BASE64}"
-    return post(url, content, headers, timeout_seconds=deadline_seconds / 2)
+    return post(url, content, headers)
 
 
 def webhook_body(notice: Notice) -> bytes:
@@ -208,7 +170,7 @@ KINDS = {
 }
 
 
-def _service(url: str, deadline_seconds: float) -> Any:
+def _service(url: str) -> Any:
     """Apprise's service for the address; None of one that it cannot use.
 
     The first call takes a second or two, to import Apprise: that is no fault of the service.
@@ -230,7 +192,7 @@ def _service(url: str, deadline_seconds: float) -> Any:
         if service.overflow_mode is OverflowMode.UPSTREAM:  # which services refuse
             service.overflow_mode = OverflowMode.TRUNCATE
         for bound in ("socket_connect_timeout", "socket_read_timeout"):
-            setattr(service, bound, min(getattr(service, bound), deadline_seconds / 2))
+            setattr(service, bound, min(getattr(service, bound), TIMEOUT_SECONDS))
     return service
 
 
