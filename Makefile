@@ -30,8 +30,7 @@ up: $(STAMP) ## run the examples: server, beat, workers, page and /metrics, unti
 	$(BIN)/supervisor -A examples.app up --concurrency 6
 
 SYSTEM := tests/alerts tests/hosts tests/pictures tests/render tests/test_sbom.py tests/test_wheel.py \
-  tests/web/test_browser.py tests/web/test_proxy.py tests/acceptance/test_tutorial.py \
-  tests/acceptance/test_cluster.py
+  tests/web/test_browser.py tests/web/test_proxy.py tests/acceptance/test_tutorial.py
 
 test: $(STAMP) ## run the tests; those with programs of others are in test-system
 	$(BIN)/python -m pytest -n 8 --dist loadfile --no-loadscope-reorder --max-worker-restart 0 \

@@ -40,7 +40,6 @@ from supervisor.sending.app_settings import (
 )
 from supervisor.sending.signing import besides_json
 from supervisor.settings import (
-    CLUSTERS,
     DEFAULT_PREFIX,
     DEFAULT_URL,
     Settings,
@@ -202,7 +201,7 @@ def _settle(app: Celery, conf: Any) -> None:
     given = app.supervisor  # type: ignore[attr-defined]
     try:
         redbeat = redbeat_address(conf)
-        if is_redis(redbeat) or redbeat.startswith(CLUSTERS):
+        if is_redis(redbeat):
             given["redbeat"] = redbeat
         settle_broker(conf)
         settings = settings_from(conf, given)

@@ -71,10 +71,6 @@ class Settings:
             prefix=environ.get("SUPERVISOR_PREFIX") or DEFAULT_PREFIX,
         )
 
-    @property
-    def is_on_cluster(self) -> bool:
-        return self.redis_url.startswith(CLUSTERS)
-
 
 def running_url(directory: Path = Path()) -> str | None:
     """The address that a `supervisor up` in `directory` left, or None."""
@@ -91,8 +87,6 @@ def running_url(directory: Path = Path()) -> str | None:
 #     redis+socket://user:password@/run/redis.sock?virtual_host=0
 #     sentinel://user:password@one:26379;sentinel://two:26379/0?master_name=supervisor
 #
-#     redis-cluster://user:password@one:6379,two:6379/      rediss-cluster:// likewise, with TLS
-#
 # The address with sentinels is as kombu spells it, and has kombu's transport option `master_name`.
 # User, password and database are those of the servers; `sentinel_username` and `sentinel_password`
 # are for the sentinels, if they need any. With options that begin with `ssl_`, servers and
@@ -103,11 +97,8 @@ def running_url(directory: Path = Path()) -> str | None:
 
 SENTINEL = "sentinel://"
 SOCKETS = ("unix://", "redis+socket://")
-CLUSTERS = ("redis-cluster://", "rediss-cluster://")
-SCHEMES = ("redis://", "rediss://", *SOCKETS, SENTINEL, *CLUSTERS)
+SCHEMES = ("redis://", "rediss://", *SOCKETS, SENTINEL)
 
-#: In an address without its scheme, user and host end at the first of these.
-BEGINS_PATH = re.compile(r"[/?#]")
 DATABASE = re.compile(r"/*[0-9]{0,9}/?")
 
 HINT = "in a user or a password, write / as %2F, # as %23, ? as %3F, @ as %40, % as %25"
@@ -188,28 +179,8 @@ class SentinelUrl:
         return tls_of(parsed(f"rediss://h?{urlencode(self.tls)}")) if self.tls else {}
 
 
-def node_addresses(url: str) -> list[str]:
-    """The nodes in a cluster's address, each as the address of one server.
-
-    Raises InvalidRedisUrl.
-    """
-    scheme, _, rest = url.partition("://")
-    begin = found.start() if (found := BEGINS_PATH.search(rest)) else len(rest)
-    credentials, at, hosts = rest[:begin].rpartition("@")
-    if "@" in credentials:
-        raise unreadable("user and password stand once in it, before the first node")
-    nodes = [host.strip() for host in hosts.split(",")]
-    if len(nodes) > 1 and not all(nodes):
-        raise unreadable("a node is missing beside a comma")
-    beside = f"{scheme.removesuffix('-cluster')}://{credentials}{at}"
-    addresses = [f"{beside}{host}{rest[begin:]}" for host in nodes]
-    if any(parsed(address).get("db") for address in addresses):
-        raise InvalidRedisUrl("a Redis Cluster has database 0 alone: leave the number out")
-    return addresses
-
-
 def is_redis(url: str) -> bool:
-    """Whether a broker's address is that of a Redis, by Sentinel or not; kombu has no clusters."""
+    """Whether a broker's address is that of a Redis, by Sentinel or not."""
     return url.startswith(("redis:", "rediss:", "redis+socket:", "unix:", SENTINEL))
 
 
@@ -262,23 +233,17 @@ def refuse_unreadable(url: str) -> None:
     """
     if not url.startswith(SCHEMES):
         raise unreadable(f"it begins with none of {', '.join(SCHEMES)}")
-    for part in url.split(";") if url.startswith(SENTINEL) else [url]:
-        scheme, _, rest = part.partition("://")
-        begin = found.start() if (found := BEGINS_PATH.search(rest)) else len(rest)
-        host, (path, _, query) = rest[:begin], rest[begin:].partition("?")
-        if "#" in rest:
-            raise unreadable("there is a # in it")
-        words = [word.partition("=") for word in query.split("&") if word]
-        is_cut_off = any("@" in name or not mark for name, mark, _ in words)
-        may_have_at = scheme == "sentinel" and "@" in host  # as `sentinel_password` once had it
-        if "@" in path or is_cut_off or ("@" in query and not may_have_at):
-            raise unreadable("a /, # or ? ends the host's part too early")
-        if f"{scheme}://" not in SOCKETS and not DATABASE.fullmatch(path):
-            raise unreadable("nothing but the number of a database may follow the host")
+    for each in url.split(";") if url.startswith(SENTINEL) else [url]:
         try:
-            urlsplit(part).port  # noqa: B018 - it is read to see that it can be
+            parts = urlsplit(each)
+            parts.port  # noqa: B018 - it is read to see that it can be
+            parse_qsl(parts.query, strict_parsing=bool(parts.query))
         except ValueError:
-            raise unreadable("its port is no number, or its host is not valid") from None
+            raise unreadable("its port, its host or what follows its ? is not valid") from None
+        if "#" in each or "@" in parts.path + parts.query:
+            raise unreadable("a /, # or ? ends the host's part too early")
+        if f"{parts.scheme}://" not in SOCKETS and not DATABASE.fullmatch(parts.path):
+            raise unreadable("nothing but the number of a database may follow the host")
 
 
 def unreadable(why: str) -> InvalidRedisUrl:
@@ -303,9 +268,6 @@ def database_of(url: str) -> Database | None:
             named = SentinelUrl.parse(url)
             sentinels = ",".join(sorted(f"{host}:{port}" for host, port in named.sentinels))
             return Database(f"{named.master_name} of {sentinels}", named.db)
-        if url.startswith(CLUSTERS):
-            nodes = (database_of(address) for address in node_addresses(url))
-            return Database(f"cluster of {','.join(sorted(n.server for n in nodes if n))}", 0)
         parts = parsed(url)
     except InvalidRedisUrl:
         return None

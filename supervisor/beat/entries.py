@@ -390,8 +390,8 @@ def follow_prefix(app: Celery, ledger: Ledger) -> bool:
     """Whether the entries are where the app has them; False while an older beat leads."""
     prefix, keys = ensure_conf(app).key_prefix, ledger.keys
     before = ledger.client.hget(keys.beat, "entries")
-    is_own = prefix == own_redbeat_prefix(keys.head) != REDBEAT_PREFIX
-    if before is None and is_own and not keys.is_on_cluster:  # others lie in other slots there
+    is_own = prefix == own_redbeat_prefix(keys.prefix) != REDBEAT_PREFIX
+    if before is None and is_own:
         with suppress(NoPermissionError):  # a user who has this ledger's keys alone
             if has_entries(ledger, REDBEAT_PREFIX):
                 before = REDBEAT_PREFIX

@@ -113,7 +113,7 @@ def give_back(app: Celery, ledger: Ledger, release: Release) -> int | None:
     if ":" in (client.get(lock) or ""):
         client.delete(lock)
     before = app.supervisor["before"]["redbeat_key_prefix"] or REDBEAT_PREFIX  # type: ignore[attr-defined]
-    if before != conf.key_prefix and not ledger.keys.is_on_cluster:  # they stay in the slot
+    if before != conf.key_prefix:
         ledger.move_entries(conf.key_prefix, before, app.tasks, is_shared=False)
     for keys in batches(keys_of(ledger)):
         client.delete(*keys)
@@ -162,7 +162,7 @@ def queues_of_runs(app: Celery, ledger: Ledger) -> list[str]:
 def keys_of(ledger: Ledger) -> Iterator[str]:
     """All keys of the ledger, and none of another one whose prefix begins with this one's."""
     own = re.compile("|".join(map(pattern, TEMPLATES.values())))
-    head = f"{ledger.keys.head}:"
+    head = f"{ledger.keys.prefix}:"
     names = re.sub(r"([][*?\\])", r"\\\1", head) + "*"
     for key in ledger.client.scan_iter(match=names, count=BATCH):
         if own.fullmatch(key.removeprefix(head)):

@@ -1,7 +1,7 @@
 """Clients of the ledger's server. Every call has a time-out: nothing of ours hangs for ever.
 
-The file is long because it has all ways to the server - plain, TLS, Sentinel, cluster - and what
-each error means on each of them, for callers who have to know whether to try again.
+The file is long because it has all ways to the server - plain, TLS, Sentinel - and what each error
+means, for callers who have to know whether to try again.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ import re
 import socket
 from collections.abc import Container, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from ssl import PROTOCOL_TLS_CLIENT, SSLContext, SSLSocket
 from typing import Any, Literal, Protocol, cast, overload
@@ -18,14 +17,12 @@ from typing import Any, Literal, Protocol, cast, overload
 import redis
 from redis.backoff import ExponentialBackoff, NoBackoff
 from redis.client import Pipeline
-from redis.crc import key_slot
 from redis.exceptions import (
     AskError,
     AuthenticationError,
     ClusterCrossSlotError,
     ClusterDownError,
     MasterDownError,
-    MovedError,
     NoPermissionError,
     ReadOnlyError,
     RedisError,
@@ -38,13 +35,11 @@ from redis.retry import Retry
 from redis.sentinel import MasterNotFoundError, Sentinel
 
 from supervisor.errors import InvalidRedisUrl
-from supervisor.ledger.keys import Keys
 from supervisor.settings import (
     SENTINEL,
     SOCKETS,
     SentinelUrl,
     Settings,
-    node_addresses,
     parsed,
     tls_of,
     understood,
@@ -153,8 +148,7 @@ Unavailable = (
     ReadOnlyError,
 )
 
-#: A sentinel, or a node of a cluster that is asked for the others, that does not answer within this
-#: is passed over: it may have died with the primary.
+#: A sentinel that does not answer within this is passed over: it may have died with the primary.
 SENTINEL_PATIENCE_SECONDS = 0.5
 
 TIMEOUT_SECONDS = 5
@@ -196,13 +190,8 @@ class NotServed(ResponseError):
 
 
 CLUSTER = (
-    "this is a Redis Cluster: the ledger's address begins with redis-cluster:// there, and the"
-    " broker is another server (docs/how-to/redis.md)"
-)
-
-NO_CLUSTER = (
-    "this server is no node of a Redis Cluster: the ledger's address begins with redis:// or"
-    " rediss:// there (docs/how-to/redis.md)"
+    "this is a node of a Redis Cluster, and a ledger is on one server, which Sentinel may watch"
+    " (docs/how-to/redis.md)"
 )
 
 NO_FUNCTIONS = (
@@ -283,7 +272,7 @@ def check_served(client: Client) -> None:
         return
     if not isinstance(answer, Mapping):
         answer = dict(zip(answer[::2], answer[1::2], strict=True))
-    if answer.get("mode") == "cluster" and not is_cluster_client(client):
+    if answer.get("mode") == "cluster":
         raise NotServed(CLUSTER)
     if int(str(answer.get("version", "7")).partition(".")[0]) < 7:
         raise NotServed(NO_FUNCTIONS)
@@ -403,122 +392,6 @@ class TlsConnection(redis.SSLConnection):
         return connected
 
 
-class SlotMoved(RedisConnectionError):
-    """The node has not, or not yet or any more, all keys of the ledger's slot; it did nothing."""
-
-
-class Slot:
-    """Finds the master of a cluster's slot."""
-
-    def __init__(self, number: int, nodes: Sequence[Mapping[str, Any]]) -> None:
-        """nodes: some of the cluster, each as the options of a connection to it."""
-        self.number = number
-        self._common = nodes[0]
-        self._named = [(node.get("host", "127.0.0.1"), node.get("port", 6379)) for node in nodes]
-        self._known = self._named
-        self._turns = 0
-
-    @property
-    def known_master(self) -> tuple[str, int]:
-        return self._known[0]
-
-    def master(self) -> tuple[str, int]:
-        """Raises Unavailable where no node says who it is, and NotServed of no cluster's server."""
-        failed: Exception | None = None
-        nodes = [*dict.fromkeys([*self._known, *self._named])]
-        self._turns += 1  # another one each time: the last may be cut off, and not know it
-        first = self._turns % len(nodes)
-        for host, port in nodes[first:] + nodes[:first]:
-            asked = {**self._common, "host": host, "port": port}
-            try:
-                slots = self._slots(redis.ConnectionPool(**asked).make_connection())
-            except (*Unavailable, OSError) as error:
-                failed = error
-                continue
-            for begin, end, master, *replicas in slots:
-                if begin <= self.number <= end:
-                    # A host may be left out: it is that of the node that was asked.
-                    self._known = [
-                        (host if node[0] in (None, "", "?") else node[0], node[1])
-                        for node in (master, *replicas)
-                    ]
-                    return self._known[0]
-        raise failed or SlotMoved(f"the cluster has no master of slot {self.number}")
-
-    def _slots(self, connection: Any) -> list[Any]:
-        try:
-            connection.connect()
-            connection.send_command("CLUSTER", "SLOTS")
-            found: list[Any] = connection.read_response()
-            return found
-        except ResponseError as error:
-            if "cluster support disabled" in str(error):
-                raise NotServed(NO_CLUSTER) from None
-            raise
-        finally:
-            connection.disconnect()
-
-
-class SlotConnection(redis.Connection):
-    """A connection to the master of a slot, whichever that is when it connects."""
-
-    def __init__(self, slot: Slot, **options: Any) -> None:
-        super().__init__(**options)  # type: ignore[no-untyped-call]
-        self._slot = slot
-
-    def connect(self) -> None:
-        """Also of one that is connected, to who was the master before."""
-        if (self.host, self.port) != self._slot.known_master:
-            self.disconnect()  # type: ignore[no-untyped-call]
-        super().connect()  # type: ignore[no-untyped-call]
-
-    def _connect(self) -> Any:
-        self.host, self.port = self._slot.master()
-        return super()._connect()  # type: ignore[no-untyped-call]
-
-    def read_response(self, *args: Any, **options: Any) -> Any:
-        try:
-            return super().read_response(*args, **options)
-        except (AskError, TryAgainError, ClusterDownError, ReadOnlyError) as error:
-            if isinstance(error, MovedError) and error.slot_id != self._slot.number:
-                raise
-            self.disconnect()  # type: ignore[no-untyped-call]
-            raise SlotMoved(f"the ledger's slot is moved, or has no master: {error}") from None
-
-
-#: Where a plain connection of redis-py, such as that of 5.0, has no classes for a cluster's errors.
-CLUSTER_PARSER = (
-    {"parser_class": redis.cluster.ClusterParser} if hasattr(redis.cluster, "ClusterParser") else {}
-)
-
-
-class TlsSlotConnection(SlotConnection, TlsConnection):
-    pass
-
-
-def is_cluster_client(client: Client) -> bool:
-    return issubclass(client.connection_pool.connection_class, SlotConnection)
-
-
-def slot_options(settings: Settings, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Options of connections to the master of the ledger's slot. Raises InvalidRedisUrl."""
-    named = [replace(settings, redis_url=url) for url in node_addresses(settings.redis_url)]
-    nodes = [{**options, **server_options(each, but=options)} for each in named]
-    asked = {
-        "socket_timeout": SENTINEL_PATIENCE_SECONDS,
-        "socket_connect_timeout": SENTINEL_PATIENCE_SECONDS,
-        "retry": Retry(NoBackoff(), 0),
-    }
-    slot = Slot(key_slot(Keys.of(settings).head.encode()), [{**n, **asked} for n in nodes])
-    is_tls = "connection_class" in nodes[0]
-    return {
-        **nodes[0],
-        **CLUSTER_PARSER,
-        "connection_class": TlsSlotConnection if is_tls else SlotConnection,
-        "slot": slot,
-    }
-
-
 def client_of(options: Mapping[str, Any], client_class: type[redis.Redis]) -> Client:
     """Raises InvalidRedisUrl for options that no connection has."""
     check_certificates(options)
@@ -578,8 +451,6 @@ def _client(
 ) -> Client:
     """options: our own. They win over those of the app's settings, and the address over both."""
     url = settings.redis_url
-    if settings.is_on_cluster:
-        return client_of(slot_options(settings, options), client_class)
     if not url.startswith(SENTINEL):
         return client_of({**options, **server_options(settings, but=options)}, client_class)
     named, beside = SentinelUrl.parse(url), understood(settings.connection)

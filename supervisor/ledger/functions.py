@@ -41,7 +41,6 @@ from supervisor.ledger.connection import (
     NotServed,
     NotWritable,
     RedisError,
-    SlotMoved,
     is_of_server_without_functions,
     naming_the_right,
 )
@@ -295,9 +294,9 @@ class Library:
 
 
 @lru_cache(maxsize=10)
-def library_of(prefix: str, *, is_on_cluster: bool) -> Library:
+def library_of(prefix: str) -> Library:
     """One for all clients of a process, and for the children that it forks: it is a long text."""
-    return Library(Keys(prefix, is_on_cluster=is_on_cluster))
+    return Library(Keys(prefix))
 
 
 def digest(text: str) -> str:
@@ -330,7 +329,7 @@ class Functions:
 
     @cached_property
     def _library(self) -> Library:
-        return library_of(self._keys.prefix, is_on_cluster=self._keys.is_on_cluster)
+        return library_of(self._keys.prefix)
 
     @cached_property
     def _readers(self) -> Mapping[str, str]:
@@ -395,8 +394,7 @@ class Functions:
             raise self._refused(name, error) from error
 
     def _arguments(self, call: Call) -> tuple[Any, ...]:
-        keys = call.keys + self._keys.never
-        return (len(keys), *keys, *call.args)
+        return (len(call.keys), *call.keys, *call.args)
 
     def _command(self, name: str) -> tuple[str, str]:
         try:
@@ -486,10 +484,6 @@ class CallsUnderWay:
             reply = self._connection.read_response()
             self._calls.popleft()
             return [reply]
-        except SlotMoved:  # the calls did nothing, and the connection is closed
-            again = [*self._calls]
-            self._calls.clear()
-            return [self._functions(self._name, *call.args, keys=call.keys) for call in again]
         except ResponseError as error:
             if not is_missing(error):
                 raise self._functions._refused(self._name, error) from error

@@ -2,8 +2,7 @@
 
 The functions get the same table as a Lua local `K`, so that a key is spelled in one place.
 Functions reach keys that they find while they run (the next waiting run); the ledger therefore
-lives on one primary, with or without Sentinel. On a Redis Cluster that is the master of one slot:
-all keys begin with the same hash tag there, ``{supervisor}:jobs``.
+lives on one primary, with or without Sentinel.
 """
 
 from __future__ import annotations
@@ -12,10 +11,6 @@ from collections.abc import Callable
 from typing import Self
 
 from supervisor.settings import Settings
-
-
-def head_of(prefix: str, *, is_on_cluster: bool) -> str:
-    return f"{{{prefix}}}" if is_on_cluster else prefix
 
 
 class Template:
@@ -30,7 +25,7 @@ class Single(Template):
         self.name = name
 
     def __get__(self, keys: Keys, _: type[Keys]) -> str:
-        key = vars(keys)[self.name] = f"{keys.head}:{self.template}"
+        key = vars(keys)[self.name] = f"{keys.prefix}:{self.template}"
         return key
 
 
@@ -38,11 +33,11 @@ class Named(Template):
     """A key for each name: ``keys.run(run_id)``."""
 
     def __get__(self, keys: Keys, _: type[Keys]) -> Callable[[str], str]:
-        return lambda name: f"{keys.head}:{self.template % name}"
+        return lambda name: f"{keys.prefix}:{self.template % name}"
 
 
 class Keys:
-    """The keys under one prefix. head: what they begin with; on a cluster it is the hash tag."""
+    """The keys under one prefix."""
 
     # STRING  number of the schema that the ledger is written in, see ledger/functions.py
     schema = Single("schema")
@@ -202,18 +197,12 @@ class Keys:
     # LIST    "<from> <until>" in ms; the newest SILENCES_KEPT times in which no beat led
     away = Single("beat:away")
 
-    def __init__(self, prefix: str, *, is_on_cluster: bool = False) -> None:
+    def __init__(self, prefix: str) -> None:
         self.prefix = prefix
-        self.is_on_cluster = is_on_cluster
-        self.head = head_of(prefix, is_on_cluster=is_on_cluster)
-        #: On a cluster a key that is never written, which all calls of functions name: a node that
-        #: has not, not yet or not any more, all keys of the slot refuses such a call before the
-        #: function has changed anything. It could not know the keys that a function finds.
-        self.never = (f"{self.head}:never",) if is_on_cluster else ()
 
     @classmethod
     def of(cls, settings: Settings) -> Self:
-        return cls(settings.prefix, is_on_cluster=settings.is_on_cluster)
+        return cls(settings.prefix)
 
     def lua(self, *names: str) -> str:
         """The table in Lua, with these names or with all: ``K.run(id)``."""
@@ -222,8 +211,8 @@ class Keys:
     def _lua(self, name: str) -> str:
         head, mark, tail = TEMPLATES[name].partition("%s")
         if not mark:
-            return f"K.{name} = '{self.head}:{head}'\n"
-        return f"function K.{name}(x) return '{self.head}:{head}' .. x .. '{tail}' end\n"
+            return f"K.{name} = '{self.prefix}:{head}'\n"
+        return f"function K.{name}(x) return '{self.prefix}:{head}' .. x .. '{tail}' end\n"
 
 
 TEMPLATES = {name: it.template for name, it in vars(Keys).items() if isinstance(it, Template)}

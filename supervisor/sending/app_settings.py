@@ -11,16 +11,13 @@ from dataclasses import replace
 from pathlib import Path
 from ssl import CERT_NONE, CERT_REQUIRED
 from typing import Any
-from urllib.parse import urlsplit
 
 from celery import Celery
 from celery.app.defaults import DEFAULTS
 
 from supervisor.errors import InvalidRedisUrl, NotConfigured, RedBeatElsewhere
 from supervisor.ledger.connection import SENTINEL_PATIENCE_SECONDS, connect, server_options
-from supervisor.ledger.keys import Keys
 from supervisor.settings import (
-    CLUSTERS,
     DEFAULT_PREFIX,
     DEFAULT_URL,
     SENTINEL,
@@ -31,9 +28,7 @@ from supervisor.settings import (
     has_same_server,
     in_kombus_spelling,
     is_redis,
-    node_addresses,
     parsed,
-    same_database,
     tls_of,
     without_credentials,
 )
@@ -41,11 +36,6 @@ from supervisor.settings import (
 SEVERAL = (
     "the app's broker has several addresses of Redis, and the ledger has one: name it as"
     " SUPERVISOR_REDIS_URL, or as redis_url of supervise()"
-)
-
-CLUSTER_BROKER = (
-    "Celery has no transport for a Redis Cluster: the app's broker is another server, named as"
-    " broker_url or CELERY_BROKER_URL"
 )
 
 BROKER_VARIABLE = "CELERY_BROKER_URL"
@@ -113,8 +103,6 @@ def settle_for_runs(conf: Any) -> None:
 def settle_broker(conf: Any) -> None:
     """Sets the broker's address in kombu's spelling, and moves the rest to kombu's options."""
     broker_url = broker_url_of(conf)
-    if broker_url.startswith(CLUSTERS):
-        raise InvalidRedisUrl(CLUSTER_BROKER)
     if broker_url.startswith(SENTINEL):
         given = conf.get("broker_transport_options") or {}
         named = SentinelUrl.parse(address_of(broker_url, given))
@@ -169,8 +157,7 @@ def hide_unreadable(conf: Any) -> None:
         (broker_url_of(conf), set_broker),
         (redbeat_address(conf), lambda conf, url: setattr(conf, "redbeat_redis_url", url)),
     ):
-        is_unread = is_redis(url) and None in map(database_of, addresses_of(url))
-        if is_unread or url.startswith(CLUSTERS):
+        if is_redis(url) and None in map(database_of, addresses_of(url)):
             put(conf, UNREADABLE)
 
 
@@ -183,38 +170,24 @@ def setting(conf: Any, name: str) -> Any:
 REDBEAT_PREFIX = "redbeat:"
 
 
-def own_redbeat_prefix(head: str) -> str:
+def own_redbeat_prefix(prefix: str) -> str:
     """What RedBeat's keys begin with next to the ledger's: lock, schedule, entries.
 
-    head: what the ledger's keys begin with.
+    prefix: the ledger's.
     """
-    return REDBEAT_PREFIX if head == DEFAULT_PREFIX else f"{head}:{REDBEAT_PREFIX}"
+    return REDBEAT_PREFIX if prefix == DEFAULT_PREFIX else f"{prefix}:{REDBEAT_PREFIX}"
 
 
 def separate_redbeat(conf: Any, settings: Settings) -> None:
-    """Gives each ledger of a database RedBeat's keys of its own, unless the app names others.
-
-    Raises InvalidRedisUrl for those that are not in the ledger's slot of a cluster.
-    """
-    head, named = Keys.of(settings).head, setting(conf, "redbeat_key_prefix")
-    if not named and head != DEFAULT_PREFIX:
-        conf.redbeat_key_prefix = own_redbeat_prefix(head)
-    elif settings.is_on_cluster and not str(named).startswith(head):
-        raise InvalidRedisUrl(
-            "the keys of RedBeat and of the ledger are in one slot of the cluster: leave"
-            f" redbeat_key_prefix out of the app's settings, or begin it with {head}"
-        )
+    """Gives each ledger of a database RedBeat's keys of its own, unless the app names others."""
+    if not setting(conf, "redbeat_key_prefix") and settings.prefix != DEFAULT_PREFIX:
+        conf.redbeat_key_prefix = own_redbeat_prefix(settings.prefix)
 
 
 def redbeat_address(conf: Any) -> str:
     """Where RedBeat keeps its schedule, spelled as the ledger's address is."""
     url = str(setting(conf, "redbeat_redis_url") or "")
     own = setting(conf, "redbeat_redis_options") or conf.get("broker_transport_options") or {}
-    if url.startswith(CLUSTERS) and (nodes := own.get("startup_nodes")):
-        scheme, _, rest = url.partition("://")
-        credentials, at, _ = rest.rpartition("@")
-        hosts = ",".join(f"{node['host']}:{node['port']}" for node in nodes)
-        return f"{scheme}://{credentials}{at}{hosts}"
     if not url.startswith("redis-sentinel"):
         return url
     sentinels = tuple((str(host), int(port)) for host, port in own.get("sentinels", ()))
@@ -252,12 +225,6 @@ def settle_redbeat(app: Any, conf: Any, settings: Settings) -> None:
     """
     own = setting(conf, "redbeat_redis_options") or {}
     url = str(setting(conf, "redbeat_redis_url") or "")
-    if settings.is_on_cluster:
-        if not url or same_database(redbeat_address(conf), settings.redis_url):
-            conf.redbeat_redis_url = "redis-cluster://"
-            conf.redbeat_redis_options = {**cluster_options(settings), **PATIENCE, **own}
-            app.redbeat_redis = connect_for_redbeat(settings, own)
-        return
     if url and not url.startswith(("redis://", "rediss://", *SOCKETS)):
         return
     if url and database_of(url) not in (None, database_of(settings.redis_url)):
@@ -294,15 +261,6 @@ def connect_for_redbeat(settings: Settings, own: Mapping[str, Any]) -> Any:
     from redbeat.schedulers import RetryingConnection
 
     return RetryingConnection(own["retry_period"], client)
-
-
-def cluster_options(settings: Settings) -> dict[str, Any]:
-    """Options of redis-py's client of a cluster."""
-    nodes = [replace(settings, redis_url=url) for url in node_addresses(settings.redis_url)]
-    addresses, options = zip(*(without_credentials(server_options(n)) for n in nodes), strict=True)
-    parts = map(urlsplit, addresses)
-    named = [{"host": part.hostname, "port": part.port} for part in parts]
-    return {"startup_nodes": named, **options[0], **tls_of(options[0])}
 
 
 def sentinel_options(named: SentinelUrl) -> dict[str, Any]:

@@ -8,12 +8,10 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from time import monotonic
-from typing import Any
 from urllib.parse import quote
 
 import httpx
 import pytest
-import redis
 from celery import Celery
 from click.testing import CliRunner, Result
 from structlog.testing import capture_logs
@@ -25,7 +23,7 @@ from supervisor.ledger.connection import HANDSHAKE_TIMEOUT_SECONDS
 from supervisor.ledger.ledger import Ledger
 from supervisor.sending.app_settings import required_settings, settings_of
 from supervisor.settings import Settings
-from tests.acceptance.nodes import SERVER, Node, answers
+from tests.acceptance.nodes import SERVER, Node
 from tests.acceptance.project import Project
 from tests.ports import free_port
 from tests.programs import needed
@@ -327,22 +325,3 @@ def test_tls_as_celery_spells_it_is_the_ledgers_too(
         )
     project.is_apart = False
     works(project)
-
-
-def test_a_cluster_that_talks_nothing_but_tls_has_a_ledger(
-    tmp_path: Path, authority: Authority, stack: ExitStack
-) -> None:
-    node = Node(tmp_path / "node", needed("redis-server"))
-    stack.callback(node.kill)
-    options = ("--cluster-enabled", "yes", "--tls-cluster", "yes", "--cluster-port")
-    node.start(OVER_TLS, *options, str(free_port()), certificates=authority.directory)
-    admin: Any = redis.Redis(
-        "127.0.0.1", node.port, password="secret", ssl=True, **authority.client_files
-    )
-    stack.callback(admin.close)
-    place = f"cluster://:secret@127.0.0.1:{node.port}"
-    wait_until(lambda: answers(admin), 20)
-    admin.execute_command("CLUSTER", "ADDSLOTSRANGE", 0, 16383)
-    wait_until(lambda: b"cluster_state:ok" in admin.execute_command("CLUSTER", "INFO"), 20)
-    assert jobs(f"rediss-{place}?{authority.as_client}").exit_code == 0
-    assert jobs(f"redis-{place}").exit_code == 5

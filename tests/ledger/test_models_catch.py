@@ -53,8 +53,8 @@ BREAKS = {
 }
 
 
-def made_anew(prefix: str, *, is_on_cluster: bool) -> functions.Library:
-    return functions.Library(Keys(prefix, is_on_cluster=is_on_cluster))
+def made_anew(prefix: str) -> functions.Library:
+    return functions.Library(Keys(prefix))
 
 
 def break_functions(monkeypatch: pytest.MonkeyPatch, part: str, line: str, broken: str) -> None:

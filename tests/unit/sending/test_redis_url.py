@@ -15,13 +15,11 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from redbeat.schedulers import ensure_conf, get_redis
 from redis import CredentialProvider, Redis, SSLConnection
-from redis.crc import key_slot
 
 from supervisor.app import supervise
 from supervisor.cli import main
 from supervisor.errors import InvalidPrefix, InvalidRedisUrl, SupervisorError
 from supervisor.ledger.connection import Client, connect, server_options
-from supervisor.ledger.keys import Keys
 from supervisor.sending.app_settings import (
     broker_address,
     broker_apart,
@@ -34,15 +32,11 @@ from supervisor.settings import (
     SentinelUrl,
     Settings,
     is_redis,
-    node_addresses,
     parsed,
     same_database,
 )
 
 URL = "sentinel://beat:p%40ss@one:26379;sentinel://two/3?master_name=jobs&sentinel_password=s"
-
-
-CLUSTER = "redis-cluster://:p%2C%40@one:1,two:1/"
 
 
 def test_an_address_names_sentinels_and_the_servers_they_watch() -> None:
@@ -65,7 +59,7 @@ def test_what_is_written_is_read_again() -> None:
     ("url", "said"),
     [
         ("sentinel://one:26379", "master_name=NAME"),
-        ("sentinel://one:port?master_name=jobs", "its port is no number"),
+        ("sentinel://one:port?master_name=jobs", "its port, its host"),
         ("sentinel://one/x?master_name=jobs", "the number of a database"),
         ("sentinel://one;redis://two?master_name=jobs", "begins with sentinel://"),
         ("sentinel://:secret@one?master_name=jobs&tls=1", "no option tls"),
@@ -103,8 +97,6 @@ SAID_BY = [
     f"redis://one?password={SECRET}&retry_on_timeout=x&{SECRET}=1",
     f"unix://:{SECRET}/x@/run/s",
     f"sentinel://:{SECRET}/x@one/0?master_name=m",
-    f"redis-cluster://:{SECRET}/x@one:1,two:1/",
-    f"redis-cluster://:{SECRET}@one:1,two:1/3",
     f"{SECRET}",
 ]
 
@@ -117,19 +109,6 @@ def test_what_is_wrong_with_an_address_is_said_without_it(url: str) -> None:
     assert SECRET not in told.replace(url, "")
     verb = CliRunner().invoke(main, ["--redis-url", url, "jobs"])
     assert (verb.exit_code, SECRET in verb.output) == (2, False)
-
-
-@pytest.mark.parametrize(
-    ("url", "why"),
-    [
-        ("redis-cluster://:p@one:1,:p@two:1/", "user and password stand once in it"),
-        ("redis-cluster://one:1,/", "a node is missing beside a comma"),
-        ("redis-cluster://,one:1/", "a node is missing beside a comma"),
-    ],
-)
-def test_a_clusters_address_does_not_lead_elsewhere(url: str, why: str) -> None:
-    with pytest.raises(InvalidRedisUrl, match=why):
-        node_addresses(url)
 
 
 def report_of(**settings: Any) -> str:
@@ -147,7 +126,6 @@ def report_of(**settings: Any) -> str:
         {"broker": URL.replace("p%40ss", SECRET).replace("password=s", f"password={SECRET}")},
         {"redbeat_redis_url": f"redis://:{SECRET}@127.0.0.1"},
         {"REDBEAT_REDIS_URL": f"redis://:{SECRET}@127.0.0.1"},
-        {"broker": "redis://b", "redbeat_redis_url": f"redis-cluster://:{SECRET}@127.0.0.1"},
     ],
 )
 def test_a_report_of_an_app_has_no_password(settings: dict[str, Any]) -> None:
@@ -256,8 +234,6 @@ def test_the_ledger_is_where_the_app_has_its_redis(settings: dict[str, Any]) -> 
 
 
 APART = {"redis_url": f"redis://:{SECRET}@ledger"}
-ON_A_CLUSTER = {"redis_url": CLUSTER}
-NO_TRANSPORT = "Celery has no transport for a Redis Cluster"
 #: Settings of an app, what supervise() is given, and why that is refused.
 REFUSED: list[tuple[dict[str, Any], dict[str, str], str]] = [
     ({"broker_url": f"redis://:{SECRET}/x@one:1/0"}, {}, "cannot be read"),
@@ -283,13 +259,6 @@ REFUSED: list[tuple[dict[str, Any], dict[str, str], str]] = [
         },
         APART,
         "is at ledger:6379/0: .* Leave",
-    ),
-    ({"broker_url": CLUSTER}, ON_A_CLUSTER, NO_TRANSPORT),
-    ({"broker_url": None}, ON_A_CLUSTER, NO_TRANSPORT),
-    (
-        {"broker_url": "redis://broker", "redbeat_key_prefix": "mine:"},
-        ON_A_CLUSTER,
-        "or begin it with",
     ),
 ]
 
@@ -350,8 +319,6 @@ def test_options_that_no_connection_has_are_refused(url: str) -> None:
         (URL, "sentinel://:x@two/3;sentinel://one/3?master_name=jobs", True),
         (URL, URL.replace("=jobs", "=other"), False),
         (URL, "redis://one", False),
-        (CLUSTER, "redis-cluster://two:1,one:1", True),
-        (CLUSTER, "redis://one:1", False),
         ("amqp://h", "redis://h", False),
     ],
 )
@@ -467,20 +434,3 @@ def test_a_prefix_of_its_own_gives_redbeat_one_too() -> None:
     prefixes = [ensure_conf(app).key_prefix for app in (default, own, chosen)]
     assert prefixes == ["redbeat:", "a-b:redbeat:", "mine:"]
     assert ensure_conf(own).lock_key == "a-b:redbeat::lock"
-
-
-def test_a_ledger_on_a_cluster_and_redbeat_share_one_hash_tag() -> None:
-    app = supervise(Celery("one", broker="redis://broker"), redis_url=CLUSTER, prefix="shop")
-    settings = required_settings(app)
-    assert Keys.of(settings).jobs == "{shop}:jobs"
-    assert ensure_conf(app).key_prefix == "{shop}:redbeat:"
-    options = get_redis(app).connection_pool.connection_kwargs
-    assert (options["slot"].number, options["password"]) == (key_slot(b"{shop}"), "p,@")
-
-
-def test_redbeats_own_address_of_a_cluster_is_the_ledgers() -> None:
-    app = Celery("own", broker="redis://broker", redbeat_redis_url="redis-cluster://")
-    nodes = [{"host": "one", "port": "1"}, {"host": "two", "port": 1}]
-    app.conf.redbeat_redis_options = {"startup_nodes": nodes, "password": "pw"}
-    assert same_database(required_settings(supervise(app)).redis_url, CLUSTER)
-    assert get_redis(app).connection_pool.connection_kwargs["password"] == "pw"
