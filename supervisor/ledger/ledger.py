@@ -38,7 +38,7 @@ from supervisor.ledger.notifications import Notices
 from supervisor.ledger.outbound import LedgerOutbox
 from supervisor.ledger.presence import Presences
 from supervisor.ledger.queues import Drains
-from supervisor.ledger.reads import Readings, chunks
+from supervisor.ledger.reads import SHARED_KEPT, Readings, chunks
 from supervisor.ledger.replies import (
     Admission,
     Cancellation,
@@ -573,6 +573,15 @@ class Ledger(Readings):
             pipe.hset(self.keys.guarded, spec.name, spec.text)
             pipe.hsetnx(self.keys.job(spec.name), "created", ms_of(datetime.now(UTC)))
             pipe.execute()
+
+    def note_shared_queue(self, queue: str, other: str) -> bool:
+        """A message of another ledger came by this queue. Whether that is new."""
+        key, now = self.keys.shared_queues, ms_of(self.now())
+        with self.client.pipeline(transaction=False) as pipe:
+            pipe.hset(key, f"{queue} {other}", now)
+            pipe.expire(key, SHARED_KEPT)
+            is_new, _ = pipe.execute()
+        return bool(is_new)
 
     def count_duplicate(self, job: str) -> None:
         """A second message of a run that is running was dropped without the ledger."""

@@ -39,7 +39,7 @@ from kombu.compression import get_encoder
 from supervisor.errors import InvalidGuard, InvalidKey, UnknownRun, UnsafeContent
 from supervisor.files.job_checks import GuardedCall, guarded_task_spec, spec_without_schedule
 from supervisor.guard.current_run import current_run
-from supervisor.guard.delivery import GUARD, HEADER, RETURNED_BY, work_of
+from supervisor.guard.delivery import GUARD, HEADER, work_of
 from supervisor.job.policies import OverlapPolicy
 from supervisor.job.run import RunState, is_below, manual_id
 from supervisor.job.spec import GuardedTaskSpec, JobSpec
@@ -325,7 +325,7 @@ def asked_of(header: Mapping[str, Any], request: Context, task: Any) -> CallArgu
     }
     options = {k: v for k, v in found.items() if v is not None and k not in MESSAGES_OWN}
     passed_on = options.pop("headers", {})
-    headers = {k: v for k, v in passed_on.items() if k not in (HEADER, RETURNED_BY)}
+    headers = {k: v for k, v in passed_on.items() if k != HEADER}
     return CallArguments(
         args=None if "args" in references else as_json(request.args),
         kwargs=None if "kwargs" in references else as_json(request.kwargs),

@@ -51,7 +51,7 @@ from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.replies import Refusal, Refused
 from supervisor.ledger.runs import Reports
 from supervisor.logs import get_logger
-from supervisor.sending.app_settings import required_settings
+from supervisor.sending.app_settings import owner_of, required_settings
 from supervisor.sending.calls import (
     call_guarded,
     given,
@@ -377,7 +377,8 @@ def guard_of(app: Celery, pid: int) -> Guard:
     """One guard for each process. Installs the handlers of signals that interrupt its runs."""
     receive_interrupts(raise_in_current_run)
     publisher = publisher_of(app)
-    return Guard(publisher.ledger, without_parent()(publisher.publish), worker_name(pid), loads)
+    publish = without_parent()(publisher.publish)
+    return Guard(publisher.ledger, publish, worker_name(pid), owner_of(app), loads)
 
 
 def worker_name(pid: int) -> str:
