@@ -17,7 +17,7 @@ from datetime import UTC, datetime, timedelta
 from itertools import chain
 from typing import Any, Self
 
-from supervisor.errors import ForeignLedger, TooManyJobs, UnknownRun, UpgradeBlocked, WrongSchema
+from supervisor.errors import ForeignLedger, TooManyJobs, UnknownRun, WrongSchema
 from supervisor.job.policies import OverlapPolicy
 from supervisor.job.run import Run, RunState, manual_id, tick_id
 from supervisor.job.spec import MOST_JOBS, GuardedTaskSpec, JobSpec
@@ -486,7 +486,7 @@ class Ledger(Readings):
            report how its runs end. A process that is there at an older ledger runs older code:
            newer code would have upgraded it or not have started.
 
-        Raises WrongSchema when the ledger is newer, UpgradeBlocked while processes use it as it is.
+        Raises WrongSchema when the ledger is newer, and while processes use it as it is.
         """
         passed = []
         while (found := int(self.client.get(self.keys.schema) or to)) != to:
@@ -496,7 +496,8 @@ class Ledger(Readings):
                 # For `doctor` of the older version, which would find nothing wrong.
                 wanted = {"upgrade_to": to, "upgrade_at": ms_of(self.now())}
                 self.client.hset(self.keys.beat, mapping=wanted)
-                raise UpgradeBlocked(found, to, [each.facts.name for each in present])
+                names = ", ".join(each.facts.name for each in present)
+                raise WrongSchema(found, to, f"stop those that use it first: {names}")
             text = (
                 f"if redis.call('GET', K.schema) ~= '{found}' then return 0 end\n"
                 f"do\n{migrations[found]}\nend\n"

@@ -236,7 +236,7 @@ def app_facts(app: Celery, ledger: Ledger | None, specs: Mapping[str, JobSpec]) 
     if settings is None:
         return AppFacts(is_supervised=False)
     wanted, problems = read_files(schedules_of(app), settings.prefix)
-    timeout, redbeat = visibility_timeout(app), redbeat_apart(app, settings)
+    timeout = visibility_timeout(app)
     facts = AppFacts(
         overridden=tuple(overridden(app)),
         visibility_timeout=timeout,
@@ -244,7 +244,7 @@ def app_facts(app: Celery, ledger: Ledger | None, specs: Mapping[str, JobSpec]) 
         # `worker_disable_prefetch` is for Redis alone.
         fetches_ahead=timeout is None and not app.conf.task_acks_late,
         broker_apart=broker_apart(app, settings),
-        redbeat_apart=str(redbeat) if redbeat else None,
+        redbeat_apart=redbeat_apart(app, settings),
         owner=owner_of(app),
         broker_fault=broker_fault(app),
         file_problems=problems,

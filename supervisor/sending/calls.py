@@ -36,7 +36,7 @@ from celery.result import AsyncResult
 from celery.utils.time import maybe_iso8601, maybe_make_aware
 from kombu.compression import get_encoder
 
-from supervisor.errors import InvalidGuard, InvalidKey, UnknownRun, UnsafeContent
+from supervisor.errors import InvalidGuard, InvalidKey, UnknownRun
 from supervisor.files.job_checks import GuardedCall, guarded_task_spec, spec_without_schedule
 from supervisor.guard.current_run import current_run
 from supervisor.guard.delivery import GUARD, HEADER, work_of
@@ -247,10 +247,11 @@ def is_ignored(task: Any, options: Mapping[str, Any]) -> bool:
 
 
 def check_content(task: Any, options: Mapping[str, Any]) -> None:
-    """A call that no worker can read would hold the lock. Raises UnsafeContent and InvalidGuard."""
+    """A call that no worker can read would hold the lock. Raises InvalidGuard."""
     serializer = options.get("serializer")
     if serializer and serializer not in OF_RUNS:
-        raise UnsafeContent([f"a call of {task.name!r} has serializer={serializer!r}"])
+        what = f"messages of runs are JSON: leave serializer={serializer!r} out"
+        raise InvalidGuard(task.name, [what])
     try:
         get_encoder(options.get("compression") or "gzip")
     except KeyError as error:

@@ -32,8 +32,6 @@ from kombu.serialization import prepare_accept_content
 from kombu.utils.json import loads
 
 from supervisor.errors import (
-    JobExited,
-    JobOutOfMemory,
     JobRaised,
     RunCancelled,
     RunInterrupted,
@@ -205,10 +203,10 @@ class GuardedTask(Task):  # type: ignore[type-arg]
         except SystemExit as error:
             if terminate_handler_fired():
                 raise
-            raise self._retry_or(attempt, JobExited(error.code)) from error
+            raise self._retry_or(attempt, JobRaised(error)) from error
         except MemoryError as error:
             # If it reached Celery, it would kill the worker, and the next that gets the message.
-            raise self._retry_or(attempt, JobOutOfMemory()) from error
+            raise self._retry_or(attempt, JobRaised(error)) from error
         except Exception as error:
             deferred = attempt.next.deferred if attempt.next else None
             again = deferred or self._retry_or(attempt, error)
