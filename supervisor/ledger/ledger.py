@@ -317,9 +317,9 @@ class Ledger(Readings):
         The items of a large batch are ended some at a time, so that others have their turn.
         """
         facts = (run_id, "cancelled", reason[:REASON_LENGTH])
-        first = verdict = self._functions.act(entry_of(action), "cancel", *facts)[0]
+        first = verdict = self._functions.act(entry_of(action), "cancel", *facts)
         while verdict == ENDING:
-            verdict = self._functions("cancel", *facts)[0]
+            verdict = self._functions("cancel", *facts)
         # Beat rescues what is left as well, and may have ended the last of them.
         was_open = first == ENDING and verdict == Cancellation.NOT_OPEN
         return Cancellation.CANCELLED if was_open else Cancellation(verdict)
