@@ -123,9 +123,6 @@ class Keys:
     removed = Single("index:removed")
     # HASH    task name -> GuardedTaskSpec as JSON; tasks that are guarded by their own code
     guarded = Single("guarded")
-    # HASH    "<queue> <prefix> of <owner>" -> ms at which a message of that other ledger last came
-    #         by this queue; expires SHARED_KEPT after the last one
-    shared_queues = Single("shared_queues")
     # HASH    queue -> ms since which no run of it may begin
     drained = Single("drained")
     # ZSET    run id -> ms from which beat may publish it; runs that are queued and not yet sent;
@@ -194,9 +191,10 @@ class Keys:
     # STRING  names of tasks (JSON list); `%s` is their digest; expires TASKS_TTL after a worker
     #         last said that it knows them
     tasks = Named("tasks:%s")
-    # STRING  the visitor who is logged in to the page (JSON, as in web/access.py); `%s` is the
-    #         digest of its cookie; expires SESSION_TTL after the login, or goes with the logout
-    session = Named("session:%s")
+    # STRING  the key that signs sessions of the page, see web/sessions.py; random, stays
+    session_key = Single("session:key")
+    # STRING  1: the session of this id was logged out; expires SESSION_TTL after that
+    session_ended = Named("session:ended:%s")
     # LIST    "<from> <until>" in ms; the newest SILENCES_KEPT times in which no beat led
     away = Single("beat:away")
 

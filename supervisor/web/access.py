@@ -15,14 +15,10 @@ proxy that authenticates its visitors sends their names, together with a secret 
 from __future__ import annotations
 
 import asyncio
-import hmac
-import json
 import re
-import secrets
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from datetime import timedelta
+from dataclasses import dataclass, replace
 from ipaddress import ip_address
 from typing import TypeVar
 from urllib.parse import quote
@@ -35,8 +31,6 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from supervisor.errors import NotConfigured
-from supervisor.ledger.ledger import Ledger
-from supervisor.times import to_ms
 from supervisor.web.access_file import (
     NEEDS,
     NO_FILE,
@@ -52,9 +46,12 @@ from supervisor.web.http import (
     Refused,
     actor_of,
     ledger_unavailable,
+    path_of,
     problem_response,
+    root_of,
 )
 from supervisor.web.record import Visits, verb_of
+from supervisor.web.sessions import COOKIE, FormToken, Session, Sessions
 
 SHORTEST_TOKEN = 16
 
@@ -115,7 +112,7 @@ class Access:
 
     def answers_to(self, host: str) -> bool:
         """`host`: the Host header of a request."""
-        return not self.is_local or is_loopback(without_port(host))
+        return not self.is_local or is_loopback(host_in(host))
 
     def name_of(self, given: str) -> str | None:
         """The name of the token; None for an unknown one."""
@@ -163,95 +160,15 @@ def is_loopback(host: str) -> bool:
         return False
 
 
-def without_port(host: str) -> str:
-    """``127.0.0.1:9809`` and ``[::1]:9809`` without the port and the brackets."""
-    if host.startswith("["):
-        return host[1:].partition("]")[0]
-    return host.partition(":")[0]
+def host_in(header: str) -> str:
+    """The host of a Host header, without its port; empty if the header is not a valid one."""
+    found = HOST.fullmatch(header)
+    return (found["v6"] or found["name"]) if found else ""
 
 
-# Sessions of browsers: a cookie, and a key in the address of all their pages.
-#
-# 1. A browser sends a cookie to every port of a host, so other servers on the machine could read
-#    it. So a session takes two secrets that go different ways: the cookie, and the key in the
-#    address, ``/s/<key>/...``. Neither allows anything alone.
-# 2. The cookie's path is that address: browsers send it to no other one, on whatever port.
-# 3. Both are random. The ledger has their digests only, so that reading it gives no session; and a
-#    logout holds for every server on it.
-# 4. Beside them stands the name of the token, and a seal that only this cookie and the same token
-#    make: changing or removing a token ends its sessions. The role is looked up at each request.
-
-COOKIE = "supervisor_session"
-
-#: The addresses of all sessions begin with this.
-ROOTS = "/s/"
-
-SESSION_TTL = timedelta(hours=12)
-
-
-@dataclass(frozen=True, slots=True)
-class Session:
-    """The two secrets of a new session."""
-
-    cookie: str
-    key: str
-
-    @property
-    def root(self) -> str:
-        """What the addresses of this session's pages begin with."""
-        return ROOTS + self.key
-
-
-class Sessions:
-    def __init__(self, ledger: Ledger) -> None:
-        self._client = ledger.client
-        self._keys = ledger.keys
-
-    def begin(self, name: str, token_digest: str) -> Session:
-        """name: of the token that was shown."""
-        session = Session(secrets.token_urlsafe(32), secrets.token_hex(16))
-        facts = {
-            "name": name,
-            "key": digest(session.key),
-            "seal": seal(session.cookie, token_digest),
-        }
-        self._client.set(self._place(session.cookie), json.dumps(facts), px=to_ms(SESSION_TTL))
-        return session
-
-    def name(self, cookie: str, root: str, digest_of: Callable[[str], str | None]) -> str | None:
-        """The name of the session's token; None without one. root: what the address begins with.
-
-        digest_of: the digest of the token of that name, if there is one.
-        """
-        text = self._client.get(self._place(cookie))
-        if text is None:
-            return None
-        facts = json.loads(text)
-        token_digest = digest_of(facts["name"])
-        is_valid = (
-            token_digest is not None
-            and is_same(digest(root.removeprefix(ROOTS)), facts["key"])
-            and is_same(seal(cookie, token_digest), facts["seal"])
-        )
-        return str(facts["name"]) if is_valid else None
-
-    def end(self, cookie: str) -> None:
-        self._client.delete(self._place(cookie))
-
-    def _place(self, cookie: str) -> str:
-        return self._keys.session(digest(cookie))
-
-
-def seal(cookie: str, token_digest: str) -> str:
-    return hmac.new(cookie.encode(errors="replace"), token_digest.encode(), "sha256").hexdigest()
-
-
-def split_root(path: str) -> tuple[str, str]:
-    """The root of a session, valid or not, and the path below it."""
-    if not path.startswith(ROOTS):
-        return "", path
-    key, _, rest = path.removeprefix(ROOTS).partition("/")
-    return f"{ROOTS}{key}", f"/{rest}"
+HOST = re.compile(
+    r"(?:\[(?P<v6>[0-9A-Fa-f:.]{2,45})\]|(?P<name>[A-Za-z0-9.-]{1,253}))(?::\d{1,5})?", re.ASCII
+)
 
 
 # Every request is checked before the routes.
@@ -262,9 +179,8 @@ def split_root(path: str) -> tuple[str, str]:
 # 3. Reading takes a role; a browser is sent to the login form, a program gets a 401.
 # 4. The API acts for the bearer of a token, and for nothing that a browser adds by itself: no page
 #    of another site can make it send that header.
-# 5. The page acts for a session or for a user that the proxy names, requested from our own origin;
-#    for a session below its own root: the cookie alone, which other servers on this machine may
-#    receive, is no session.
+# 5. The page acts for a session or for a user that the proxy names, requested from our own origin,
+#    by a form with a token for that visitor (`http.form_endpoint`).
 # 6. Then the route checks the role (`RoleCheck`).
 
 
@@ -286,6 +202,7 @@ NO_ACTIONS = Problem(
 )
 NOT_OUR_HOST = Problem(421, "this server answers to loopback names only")
 TOO_LONG = Problem(414, f"the address has more than {LONGEST_ADDRESS:,} bytes")
+TWO_LENGTHS = Problem(400, "the request has both Content-Length and Transfer-Encoding")
 NO_TOKEN = Problem(401, "send the token: Authorization: Bearer ...")
 NOT_LOGGED_IN = Problem(401, "log in first")
 NOT_OUR_PAGE = Problem(403, "the request comes from a page of another site")
@@ -295,21 +212,21 @@ NOT_OUR_PAGE = Problem(403, "the request comes from a page of another site")
 class Visitor:
     """name: of the token or, from the proxy, of the person; empty without either.
 
-    role: None without permission to read. root: what the addresses of the visitor's pages begin
-    with. session: the cookie. is_proxied: the proxy authenticated the visitor.
+    role: None without permission to read. form_token: of those who act by forms. is_proxied: the
+    proxy authenticated the visitor.
     """
 
     name: str = ""
     role: Role | None = None
-    root: str = ""
-    session: str = ""
+    session: Session | None = None
+    form_token: FormToken | None = None
     is_bearer: bool = False
     is_proxied: bool = False
 
     @property
     def is_person(self) -> bool:
         """Whether the visitor acts by the page's buttons."""
-        return bool(self.session) or self.is_proxied
+        return self.session is not None or self.is_proxied
 
     def may(self, role: Role) -> bool:
         return self.role is not None and self.role.includes(role)
@@ -330,86 +247,78 @@ class AccessCheck:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        answer, inner = await self._checked(scope)
-        await (answer or self._app)(inner, receive, send)
-
-    async def _checked(self, outer: Scope) -> tuple[Response | None, Scope]:
-        """The refusal, if the request is refused, and the scope as the routes see it."""
-        access, budget = self._access, Budget()
-        root, scope = without_roots(outer, access.prefix)
-        request = Request(scope)
-        visitor = Visitor(role=access.anonymous, root=access.prefix)
-        scope["state"] = scope.get("state", {}) | {"visitor": visitor, "budget": budget}
+        scope = with_root(scope, self._access.prefix)
+        request, budget = Request(scope), Budget()
+        anonymous = Visitor(role=self._access.anonymous)
+        scope["state"] = scope.get("state", {}) | {"visitor": anonymous, "budget": budget}
         try:
-            name = await self._session(request, root, budget.seconds_left)
+            visitor = await self._visitor(request, budget.seconds_left) or anonymous
         except (RedisError, OSError, TimeoutError) as error:
-            return ledger_unavailable(request, error), scope
-        visitor = visitor_of(request, access, root if name else "", name)
-        scope["state"]["visitor"] = visitor
-        answer = refusal(request, visitor, access)
-        is_over = root and not visitor.session and not path_of(request).startswith(ALIKE)
-        if is_over and not answer and request.method in READING:
-            # A session that has ended, or another browser's: the page without it.
-            answer = RedirectResponse(access.prefix + address_of(request), 303)
-        return answer, scope
+            answer: Response | None = ledger_unavailable(request, error)
+        else:
+            scope["state"]["visitor"] = visitor
+            answer = refusal(request, visitor, self._access)
+        await (answer or self._app)(scope, receive, send)
 
-    async def _session(self, request: Request, root: str, patience_seconds: float) -> str | None:
-        """The name of its token. The event loop does not wait for the ledger."""
-        cookie = request.cookies.get(COOKIE, "")
-        if not cookie or not root or path_of(request).startswith(ALIKE):
+    async def _visitor(self, request: Request, seconds: float) -> Visitor | None:
+        """The visitor, known by a token, else by a session, else by a name from the proxy.
+
+        The event loop does not wait for the ledger, which keeps the key of sessions and forms.
+        """
+        access, cookie = self._access, request.cookies.get(COOKIE, "")
+        if path_of(request).startswith(ALIKE):
             return None
-        asked = self._threads.submit(self._sessions.name, cookie, root, self._access.digest_of)
-        return await asyncio.wait_for(asyncio.wrap_future(asked), patience_seconds)
+        scheme, _, given = request.headers.get("authorization", "").partition(" ")
+        bearer = access.name_of(given.strip()) if scheme.lower() == "bearer" else None
+        if bearer:
+            return Visitor(bearer, access.role_of(bearer), is_bearer=True)
+        person = person_of(request, access)
+        if not (person or (cookie and access.has_tokens)):
+            return None
+        asked = self._threads.submit(self._known, cookie, person)
+        return await asyncio.wait_for(asyncio.wrap_future(asked), seconds)
+
+    def _known(self, cookie: str, person: Visitor | None) -> Visitor | None:
+        """The visitor with this cookie, or else the person whom the proxy names."""
+        access, key = self._access, self._sessions.key()
+        session = self._sessions.read(key, cookie, access.digest_of) if cookie else None
+        # The file may have changed since the name was found in it.
+        if session and (role := access.role_of(session.name)):
+            return Visitor(session.name, role, session, FormToken(key, f"session {session.id}"))
+        return person and replace(person, form_token=FormToken(key, f"person {person.name}"))
 
 
-def without_roots(scope: Scope, prefix: str) -> tuple[str, Scope]:
-    """The root of a session, and the request without it, and without the proxy's prefix."""
+def with_root(scope: Scope, prefix: str) -> Scope:
+    """The request as ASGI has it below a path: a proxy may have taken the prefix away, or not."""
     path, raw = scope["path"], scope["raw_path"].decode("latin-1")
-    if path == prefix or path.startswith(f"{prefix}/"):
-        path, raw = path.removeprefix(prefix) or "/", raw.removeprefix(prefix) or "/"
-    root, path = split_root(path)
-    raw = "/" + raw.removeprefix(root).lstrip("/")
-    return root, {**scope, "path": path, "raw_path": raw.encode("latin-1")}
+    if path != prefix and not path.startswith(f"{prefix}/"):
+        path, raw = prefix + path, prefix + raw
+    return {**scope, "path": path, "raw_path": raw.encode("latin-1"), "root_path": prefix}
 
 
-def visitor_of(request: Request, access: Access, root: str, name: str | None) -> Visitor:
-    """The visitor, known by a token, else by a session, else by a name from the proxy.
-
-    root, name: of the session, if there is one.
-    """
-    scheme, _, given = request.headers.get("authorization", "").partition(" ")
-    bearer = access.name_of(given.strip()) if scheme.lower() == "bearer" else None
-    shown = bearer or name
-    # The file may have changed since the name was found in it.
-    if shown and (role := access.role_of(shown)):
-        cookie, root = request.cookies[COOKIE] if name else "", access.prefix + root
-        return Visitor(shown, role, root, cookie, is_bearer=bool(bearer))
+def person_of(request: Request, access: Access) -> Visitor | None:
+    """The person whom the proxy names, if the request is the proxy's."""
     proxy = access.policy.proxy
     if proxy is None or not proxy.sent(request.headers):
-        return Visitor(role=access.anonymous, root=access.prefix)
+        return None
     if request.headers.get("x-forwarded-proto") in ("http", "https"):
         request.scope["scheme"] = request.headers["x-forwarded-proto"]
     user = proxy.user(request.headers)
-    if not user:
-        return Visitor(role=access.anonymous, root=access.prefix)
-    return Visitor(user, proxy.role(request.headers), access.prefix, is_proxied=True)
-
-
-def address_of(request: Request) -> str:
-    """The address as a path of this server, without the root of a session."""
-    path, query = path_of(request), request.scope["query_string"].decode("latin-1")
-    return quote("/" + path.lstrip("/"), safe="/@:+") + (f"?{query}" if query else "")
+    return Visitor(user, proxy.role(request.headers), is_proxied=True) if user else None
 
 
 def to_login(request: Request) -> Response:
     """Redirects to the login form, which leads back here."""
-    there = f"{request.state.visitor.root}/login?next={quote(address_of(request), safe='/')}"
-    return RedirectResponse(there, 303)
+    path, query = path_of(request), request.scope["query_string"].decode("latin-1")
+    here = quote(path, safe="/@:+") + (f"?{query}" if query else "")
+    return RedirectResponse(f"{root_of(request)}/login?next={quote(here, safe='/')}", 303)
 
 
 def refusal(request: Request, visitor: Visitor, access: Access) -> Response | None:
     if len(request.scope["raw_path"]) + len(request.scope["query_string"]) > LONGEST_ADDRESS:
         return problem_response(request, TOO_LONG)
+    if {"content-length", "transfer-encoding"} <= {*request.headers.keys()}:
+        return problem_response(request, TWO_LENGTHS)
     if not access.answers_to(request.headers.get("host", "")):
         return problem_response(request, NOT_OUR_HOST)
     if is_of_another_page(request):
@@ -453,11 +362,6 @@ def is_of_another_page(request: Request) -> bool:
         return False
     is_followed = headers.get("sec-fetch-mode") == "navigate" and request.method in READING
     return not (is_followed and headers.get("sec-fetch-dest") == "document")
-
-
-def path_of(request: Request) -> str:
-    """The path as the routes see it; `request.url` depends on the Host header."""
-    return str(request.scope["path"])
 
 
 def comes_from_us(request: Request) -> bool:

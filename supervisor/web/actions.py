@@ -30,7 +30,7 @@ from supervisor.ledger.actions import Actor
 from supervisor.ledger.ledger import Ledger
 from supervisor.operate import control, shapes
 from supervisor.operate.job_edits import JobEdits
-from supervisor.web.access import COOKIE, SESSION_TTL, Access, Sessions, Visitor, split_root
+from supervisor.web.access import Access, Visitor
 from supervisor.web.editor import version_in
 from supervisor.web.http import (
     TEMPLATES,
@@ -41,12 +41,15 @@ from supervisor.web.http import (
     form_endpoint,
     job_url,
     place_of,
+    root_of,
     run_url,
+    signed_form,
     unless_skipped,
     validated,
     visitor_at,
 )
 from supervisor.web.record import Visits
+from supervisor.web.sessions import COOKIE, TTL_SECONDS, Sessions
 
 Fields = Mapping[str, str]
 
@@ -79,7 +82,7 @@ def result(ledger: Ledger, verb: str, act: Act, request: Request, fields: Fields
         status = 409 if isinstance(error, STATES) else 400
         status = error.problem.status if isinstance(error, Refused) else status
         return form(ledger, verb, request, fields, str(error), status)
-    return RedirectResponse(f"{request.state.visitor.root}/{address}", 303)
+    return RedirectResponse(f"{root_of(request)}/{address}", 303)
 
 
 def form(
@@ -181,14 +184,14 @@ def login_routes(access: Access, sessions: Sessions, visits: Visits) -> list[Rou
         if not visits.may_log_in(name):
             return shown(request, target, access, "Too many logins: try again in a minute.", 429)
         digest = access.digest_of(name) or ""
-        session = await threads.run(request, sessions.begin, name, digest)
+        cookie = await threads.run(request, sessions.begin, name, digest)
         await run_in_threadpool(visits.enter, visitor_at(request, name), "login")
-        response = RedirectResponse(access.prefix + session.root + target, 303)
+        response = RedirectResponse(access.prefix + target, 303)
         response.set_cookie(
             COOKIE,
-            session.cookie,
-            max_age=round(SESSION_TTL.total_seconds()),
-            path=access.prefix + session.root,
+            cookie,
+            max_age=TTL_SECONDS,
+            path=f"{access.prefix}/",
             httponly=True,
             samesite="strict",
             secure=is_encrypted(request),
@@ -197,11 +200,12 @@ def login_routes(access: Access, sessions: Sessions, visits: Visits) -> list[Rou
 
     async def logout(request: Request) -> Response:
         visitor: Visitor = request.state.visitor
-        await threads.run(request, sessions.end, visitor.session)
+        await signed_form(request)
         if visitor.session:
+            await threads.run(request, sessions.end, visitor.session)
             await run_in_threadpool(visits.enter, actor_of(request), "logout")
         response = RedirectResponse(f"{access.prefix}/", 303)
-        response.delete_cookie(COOKIE, visitor.root, httponly=True, samesite="strict")
+        response.delete_cookie(COOKIE, f"{access.prefix}/", httponly=True, samesite="strict")
         return response
 
     return [
@@ -229,11 +233,6 @@ def is_encrypted(request: Request) -> bool:
 
 
 def own_path(target: str) -> str:
-    """A path of this server, without that of a session; browsers read ``//host`` and ``/\\host`` as
-    another server's.
-    """
+    """A path of this server, else ``/``; browsers read ``//host`` and ``/\\host`` as another's."""
     is_ours = target.startswith("/") and not target.startswith(("//", "/\\"))
-    if not is_ours or not target.isprintable():
-        return "/"
-    rest = split_root(target)[1]
-    return rest if rest == target else own_path(rest)
+    return target if is_ours and target.isprintable() else "/"

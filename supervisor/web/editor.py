@@ -35,6 +35,7 @@ from supervisor.web.http import (
     job_url,
     loads,
     place_of,
+    root_of,
 )
 
 Fields = Mapping[str, str]
@@ -92,7 +93,7 @@ class Editor:
             return self._form(request, fields, Verdict(tuple(error.problems)), 422)
         except (JobElsewhere, TooManyJobs, NotConfigured) as error:
             return self._form(request, fields, Verdict((str(error),)), 409)
-        return RedirectResponse(f"{request.state.visitor.root}/{job_url(name)}", 303)
+        return RedirectResponse(f"{root_of(request)}/{job_url(name)}", 303)
 
     def _verdict(self, fields: Fields) -> Verdict:
         try:

@@ -226,11 +226,21 @@ def place_of(request: Request) -> dict[str, Any]:
     """For the layout: the root that addresses are relative to, the page's own address, and its
     visitor.
     """
-    visitor = request.state.visitor
-    path = request.scope["raw_path"].decode("latin-1").lstrip("/")
+    raw_path = request.scope["raw_path"].decode("latin-1")
+    path = raw_path.removeprefix(root_of(request)).lstrip("/")
     query = request.scope["query_string"].decode("latin-1")
     here = f"./{path}" + (f"?{query}" if query else "")
-    return {"root": visitor.root, "here": here, "visitor": visitor}
+    return {"root": root_of(request), "here": here, "visitor": request.state.visitor}
+
+
+def root_of(request: Request) -> str:
+    """What all our addresses begin with: the path below which a proxy serves us, or empty."""
+    return str(request.scope["root_path"])
+
+
+def path_of(request: Request) -> str:
+    """The path as the routes have it; `request.url` depends on the Host header."""
+    return str(request.scope["path"]).removeprefix(root_of(request))
 
 
 def actor_of(request: Request) -> Actor:
@@ -245,7 +255,7 @@ def visitor_at(request: Request, name: str = "", origin: str = "page") -> Actor:
     return Actor(name, origin, peer.host if peer else "")
 
 
-# Addresses are relative to the root of the visitor's session, or of the server.
+# Addresses are relative to the root of the server.
 
 
 def job_url(name: str) -> str:
@@ -327,9 +337,7 @@ def problem_response(request: Request, problem: Problem, **facts: Any) -> Respon
     headers = {"WWW-Authenticate": "Bearer"} if problem.status == 401 else {}
     if problem.status in (413, 503):
         headers["Connection"] = "close"  # the rest of a body is not waited for
-    if request.scope["path"].startswith("/api/") or "text/html" not in request.headers.get(
-        "accept", ""
-    ):
+    if path_of(request).startswith("/api/") or "text/html" not in request.headers.get("accept", ""):
         return JSONResponse({"error": problem.text, **facts}, problem.status, headers)
     text = TEMPLATES.get_template("problem.html").render(problem=problem, **place_of(request))
     return HTMLResponse(text, problem.status)
@@ -442,10 +450,19 @@ def form_endpoint(
     """Answers in a thread, with the fields of the form that is sent; none for a GET."""
 
     async def endpoint(request: Request) -> Response:
-        fields = await form_body(request) if request.method == "POST" else {}
+        fields = await signed_form(request) if request.method == "POST" else {}
         return await threads.run(request, answer, request, fields)
 
     return endpoint
+
+
+async def signed_form(request: Request) -> dict[str, str]:
+    """The fields of a form that was made for this visitor. Raises Refused for any other."""
+    fields = await form_body(request)
+    token = request.state.visitor.form_token
+    if token is None or not token.fits(fields.pop("csrf", "")):
+        raise Refused(403, "this form is not valid any more: load its page again")
+    return fields
 
 
 async def form_body(request: Request) -> dict[str, str]:
@@ -494,11 +511,11 @@ TOO_DEEP = f"nested deeper than {DEEPEST} levels"
 
 
 def without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        names = [name for name, _ in pairs]
-        again = next(name for name in names if names.count(name) > 1)
-        raise ValueError(f"{again!r} is given twice")
+    found: dict[str, Any] = {}
+    for name, item in pairs:
+        if name in found:
+            raise ValueError(f"{name!r} is given twice")
+        found[name] = item
     return found
 
 

@@ -21,7 +21,7 @@ from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.queues import Queues
 from supervisor.logs import get_logger
 from supervisor.operate.job_edits import JobEdits
-from supervisor.web.access import Access, AccessCheck, Sessions, guarded
+from supervisor.web.access import Access, AccessCheck, guarded
 from supervisor.web.actions import action_routes, login_routes
 from supervisor.web.api import Api, api_routes
 from supervisor.web.editor import editor_routes
@@ -36,6 +36,7 @@ from supervisor.web.live import Watch, event_routes
 from supervisor.web.metrics import Metrics, view_of
 from supervisor.web.pages import page_routes
 from supervisor.web.record import Visits
+from supervisor.web.sessions import Sessions
 
 if TYPE_CHECKING:
     from celery import Celery

@@ -216,13 +216,13 @@ def make_small(picture: Path) -> None:
 def take_all(examples: Examples, page: Page, album: Album, ends: int) -> None:
     failed = examples.make_things_happen(ends)
     page.route("**/page.js", lambda route: route.abort())  # in both pictures it is the same moment
-    session = log_in(page, examples.address, examples.tokens["ann"])
-    album.take("page", f"{session}/", "checksum-docs", "waiting", "skipped")
-    album.take("run", f"{session}/runs/{examples.batch()}", "documents.words", "running")
-    album.take("failure", f"{session}/runs/{failed}", "TypeError", "Traceback")
-    album.take("timeline", f"{session}/jobs/load-report?span=2m", "running", "blocked by")
-    album.take("queues", f"{session}/queues", "serial.checksum-docs", "present")
-    album.take("record", f"{session}/record", "CHG-2041", "ann")
+    log_in(page, examples.address, examples.tokens["ann"])
+    album.take("page", f"{examples.address}/", "checksum-docs", "waiting", "skipped")
+    album.take("run", f"{examples.address}/runs/{examples.batch()}", "documents.words", "running")
+    album.take("failure", f"{examples.address}/runs/{failed}", "TypeError", "Traceback")
+    album.take("timeline", f"{examples.address}/jobs/load-report?span=2m", "running", "blocked by")
+    album.take("queues", f"{examples.address}/queues", "serial.checksum-docs", "present")
+    album.take("record", f"{examples.address}/record", "CHG-2041", "ann")
     for name, words in (("jobs", ("jobs",)), ("why", ("why", "load-report"))):
         said = wait_until(partial(examples.says, *words, saying="skipped"), 60, every=1)
         page.goto("about:blank")

@@ -38,7 +38,7 @@ from supervisor.operate.shapes import Trigger
 from supervisor.operate.words import harmless
 from supervisor.schedule import cron, rrule
 from supervisor.settings import SentinelUrl, database_of
-from supervisor.web.access import is_loopback, split_root, without_port
+from supervisor.web.access import host_in, is_loopback
 from supervisor.web.actions import own_path
 from supervisor.web.http import Refused, validated
 
@@ -298,8 +298,7 @@ PARSERS: dict[str, Callable[[str], object]] = {
     "log line|\x1b[": harmless,
     "body|": lambda text: validated(Trigger, text),
     "body's arguments|{": lambda text: validated(Trigger, '{"args": [' + text),
-    "address of a session|/s/a/": split_root,
-    "host|localhost:": lambda text: (is_loopback(text), without_port(text)),
+    "host|localhost:": lambda text: is_loopback(host_in(text)),
     "target|/": own_path,
 }
 

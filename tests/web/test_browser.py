@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Literal
 
@@ -156,40 +154,6 @@ def test_a_dialog_is_left_by_the_keyboard_and_nothing_was_done(
     assert len(workers.project.ledger.history("works")) == before
 
 
-def test_a_link_without_the_session_goes_on_to_it(
-    workers: Workers, address: str, context: BrowserContext, page: Page
-) -> None:
-    session = log_in(page, address, TOKEN)
-    page.goto(f"{address}/jobs/works?span=1h")
-    page.wait_for_url(f"{session}/jobs/works?span=1h")
-    context.clear_cookies()
-    page.goto(f"{session}/jobs/works")
-    page.wait_for_url(f"{address}/jobs/works")
-    expect(page.get_by_role("link", name="Log in")).to_be_visible()
-
-
-def test_a_server_on_another_port_is_sent_no_session(address: str, page: Page) -> None:
-    log_in(page, address, TOKEN)
-    heard: list[str] = []
-
-    class Neighbour(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            heard.append(str(self.headers))
-            self.send_response(200)
-            self.end_headers()
-            self.wfile.write(b"hello")
-
-        def log_message(self, *_: object) -> None:
-            """Nobody reads it."""
-
-    with HTTPServer(("127.0.0.1", 0), Neighbour) as server:
-        thread = threading.Thread(target=server.handle_request)
-        thread.start()
-        page.goto(f"http://127.0.0.1:{server.server_port}/jobs/works")
-        thread.join()
-    assert heard and "supervisor" not in heard[0].lower()
-
-
 def test_a_script_in_a_description_is_text(workers: Workers, address: str, page: Page) -> None:
     refused: list[str] = []
     page.on("console", lambda message: refused.append(message.text))
@@ -221,7 +185,7 @@ def fill(page: Page, **fields: str) -> None:
 
 
 def test_a_job_is_made_with_a_form_that_checks_while_it_is_typed(address: str, page: Page) -> None:
-    page.goto(log_in(page, address, TOKEN))
+    log_in(page, address, TOKEN)
     page.get_by_role("link", name="New job").click()
     stays(page)
     fill(page, name="typed", task="team.work", times="24x", more="paused: true")
@@ -236,7 +200,7 @@ def test_a_job_is_made_with_a_form_that_checks_while_it_is_typed(address: str, p
     expect(page.locator("[data-part=job]")).to_contain_text("by token (the status page)")
     page.get_by_role("link", name="Remove").click()
     page.get_by_role("dialog").get_by_role("button", name="Remove the job").click()
-    page.wait_for_url(f"{address}/s/*/")
+    page.wait_for_url(f"{address}/")
     expect(page.get_by_role("link", name="typed")).to_have_count(0)
 
 
@@ -244,9 +208,9 @@ def test_two_people_edit_a_job_and_the_second_sees_what_the_first_saved(
     address: str, context: BrowserContext
 ) -> None:
     first, second = context.new_page(), context.new_page()
-    session = log_in(first, address, TOKEN)
+    log_in(first, address, TOKEN)
     for page in (first, second):
-        page.goto(f"{session}/actions/edit/made")
+        page.goto(f"{address}/actions/edit/made")
     fill(first, times="23h")
     first.get_by_role("button", name="Save").click()
     expect(first.locator("h1")).to_have_text("made")
@@ -279,14 +243,14 @@ def test_a_phone_shows_all_of_it_without_scrolling_sideways(
 ) -> None:
     with browser.new_context(viewport=PHONE, is_mobile=True, has_touch=True) as context:  # type: ignore[arg-type]
         page = context.new_page()
-        session = log_in(page, address, TOKEN)
-        page.goto(session + path.replace("{run}", told.id))
+        log_in(page, address, TOKEN)
+        page.goto(address + path.replace("{run}", told.id))
         assert page.evaluate("document.documentElement.scrollWidth") == PHONE["width"]
 
 
 def test_the_list_fits_a_narrow_window(workers: Workers, address: str, page: Page) -> None:
-    for session in (address, log_in(page, address, TOKEN)):
-        page.goto(session)
+    for visit in (lambda: page.goto(address), lambda: log_in(page, address, TOKEN)):
+        visit()
         expect(page.locator("td.head").first).to_be_visible()
         found = {}
         for width in (600, 760, 800, 980, 981, 1100):
@@ -337,16 +301,14 @@ def test_axe_finds_nothing_on_any_page(
     found: list[str] = []
     with browser.new_context(color_scheme=scheme, bypass_csp=True) as context:
         page = context.new_page()
-        session = log_in(page, address, TOKEN)
-        page.evaluate("localStorage.clear()")  # so that the form of who is logged in can be seen
-        pages = [address + p if p == "/login" else session + p.format(**names) for p in PAGES]
+        log_in(page, address, TOKEN)
+        pages = [address + path.format(**names) for path in PAGES]
         for path in [*pages, *(nothing + path for path in EMPTY)]:
             page.goto(path)
             page.wait_for_load_state("load")
             for violation in Axe().run(page, options=RULES[scheme]).response["violations"]:
                 nodes = [node["html"][:200] for node in violation["nodes"]]
                 found.append(f"{path}: {violation['id']}: {nodes}")
-            page.evaluate("localStorage.clear()")
     assert found == []
 
 
@@ -360,11 +322,11 @@ def nothing(server: EmbeddedServer) -> Iterator[str]:
 
 
 def test_the_keyboard_reaches_everything_and_shows_where_it_is(address: str, page: Page) -> None:
-    session = log_in(page, address, TOKEN).rstrip("/")
+    log_in(page, address, TOKEN)
     page.route("**/events*", lambda route: route.abort())  # nothing is replaced meanwhile
     missed, unseen = [], set()
     for path in ("/", "/jobs/works", "/queues", "/record", "/actions/new"):
-        page.goto(session + path)
+        page.goto(address + path)
         count = page.evaluate(NUMBER)
         left = {str(number) for number in range(count)}
         for _ in range(8 * count):  # a time has several fields, and what scrolls is reached as well

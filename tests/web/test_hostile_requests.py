@@ -22,8 +22,9 @@ from starlette.routing import Route
 from supervisor.cli import main
 from supervisor.job.run import RunState
 from supervisor.ledger.ledger import Ledger
-from supervisor.web.access import Access, AccessCheck, Sessions
-from supervisor.web.http import BUDGET_SECONDS, EXCEPTION_HANDLERS, Threads, check
+from supervisor.web.access import Access, AccessCheck
+from supervisor.web.http import BUDGET_SECONDS, EXCEPTION_HANDLERS, MOST_BYTES, Threads, check
+from supervisor.web.sessions import Sessions
 from tests.ledger.jobs import begin, job
 from tests.waiting import patience, wait_until
 from tests.web.conftest import Serve
@@ -76,6 +77,7 @@ def test_a_form_that_is_no_request_is_refused(serve: Serve, ledger: Ledger, name
 def test_no_header_breaks_an_answer(serve: Serve, ledger: Ledger, name: str) -> None:
     job(ledger)
     client = serve(Access(TOKEN))
+    client.auth = None
     for value in (b"\xe9", b"http://[::", b"[", b"," * 5_000, b"%00%0d%0a", b""):
         for method, path in (("GET", "/"), ("GET", "/metrics"), ("POST", "/actions/pause/nightly")):
             answer = client.request(method, path, headers={name.encode(): value})
@@ -109,6 +111,7 @@ LONG = {
     "fields": "/?" + "a&" * 4_000,
     "span": "/jobs/nightly?span=" + "7d" * 4_000,
     "next": "/login?next=" + "/%2f" * 2_000,
+    "next of sessions": "/login?next=" + "/s/a" * 2_000,
     "topics": "/events?" + "job=nightly&" * 650,
     "action": "/actions/cancel/" + "@" * 8_000,
     "static": "/static/" + "../" * 2_600,
@@ -126,6 +129,25 @@ def test_no_address_keeps_the_server_busy(serve: Serve, ledger: Ledger) -> None:
         assert client.get("/healthz").text == "alive\n", name
         asking.join()
         assert time.process_time() - started < patience(2), name
+
+
+def test_a_body_of_repeated_keys_takes_no_time(maker: httpx.Client) -> None:
+    keys = [f'"{number}": 1' for number in range(6_000)]
+    body = "{" + ", ".join([*keys, keys[-1]]) + "}"
+    assert 32_000 < len(body) < MOST_BYTES
+    headers = {"content-type": "application/json"}
+    started = time.process_time()
+    answer = maker.put("/api/v1/jobs/nightly", content=body, headers=headers)
+    assert time.process_time() - started < patience(0.5)
+    assert (answer.status_code, "given twice" in answer.text) == (400, True)
+
+
+def test_a_request_of_two_lengths_is_refused(reader: httpx.Client) -> None:
+    head = "POST /login HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5\r\n"
+    head += "Transfer-Encoding: chunked\r\nConnection: close\r\n\r\n0\r\n\r\n"
+    with socket.create_connection((reader.base_url.host, reader.base_url.port or 0)) as raw:
+        raw.sendall(head.encode())
+        assert raw.makefile("rb").readline().split()[1] == b"400"
 
 
 def test_an_address_has_a_greatest_length(reader: httpx.Client) -> None:

@@ -194,5 +194,5 @@ def test_the_cookie_of_a_session_behind_tls_is_secure(address: str) -> None:
     with httpx.Client(verify=False, timeout=patience(20)) as client:
         answer = client.post(f"{address}/login", data={"token": TOKEN}, headers=headers)
     cookie = answer.headers["set-cookie"]
-    assert "Path=/supervisor/s/" in cookie
+    assert "Path=/supervisor/;" in cookie
     assert all(word in cookie for word in ("Secure", "HttpOnly", "SameSite=strict"))

@@ -254,8 +254,9 @@ def test_who_may_only_read_pushes_nothing_out_of_the_record(
     form = {"token": TOKENS["reads"]}
     answers = [client.post("/login", data=form, headers=FROM_OUR_PAGE) for _ in range(25)]
     assert [answer.status_code for answer in answers] == [303] * 20 + [429] * 5
+    client.cookies.clear()
     person = named_by_the_proxy("ann", "billing")
-    assert client.post("/logout", headers=person).status_code == 303
+    assert client.post("/logout", headers=person).status_code == 403  # it has no form
     assert [entry.action.verb for entry in ledger.actions.search(WantedActions())] == ["login"] * 20
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 
 import httpx
@@ -58,13 +59,40 @@ def visiting(ledger: Ledger, access: Access, app: Celery | None = None) -> Itera
     # No TLS is spoken, and to be ready for it takes 50 ms a client.
     with (
         serving(ledger, access, app=app) as address,
-        httpx.Client(base_url=address, timeout=patience(20), verify=False) as client,
+        httpx.Client(
+            base_url=address, timeout=patience(20), verify=False, auth=OurForms()
+        ) as client,
     ):
         yield client
 
 
+class OurForms(httpx.Auth):
+    """Sends each form with the token of its page, which is loaded first."""
+
+    def sync_auth_flow(
+        self, request: httpx.Request
+    ) -> Generator[httpx.Request, httpx.Response, None]:
+        if request.method != "POST" or not (page := page_of_form(request.url.path)):
+            yield request
+            return
+        sent = dict(request.headers) | {"content-type": "application/x-www-form-urlencoded"}
+        headers = {name: sent[name] for name in sent if name != "content-length"}
+        there = request.url.copy_with(path=page)
+        looked = yield httpx.Request("GET", there, headers=headers | FROM_OUR_PAGE)
+        token = re.search(r'name="csrf" value="([^"]+)"', looked.read().decode())
+        content = request.read() + (f"&csrf={token[1]}".encode() if token else b"")
+        yield httpx.Request("POST", request.url, headers=headers, content=content)
+
+
+def page_of_form(path: str) -> str | None:
+    """The path of the page that has the form which is sent there; None for another request."""
+    if path.endswith("/logout"):
+        return path.removesuffix("logout")
+    if path.endswith(("/actions/check", "/actions/put")):
+        return re.sub("(check|put)$", "new", path)
+    return path if "/actions/" in path else None
+
+
 def log_in(client: httpx.Client, token: str = TOKEN) -> httpx.Response:
-    """What the form is answered; the client then goes on under the address of its session."""
-    answer = client.post("/login", data={"token": token, "next": "/"}, headers=FROM_OUR_PAGE)
-    client.base_url = client.base_url.join(answer.headers.get("location", "/"))
-    return answer
+    """What the form is answered; the client then has the cookie of a session."""
+    return client.post("/login", data={"token": token, "next": "/"}, headers=FROM_OUR_PAGE)

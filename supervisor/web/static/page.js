@@ -7,25 +7,6 @@ const body = document.body;
 const link = document.querySelector("[data-link]");
 const dialog = document.querySelector("[data-dialog]");
 
-// ---- session ----
-
-// The address of a session's pages has its key in it. A page that was opened by a link or a bookmark
-// without it goes on to the session that this browser has; once, for it may have ended.
-try {
-  const base = new URL(document.baseURI).pathname.slice(0, -1);
-  const prefix = base.split("/s/")[0]; // of a server below a path of its proxy's
-  if (body.dataset.root) localStorage.setItem(`root${prefix}`, body.dataset.root);
-  else {
-    const root = localStorage.getItem(`root${prefix}`);
-    localStorage.removeItem(`root${prefix}`);
-    const here = location.pathname.slice(prefix.length);
-    const next = here === "/login" ? new URLSearchParams(location.search).get("next") || "/" : null;
-    if (root && !document.querySelector("[role=alert]")) location.replace(root + (next ?? here + location.search));
-  }
-} catch {
-  // Without storage, a new login is needed.
-}
-
 // ---- words of time, as the server writes them, but in whole seconds: they tick ----
 
 function span(seconds) {
