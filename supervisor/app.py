@@ -21,7 +21,7 @@ from celery.app.utils import find_app
 
 import supervisor.installed  # noqa: F401  (before all others)
 from supervisor import logs
-from supervisor.errors import AppNotFound, InvalidRedisUrl, SupervisorError
+from supervisor.errors import InvalidRedisUrl, NotConfigured, SupervisorError
 from supervisor.logs import get_logger
 from supervisor.sending.app_settings import (
     NEEDED,
@@ -88,7 +88,7 @@ def supervise(
     - `adopt_entries`: RedBeat entries that the app's code saves become jobs like any other. Without
       it they run as before, without the guard.
 
-    Raises InvalidPrefix.
+    Raises NotConfigured.
     """
     app.supervisor = {  # type: ignore[attr-defined]
         "schedules": os.environ.get("SUPERVISOR_SCHEDULES") or schedules,
@@ -116,7 +116,7 @@ def supervise(
 
 
 def load_app(name: str) -> Celery:
-    """The app that ``celery -A name`` finds, with its tasks imported. Raises AppNotFound.
+    """The app that ``celery -A name`` finds, with its tasks imported. Raises NotConfigured.
 
     Errors of the app's own modules are raised as they are.
     """
@@ -126,23 +126,27 @@ def load_app(name: str) -> Celery:
 def named_app(name: str) -> Celery:
     """Like `load_app`, without importing tasks."""
     if not name.strip(".:"):
-        raise AppNotFound(name, "that names no module")
+        raise no_app(name, "that names no module")
     try:
         app = find_app(name)
     except ModuleNotFoundError as error:
         # Of a module without that attribute, Celery looks for a module "proj:attribute" as well.
         if isinstance(error.__context__, AttributeError) and ":" in (error.name or ""):
-            raise AppNotFound(name, error.__context__) from error
+            raise no_app(name, error.__context__) from error
         if error.name and f"{name}.".replace(":", ".").startswith(f"{error.name}."):
-            raise AppNotFound(name, error) from error
+            raise no_app(name, error) from error
         raise
     except AttributeError as error:
         if ismodule(error.obj):
-            raise AppNotFound(name, f"{error.obj.__name__} has none") from error
+            raise no_app(name, f"{error.obj.__name__} has none") from error
         raise
     if not isinstance(app, Celery):
-        raise AppNotFound(name, f"that is a {type(app).__name__}")
+        raise no_app(name, f"that is a {type(app).__name__}")
     return app
+
+
+def no_app(name: str, why: object) -> NotConfigured:
+    return NotConfigured(f"no Celery app {name!r}: {why}")
 
 
 def completed(app: Celery) -> Celery:

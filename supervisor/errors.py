@@ -20,23 +20,15 @@ SupervisorError
 ├── InvalidGuard           a task's or a call's `guard` is wrong
 ├── ArgumentsNotJson       arguments of a run that are not JSON
 ├── InvalidRedisUrl        an address of Redis that cannot be read
-├── InvalidPrefix          a prefix of the ledger's keys that is no plain text
 ├── NotConfigured          a setting that the command needs is absent, or cannot be read
-├── RedBeatElsewhere       RedBeat uses another Redis than the ledger's
 ├── SecretMissing          a reference to a secret that this process does not have
-├── UnsafeContent          a guarded call asks for a message that is not JSON
 ├── PlanOutdated           the loaded jobs have changed since the plan was made
-├── AppNotFound            the name after -A leads to no Celery app
-├── EmbeddedServerFailed   the embedded server did not start or stop as it should
-├── WrongSchema            the ledger was written by another version of this package
-│   └── UpgradeBlocked     it cannot be upgraded while older processes use it
+├── WrongSchema            the ledger was written by another version, or older processes use it
 ├── ForeignLedger          the ledger holds the jobs of another app
 ├── BrokerUnavailable      the app's broker does not answer
 ├── UnusableReturn         a step returned a value that later steps cannot be given
 ├── OutputTooLarge         a program that a job runs wrote more than it may
-├── JobExited              the job called sys.exit
-├── JobOutOfMemory         the job ran into a MemoryError
-└── JobRaised              the job raised something other than an Exception
+└── JobRaised              the job raised what would stop its worker's process
 
 RunInterrupted, a BaseException, raised inside a job's code
 ├── LeaseLost              its lease ended or went to another run
@@ -285,37 +277,10 @@ class NotConfigured(SupervisorError):
     exit_code = USAGE
 
 
-class RedBeatElsewhere(SupervisorError):
-    """An app's `redbeat_redis_url` leads to another Redis than the ledger's."""
-
-    exit_code = USAGE
-
-    def __init__(self, redbeat: object, ledger: object) -> None:
-        super().__init__(
-            f"redbeat_redis_url leads to {redbeat or 'no Redis that is known here'}, and the ledger"
-            f" is at {ledger}: both must be the same database, or beat never finds its jobs."
-            " Leave redbeat_redis_url out, because supervise() sets it; or give both one address"
-            " (docs/reference/settings.md)"
-        )
-
-
 class InvalidRedisUrl(SupervisorError, ValueError):
     """An address of Redis, such as SUPERVISOR_REDIS_URL, cannot be read."""
 
     exit_code = USAGE
-
-
-class InvalidPrefix(SupervisorError, ValueError):
-    """The prefix of the ledger's keys is no plain text."""
-
-    exit_code = USAGE
-
-    def __init__(self, prefix: str) -> None:
-        shown = prefix if len(prefix) <= 100 else f"{prefix[:100]}..."
-        super().__init__(
-            f"{shown!r} cannot be the prefix of the ledger's keys: it has 1 to 100 letters, digits"
-            " and _ . : - (SUPERVISOR_PREFIX, or `prefix` of supervise())"
-        )
 
 
 class SecretMissing(SupervisorError, LookupError):
@@ -327,36 +292,16 @@ class SecretMissing(SupervisorError, LookupError):
         super().__init__(f"{reference}: {why}")
 
 
-class UnsafeContent(SupervisorError):
-    """A guarded call asks for a message that is not JSON."""
-
-    def __init__(self, found: Sequence[str]) -> None:
-        self.found = tuple(found)
-        super().__init__(f"messages of runs are JSON: {', '.join(found)} (leave it out)")
-
-
 class PlanOutdated(SupervisorError):
     """What is loaded has changed between a plan and its execution; nothing was applied."""
 
     exit_code = REFUSED
 
 
-class AppNotFound(SupervisorError, LookupError):
-    """The name after -A leads to no Celery app."""
-
-    exit_code = USAGE
-
-    def __init__(self, name: str, why: object) -> None:
-        self.name = name
-        super().__init__(f"no Celery app {name!r}: {why}")
-
-
-class EmbeddedServerFailed(SupervisorError):
-    """The embedded Valkey server did not start or stop as it should."""
-
-
 class WrongSchema(SupervisorError):
-    """A newer or an older version of this package wrote the ledger. Nothing was changed."""
+    """A newer or an older version of this package wrote the ledger, or processes of the older one
+    still use it. Nothing was changed.
+    """
 
     exit_code = REFUSED
 
@@ -369,14 +314,6 @@ class WrongSchema(SupervisorError):
             f"the ledger has schema {found} and this version of celery-beat-supervisor "
             f"writes schema {own}: {hint} (docs/how-to/upgrading.md)"
         )
-
-
-class UpgradeBlocked(WrongSchema):
-    """Processes of the older version are running, and could not report the ends of their runs."""
-
-    def __init__(self, found: int, own: int, processes: Sequence[str]) -> None:
-        self.processes = tuple(processes)
-        super().__init__(found, own, f"stop those that use it first: {', '.join(processes)}")
 
 
 class ForeignLedger(SupervisorError):
@@ -417,20 +354,10 @@ class OutputTooLarge(SupervisorError):
         )
 
 
-class JobExited(SupervisorError):
-    """The job called sys.exit; in a worker that would stop the process it runs in."""
-
-    def __init__(self, code: object) -> None:
-        self.code = code
-        super().__init__(f"the job called sys.exit({code!r})")
-
-
-class JobOutOfMemory(SupervisorError):
-    """The job ran into a MemoryError."""
-
-
 class JobRaised(SupervisorError):
-    """The job raised something other than an Exception, which would stop its worker's process."""
+    """The job raised what would stop its worker's process: SystemExit, MemoryError, or anything
+    else that is not an Exception.
+    """
 
     def __init__(self, raised: BaseException) -> None:
         super().__init__(f"{type(raised).__name__}: {raised}".removesuffix(": "))

@@ -13,7 +13,7 @@ from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
 
 from redis.connection import SSLConnection, parse_url
 
-from supervisor.errors import InvalidPrefix, InvalidRedisUrl
+from supervisor.errors import InvalidRedisUrl, NotConfigured
 
 STATE_DIR = Path(".supervisor")
 
@@ -50,7 +50,7 @@ class Settings:
     """redis_url: the ledger's Redis or Valkey. prefix: what all our keys start with.
 
     connection: the app's further options for the connection, under Celery's names, such as TLS or a
-    credential provider. Raises InvalidPrefix.
+    credential provider. Raises NotConfigured.
     """
 
     redis_url: str = field(default=DEFAULT_URL, repr=False)
@@ -61,7 +61,11 @@ class Settings:
 
     def __post_init__(self) -> None:
         if not PREFIX.fullmatch(self.prefix):
-            raise InvalidPrefix(self.prefix)
+            prefix = self.prefix if len(self.prefix) <= 100 else f"{self.prefix[:100]}..."
+            raise NotConfigured(
+                f"{prefix!r} cannot be the prefix of the ledger's keys: it has 1 to 100 letters,"
+                " digits and _ . : - (SUPERVISOR_PREFIX, or `prefix` of supervise())"
+            )
 
     @classmethod
     def from_environ(cls, environ: Mapping[str, str], directory: Path = Path()) -> Settings:

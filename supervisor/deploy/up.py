@@ -70,7 +70,7 @@ class Up:
         self._server = None if options.redis_url else EmbeddedServer(URL_FILE.parent / "valkey")
 
     def run(self) -> None:
-        """Returns when everything has ended; raises EmbeddedServerFailed when nothing started."""
+        """Returns when everything has ended; raises SupervisorError when nothing started."""
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, self._stop)
         if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # as it is under nohup

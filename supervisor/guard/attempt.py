@@ -53,7 +53,7 @@ from supervisor.errors import LeaseLost, RunInterrupted, WrongSchema
 from supervisor.guard import child_table, liveness
 from supervisor.guard.child_table import RAISED, way_to_this_code
 from supervisor.guard.current_run import CurrentRun, current_attempt, current_run, set_current_run
-from supervisor.guard.delivery import Delivery
+from supervisor.guard.delivery import Delivery, note_shared_queue
 from supervisor.guard.lease import is_trusted
 from supervisor.guard.progress import Report, Reporter
 from supervisor.guard.run_log import capture_lines, traceback_text
@@ -120,13 +120,14 @@ class Guard:
     """What the attempts of a process share.
 
     publish: sends the messages of the runs it is given. worker: this process' name, as people see
-    it. decode: reads a step's params. patience: for how long an end is reported once there is a
-    reason to give it up.
+    it. owner: the name of the ledger's app. decode: reads a step's params. patience: for how long
+    an end is reported once there is a reason to give it up.
     """
 
     ledger: Ledger
     publish: Callable[[Sequence[str]], Any]
     worker: str
+    owner: str = ""
     decode: Callable[[str], Any] = json.loads
     patience: timedelta = PATIENCE
     _params: tuple[str, Mapping[str, Any]] = ("", MappingProxyType({}))
@@ -414,6 +415,8 @@ class Attempt:
             log.error("run not begun", job=job, run=run_id, reason=why(error), error=str(error))
             return Refused(run_id, Refusal.UNAVAILABLE)
         if isinstance(answer, Refused):
+            if answer.refusal is Refusal.UNKNOWN and self.delivery.owner != self._guard.owner:
+                note_shared_queue(self._guard.ledger, self.delivery)
             # Those that are sent again later are expected.
             expected = answer.refusal in (Refusal.GRACE, Refusal.PARKED, Refusal.DRAINED)
             log.log(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
@@ -10,7 +11,10 @@ from typing import Any
 from supervisor.job.policies import RunLog
 from supervisor.job.run import Reference, RunRules, StepId
 from supervisor.job.secrets import ArgumentPath, Mask
+from supervisor.ledger.connection import RedisError
+from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.requests import Work
+from supervisor.logs import get_logger
 
 #: The header that makes a message a supervised run's.
 HEADER = "supervisor"
@@ -21,14 +25,19 @@ LEDGER = "ledger"
 #: Also in it: how often the run had been retried. Each retry may change its arguments.
 RETRIES = "retries"
 
-#: A header of its own: the ledger whose worker gave the message back.
-RETURNED_BY = "supervisor_returned_by"
-
 #: The header with which a call says how it is to be guarded; a mapping, or True.
 GUARD = "guard"
 
 #: Set by the worker's main process for each delivery, read in the child: both know the token.
 TOKEN = "supervisor_token"
+
+
+HINT = (
+    "give each deployment queues of its own"
+    " (docs/reference/settings.md, Two deployments on one Redis)"
+)
+
+log = get_logger("supervisor.guard")
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +59,16 @@ class Delivery:
     @property
     def queue(self) -> str:
         return str(self.header["queue"])
+
+    @property
+    def prefix(self) -> str:
+        """Of the ledger that the message was made from."""
+        return str(self.header[LEDGER][0])
+
+    @property
+    def owner(self) -> str:
+        """Of that ledger."""
+        return str(self.header[LEDGER][1])
 
     @property
     def sent_after(self) -> int | None:
@@ -102,26 +121,12 @@ def supervised(headers: Any, task_id: str) -> dict[str, Any] | None:
     return header if isinstance(header, dict) and header.get("run") == task_id else None
 
 
-def is_well_formed(header: Any) -> bool:
-    """Whether a worker can read it: any client that can write to the queue may have forged it."""
-    try:
-        work, delivery = work_of(header), Delivery(header, "")
-        timedelta(milliseconds=work.rules.lease_ttl_ms + work.rules.stop_grace_ms)
-        texts = [header[name] for name in ("run", "job", "queue")]
-        max_retries, sent_after = header["max_retries"], delivery.sent_after
-        backoff = delivery.backoff
-    except (AttributeError, KeyError, TypeError, ValueError, OverflowError):
-        return False
-    return (
-        all(isinstance(text, str) for text in texts)
-        and type(max_retries) is int
-        and max_retries >= 0
-        and backoff >= timedelta()
-        and (sent_after is None or type(sent_after) is int)
-        and work.rules.model_fields_set >= {"lease_ttl_ms", "stop_grace_ms", "on_lease_lost"}
-        and work.nominal_at.tzinfo is not None
-        and isinstance(delivery.references, list | tuple)
-    )
+def note_shared_queue(ledger: Ledger, delivery: Delivery) -> None:
+    """Reports a message of another ledger: in the log, once for all processes, and by `doctor`."""
+    queue, other = delivery.queue, f"{delivery.prefix} of {delivery.owner}"
+    with suppress(RedisError):
+        if ledger.note_shared_queue(queue, other):
+            log.error("queue shared with another ledger", queue=queue, other=other, hint=HINT)
 
 
 def work_of(header: Mapping[str, Any]) -> Work:

@@ -14,10 +14,10 @@
 --
 --       Fields of a run; those at the end may be missing, and '' is none:
 --
+--       terms         number of its terms
 --       id            of the run
 --       job           its name
 --       nominal       time in ms; '' for now
---       terms         number of its terms
 --       lock          the name of the one that it needs
 --       kind          tick, manual, or after for a run that follows those of other jobs
 --       message       the one to be sent
@@ -74,7 +74,7 @@ local function note(record, field, value)
   if value and value ~= '' then append(record, { field, value }) end
 end
 
-local function admit(known, terms, id, job, nominal, _, lock, kind, message, args, kwargs, options, delay, steps,
+local function admit(known, terms, id, job, nominal, lock, kind, message, args, kwargs, options, delay, steps,
   params, awaited, expires, spec, after, after_policy, failed)
   delay = tonumber(delay) or 0
   nominal = tonumber(nominal) or now + delay
@@ -186,9 +186,9 @@ local first = FIRST + TERMS * #all_terms + 1
 local fields, places = tonumber(ARGV[first - 1]), {}
 for i = first, #ARGV, fields do
   settled = {}
-  local id, job, terms, kind = ARGV[i], ARGV[i + 1], all_terms[tonumber(ARGV[i + 3])], ARGV[i + 5]
+  local terms, id, job, kind = all_terms[tonumber(ARGV[i])], ARGV[i + 1], ARGV[i + 2], ARGV[i + 5]
   local known = known_of(job)
-  local is_done, decision, reason, blocker = pcall(admit, known, terms, unpack(ARGV, i, i + fields - 1))
+  local is_done, decision, reason, blocker = pcall(admit, known, terms, unpack(ARGV, i + 1, i + fields - 1))
   if not is_done then pcall(take_back, id, job, kind, known) end
   places[#places + 1] = is_done and { decision, reason, blocker, unpack(settled) } or failure(decision)
 end

@@ -123,6 +123,9 @@ class Keys:
     removed = Single("index:removed")
     # HASH    task name -> GuardedTaskSpec as JSON; tasks that are guarded by their own code
     guarded = Single("guarded")
+    # HASH    "<queue> <prefix> of <owner>" -> ms at which a message of that other ledger last came
+    #         by this queue; expires SHARED_KEPT after the last one
+    shared_queues = Single("shared_queues")
     # HASH    queue -> ms since which no run of it may begin
     drained = Single("drained")
     # ZSET    run id -> ms from which beat may publish it; runs that are queued and not yet sent;

@@ -17,7 +17,7 @@ from datetime import UTC, datetime, timedelta
 from itertools import chain
 from typing import Any, Self
 
-from supervisor.errors import ForeignLedger, TooManyJobs, UnknownRun, UpgradeBlocked, WrongSchema
+from supervisor.errors import ForeignLedger, TooManyJobs, UnknownRun, WrongSchema
 from supervisor.job.policies import OverlapPolicy
 from supervisor.job.run import Run, RunState, manual_id, tick_id
 from supervisor.job.spec import MOST_JOBS, GuardedTaskSpec, JobSpec
@@ -38,7 +38,7 @@ from supervisor.ledger.notifications import Notices
 from supervisor.ledger.outbound import LedgerOutbox
 from supervisor.ledger.presence import Presences
 from supervisor.ledger.queues import Drains
-from supervisor.ledger.reads import Readings, chunks
+from supervisor.ledger.reads import SHARED_KEPT, Readings, chunks
 from supervisor.ledger.replies import (
     Admission,
     Cancellation,
@@ -317,9 +317,9 @@ class Ledger(Readings):
         The items of a large batch are ended some at a time, so that others have their turn.
         """
         facts = (run_id, "cancelled", reason[:REASON_LENGTH])
-        first = verdict = self._functions.act(entry_of(action), "cancel", *facts)[0]
+        first = verdict = self._functions.act(entry_of(action), "cancel", *facts)
         while verdict == ENDING:
-            verdict = self._functions("cancel", *facts)[0]
+            verdict = self._functions("cancel", *facts)
         # Beat rescues what is left as well, and may have ended the last of them.
         was_open = first == ENDING and verdict == Cancellation.NOT_OPEN
         return Cancellation.CANCELLED if was_open else Cancellation(verdict)
@@ -486,7 +486,7 @@ class Ledger(Readings):
            report how its runs end. A process that is there at an older ledger runs older code:
            newer code would have upgraded it or not have started.
 
-        Raises WrongSchema when the ledger is newer, UpgradeBlocked while processes use it as it is.
+        Raises WrongSchema when the ledger is newer, and while processes use it as it is.
         """
         passed = []
         while (found := int(self.client.get(self.keys.schema) or to)) != to:
@@ -496,7 +496,8 @@ class Ledger(Readings):
                 # For `doctor` of the older version, which would find nothing wrong.
                 wanted = {"upgrade_to": to, "upgrade_at": ms_of(self.now())}
                 self.client.hset(self.keys.beat, mapping=wanted)
-                raise UpgradeBlocked(found, to, [each.facts.name for each in present])
+                names = ", ".join(each.facts.name for each in present)
+                raise WrongSchema(found, to, f"stop those that use it first: {names}")
             text = (
                 f"if redis.call('GET', K.schema) ~= '{found}' then return 0 end\n"
                 f"do\n{migrations[found]}\nend\n"
@@ -573,6 +574,15 @@ class Ledger(Readings):
             pipe.hset(self.keys.guarded, spec.name, spec.text)
             pipe.hsetnx(self.keys.job(spec.name), "created", ms_of(datetime.now(UTC)))
             pipe.execute()
+
+    def note_shared_queue(self, queue: str, other: str) -> bool:
+        """A message of another ledger came by this queue. Whether that is new."""
+        key, now = self.keys.shared_queues, ms_of(self.now())
+        with self.client.pipeline(transaction=False) as pipe:
+            pipe.hset(key, f"{queue} {other}", now)
+            pipe.expire(key, SHARED_KEPT)
+            is_new, _ = pipe.execute()
+        return bool(is_new)
 
     def count_duplicate(self, job: str) -> None:
         """A second message of a run that is running was dropped without the ledger."""

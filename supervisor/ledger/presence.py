@@ -73,8 +73,7 @@ class BeatFacts:
 @dataclass(frozen=True, slots=True)
 class Present:
     """A process that is there. clock_offset: of its clock, ahead of the server's. fault: why it
-    does not do its work. is_waiting: for its broker, and consumes nothing meanwhile. shared_queues:
-    other ledgers whose messages it met lately, or whose workers met its own, and the queue."""
+    does not do its work. is_waiting: for its broker, and consumes nothing meanwhile."""
 
     facts: WorkerFacts | BeatFacts
     host: str
@@ -85,7 +84,6 @@ class Present:
     broker: Broker
     fault: str | None = None
     is_waiting: bool = False
-    shared_queues: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,16 +129,14 @@ class Attendance:
         fault: str | None = None,
         *,
         is_waiting: bool = False,
-        shared_queues: Sequence[tuple[str, str]] = (),
     ) -> None:
         """`tasks`: the names behind the digest in the facts of a worker. fault: why the process
-        does not do its work. is_waiting: for its broker. shared_queues: as in a Present.
+        does not do its work. is_waiting: for its broker.
 
         Raises WrongSchema when another version of this code writes the ledger.
         """
         self._last, sent = facts, time.time()
-        more = {"fault": fault, "is_waiting": is_waiting, "shared_queues": shared_queues}
-        self._facts |= more
+        self._facts |= {"fault": fault, "is_waiting": is_waiting}
         seconds, microseconds, knows_tasks = self._call(facts, PRESENCE_TTL)
         on_its_way = time.time() - sent
         if self._offset is None or on_its_way < PROMPT_SECONDS:

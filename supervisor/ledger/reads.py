@@ -42,6 +42,9 @@ from supervisor.logs import get_logger
 # Runs whose messages were sent and that have not begun.
 
 
+#: For how long it is reported that a queue is shared with another ledger.
+SHARED_KEPT = timedelta(minutes=15)
+
 #: The fields of a run's hash that a SentRun is made of.
 SENT_RUN_FIELDS = ("state", "queue", "sends", "queued", "job", "options")
 
@@ -450,6 +453,12 @@ class Readings:
     def history(self, job: str, limit: int = 50) -> list[Run]:
         """The job's runs, newest first."""
         return self.runs(self.client.zrevrange(self.keys.history(job), 0, limit - 1))
+
+    def shared_queues(self, now: datetime) -> list[tuple[str, str]]:
+        """Queues by which messages of another ledger came lately, each with that ledger's name."""
+        seen = self.client.hgetall(self.keys.shared_queues)
+        recent = (name for name, ms in seen.items() if now - instant(ms) < SHARED_KEPT)
+        return sorted((name.partition(" ")[0], name.partition(" ")[2]) for name in recent)
 
     def schema(self) -> int | None:
         """The number of the ledger's schema; None before the first process wrote to it."""

@@ -471,10 +471,6 @@ def job_from(
 
 
 def answered_until(fields: Mapping[str, str]) -> str | None:
-    """The latest, in ms, of the start of the last success, the load, and the end of the last pause.
-
-    A ledger that an earlier version wrote may only know when the last success ended.
-    """
-    success = fields.get("last_success_start") or fields.get("last_success", "0")
-    instants = (success, fields.get("loaded", "0"), fields.get("pause_to", "0"))
+    """The latest of the last success' start, the load and the end of the last pause, in ms."""
+    instants = [fields.get(each, "0") for each in ("last_success_start", "loaded", "pause_to")]
     return max(instants, key=int) if any(map(int, instants)) else None

@@ -217,10 +217,10 @@ def terms_of(rules: str, message: Message | None) -> Terms:
 class Facts(NamedTuple):
     """A run as admit.lua reads it. rest: further fields; those at the end may be missing."""
 
+    terms: Terms
     run_id: str
     job: str
     nominal: str | int
-    terms: Terms
     lock: str
     kind: str
     rest: tuple[str | int, ...]
@@ -244,7 +244,7 @@ def request_facts(spec: JobSpec, run_id: str, request: RunRequest) -> Facts:
     )
     terms = terms_of(request.rules_text(spec), request.message)
     lock = request.lock_for(spec)
-    return Facts(run_id, spec.name, nominal, terms, lock, "manual", rest)
+    return Facts(terms, run_id, spec.name, nominal, lock, "manual", rest)
 
 
 def steps_of(spec: JobSpec, params: Mapping[str, Any] | None) -> tuple[str, str]:
@@ -317,7 +317,7 @@ def tick_facts(tick: Tick, message: Message | None) -> Facts:
         rest += ("", "", "", 0, *steps_of(spec, None))
     terms = terms_of(spec.rules_text, message)
     nominal = ms_of(tick.nominal_at)
-    return Facts(tick.run_id, spec.name, nominal, terms, spec.lock, "tick", rest)
+    return Facts(terms, tick.run_id, spec.name, nominal, spec.lock, "tick", rest)
 
 
 def follow_up_facts(run: FollowUp) -> Facts:
@@ -325,7 +325,7 @@ def follow_up_facts(run: FollowUp) -> Facts:
     spec, nothing_given, not_of_code = run.spec, ("", "", "", "", 0), ("", "", "", "", "")
     rest = (*nothing_given, *steps_of(spec, None), *not_of_code, run.failed or "")
     terms, nominal = terms_of(spec.rules_text, None), ms_of(run.nominal_at)
-    return Facts(run.run_id, spec.name, nominal, terms, spec.lock, "after", rest)
+    return Facts(terms, run.run_id, spec.name, nominal, spec.lock, "after", rest)
 
 
 # All of them on their way to admit.lua, and what comes back from it.
@@ -379,9 +379,8 @@ class Admitting:
         rest = max(len(facts.rest) for facts in self._next)
         runs = [
             (
-                *facts[:3],
                 terms.setdefault(facts.terms, len(terms) + 1),
-                *facts[4:6],
+                *facts[1:6],
                 *facts.rest,
                 *("",) * (rest - len(facts.rest)),
             )

@@ -20,7 +20,7 @@ local watermark, loaded = tonumber(known[1]), tonumber(known[2])
 if is_tick == '1' and watermark and loaded and tonumber(nominal) <= watermark and tonumber(nominal) > loaded then
   return { 'lost', '' }
 end
-local run = { id = id, job = job, rules = cjson.decode(rules), slot = 1, attempt = 1, started = now, is_new = true }
+local run = { id = id, job = job, rules = cjson.decode(rules), slot = 1, attempt = 1, started = now }
 local lock = run.rules.lock
 if run.rules.max_running == 0 then
   take_slot(run)

@@ -297,11 +297,11 @@ def queues(facts: DoctorFacts) -> Findings:
                 "its runs still never overlap, but those taken too early go back and start later",
                 "stop all but one of them",
             )
-    for other, name in sorted({both for p in facts.roll.present for both in p.shared_queues}):
+    for name, other in facts.shared_queues:
         yield Finding(
             f"the queue {name} is shared with another ledger: {other}",
-            "workers of each take messages of the other and give them back: runs start late, and"
-            " never while only workers of the other consume it",
+            "workers of each refuse messages of the other, which its beat sends again: runs start"
+            " late, and never while only workers of the other consume it",
             "give each deployment queues of its own (docs/reference/settings.md, Two deployments on"
             " one Redis), and an owner of its own",
         )
@@ -332,7 +332,7 @@ def pools(facts: DoctorFacts) -> Findings:
                 yield Finding(
                     f"workers of the queue {queue.name} have the pool {pool}, which lacks what job"
                     f" {job} needs: {what}",
-                    "they give its runs back to the queue, which "
+                    "they refuse its runs, which "
                     + ("start late" if others else "wait until they expire"),
                     "have the queue consumed by workers with `-P prefork` alone, or remove that"
                     " from the job (docs/how-to/adopting.md, Pools)",

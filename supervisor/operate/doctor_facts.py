@@ -67,10 +67,11 @@ class ServerFacts:
 @dataclass(frozen=True, slots=True)
 class DoctorFacts:
     """specs: of the loaded jobs. tasks: by job, those that it names. needs: by job, of the
-    pool. known_tasks: those that any worker knows. silent: running runs whose lease has expired,
-    and when it did. unaccounted: ticks by job. unread: jobs that only another version can read.
-    schema: of the ledger, None of a new one. app: if one was named. forbidden: errors of Redis to
-    commands that this user may not run; their facts are missing.
+    pool. shared_queues: each with the other ledger. known_tasks: those that any worker knows.
+    silent: running runs whose lease has expired, and when it did. unaccounted: ticks by job.
+    unread: jobs that only another version can read. schema: of the ledger, None of a new one. app:
+    if one was named. forbidden: errors of Redis to commands that this user may not run; their facts
+    are missing.
     """
 
     now: datetime
@@ -79,6 +80,7 @@ class DoctorFacts:
     beat: BeatRecord
     specs: Sequence[JobSpec] = ()
     queues: Sequence[Queue] = ()
+    shared_queues: Sequence[tuple[str, str]] = ()
     tasks: Mapping[str, Sequence[str]] = field(default_factory=dict)
     needs: Mapping[str, Needs] = field(default_factory=dict)
     known_tasks: frozenset[str] = frozenset()
@@ -129,6 +131,7 @@ def read(
         roll=roll,
         beat=ledger.beat(),
         queues=permitted(lambda: queues(specs, roll, broker, ledger.drains.since()), []),
+        shared_queues=ledger.shared_queues(now),
         specs=specs,
         tasks={spec.name: spec.tasks for spec in specs},
         needs={spec.name: Needs.of(spec) for spec in specs},
@@ -233,7 +236,7 @@ def app_facts(app: Celery, ledger: Ledger | None, specs: Mapping[str, JobSpec]) 
     if settings is None:
         return AppFacts(is_supervised=False)
     wanted, problems = read_files(schedules_of(app), settings.prefix)
-    timeout, redbeat = visibility_timeout(app), redbeat_apart(app, settings)
+    timeout = visibility_timeout(app)
     facts = AppFacts(
         overridden=tuple(overridden(app)),
         visibility_timeout=timeout,
@@ -241,7 +244,7 @@ def app_facts(app: Celery, ledger: Ledger | None, specs: Mapping[str, JobSpec]) 
         # `worker_disable_prefetch` is for Redis alone.
         fetches_ahead=timeout is None and not app.conf.task_acks_late,
         broker_apart=broker_apart(app, settings),
-        redbeat_apart=str(redbeat) if redbeat else None,
+        redbeat_apart=redbeat_apart(app, settings),
         owner=owner_of(app),
         broker_fault=broker_fault(app),
         file_problems=problems,

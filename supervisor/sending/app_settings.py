@@ -15,7 +15,7 @@ from typing import Any
 from celery import Celery
 from celery.app.defaults import DEFAULTS
 
-from supervisor.errors import InvalidRedisUrl, NotConfigured, RedBeatElsewhere
+from supervisor.errors import InvalidRedisUrl, NotConfigured
 from supervisor.ledger.connection import SENTINEL_PATIENCE_SECONDS, connect, server_options
 from supervisor.settings import (
     DEFAULT_PREFIX,
@@ -310,8 +310,8 @@ def owner_of(app: Celery) -> str:
 
 
 def required_settings(app: Celery) -> Settings:
-    """Raises RedBeatElsewhere, and NotConfigured for an app that is not supervised or sends by
-    Celery 3's protocol."""
+    """Raises NotConfigured for an app that is not supervised, sends by Celery 3's protocol, or has
+    its RedBeat in another Redis."""
     settings = settings_of(app)
     if settings is None:
         raise NotConfigured("this Celery app is not supervised: call supervise(app)")
@@ -321,14 +321,21 @@ def required_settings(app: Celery) -> Settings:
             " settings (docs/reference/settings.md)"
         )
     if apart := redbeat_apart(app, settings):
-        raise apart
+        raise NotConfigured(apart)
     return settings
 
 
-def redbeat_apart(app: Celery, settings: Settings) -> RedBeatElsewhere | None:
-    """The error of an app whose RedBeat keeps its schedule in another Redis."""
+def redbeat_apart(app: Celery, settings: Settings) -> str | None:
+    """In words, that the app's RedBeat keeps its schedule in another Redis."""
     redbeat, ledger = database_of(redbeat_address(app.conf)), database_of(settings.redis_url)
-    return RedBeatElsewhere(redbeat, ledger) if ledger and redbeat != ledger else None
+    if not ledger or redbeat == ledger:
+        return None
+    return (
+        f"redbeat_redis_url leads to {redbeat or 'no Redis that is known here'}, and the ledger is"
+        f" at {ledger}: both must be the same database, or beat never finds its jobs. Leave"
+        " redbeat_redis_url out, because supervise() sets it; or give both one address"
+        " (docs/reference/settings.md)"
+    )
 
 
 def broker_apart(app: Celery, settings: Settings) -> str | None:

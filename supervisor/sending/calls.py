@@ -36,10 +36,10 @@ from celery.result import AsyncResult
 from celery.utils.time import maybe_iso8601, maybe_make_aware
 from kombu.compression import get_encoder
 
-from supervisor.errors import InvalidGuard, InvalidKey, UnknownRun, UnsafeContent
+from supervisor.errors import InvalidGuard, InvalidKey, UnknownRun
 from supervisor.files.job_checks import GuardedCall, guarded_task_spec, spec_without_schedule
 from supervisor.guard.current_run import current_run
-from supervisor.guard.delivery import GUARD, HEADER, RETURNED_BY, work_of
+from supervisor.guard.delivery import GUARD, HEADER, work_of
 from supervisor.job.policies import OverlapPolicy
 from supervisor.job.run import RunState, is_below, manual_id
 from supervisor.job.spec import GuardedTaskSpec, JobSpec
@@ -247,10 +247,11 @@ def is_ignored(task: Any, options: Mapping[str, Any]) -> bool:
 
 
 def check_content(task: Any, options: Mapping[str, Any]) -> None:
-    """A call that no worker can read would hold the lock. Raises UnsafeContent and InvalidGuard."""
+    """A call that no worker can read would hold the lock. Raises InvalidGuard."""
     serializer = options.get("serializer")
     if serializer and serializer not in OF_RUNS:
-        raise UnsafeContent([f"a call of {task.name!r} has serializer={serializer!r}"])
+        what = f"messages of runs are JSON: leave serializer={serializer!r} out"
+        raise InvalidGuard(task.name, [what])
     try:
         get_encoder(options.get("compression") or "gzip")
     except KeyError as error:
@@ -325,7 +326,7 @@ def asked_of(header: Mapping[str, Any], request: Context, task: Any) -> CallArgu
     }
     options = {k: v for k, v in found.items() if v is not None and k not in MESSAGES_OWN}
     passed_on = options.pop("headers", {})
-    headers = {k: v for k, v in passed_on.items() if k not in (HEADER, RETURNED_BY)}
+    headers = {k: v for k, v in passed_on.items() if k != HEADER}
     return CallArguments(
         args=None if "args" in references else as_json(request.args),
         kwargs=None if "kwargs" in references else as_json(request.kwargs),

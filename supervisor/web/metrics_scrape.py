@@ -100,7 +100,7 @@ class Status(NamedTuple):
     @property
     def answered_until(self) -> int:
         """As records.answered_until()."""
-        return max(self.last_success_start or self.last_success, self.loaded, self.pause_to)
+        return max(self.last_success_start, self.loaded, self.pause_to)
 
 
 #: The fields of a job's hash, in this order.

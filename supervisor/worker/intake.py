@@ -1,34 +1,27 @@
 """Messages as a worker takes them from its queues.
 
-1. **Hostile messages end nothing.** Any client that can write to a queue can push anything there.
-   Celery and kombu expect messages of their own making: one that they fail on would end the
-   worker's main process, or keep a place of its pool taken for good. Here such a message is logged
-   and rejected, and the next one is taken.
-2. **Messages of another ledger are returned.** They come when two deployments share a queue. The
-   message of a run names its ledger. A worker of another one cannot begin the run, and gives the
-   message back to its queue, behind those that wait there, for a worker of its own ledger. It is
-   held for `HELD` seconds first, so that messages that only such workers consume cost little. While
-   up to `MOST_HELD` are held the worker takes others; with more, it takes fewer until they are
-   back. Both sides report it: this worker in its log and in its presence, and the message carries
-   a note for the worker that begins the run.
-3. **Runs that this worker's pool cannot do justice to are returned** in the same way: one with a
-   time limit never runs where nothing would end it. A worker with another pool takes it, or it
-   waits until it expires, and this worker's log, `doctor` and `why` say so.
-4. **The broker keeps no copy of runs' messages.** Redis has no acknowledgements, so kombu keeps a
+1. **No message ends a worker.** Celery and kombu expect messages of their own making: one that they
+   fail on would end the worker's main process. Here such a message is logged and rejected, and the
+   next one is taken.
+2. **Runs of another ledger are refused**: two deployments share a queue. So are runs that this
+   worker's pool cannot do justice to: one with a time limit never runs where nothing would end it.
+   The message is dropped, and beat sends it again until another worker takes it or the run expires.
+   This worker's log and `doctor` say so.
+3. **The broker keeps no copy of runs' messages.** Redis has no acknowledgements, so kombu keeps a
    copy of each message until it is acknowledged: two transactions a message, and a second delivery
    of whatever takes longer than the visibility timeout. A run's message names its run and nothing
    more. One that vanishes with its worker is sent again within seconds (beat/queued_messages.py),
    one that comes twice is refused, and so the copy is of no use. Messages of tasks that are not
    supervised are kept as ever.
-5. **No run is fetched ahead.** A run that a busy worker has fetched would wait for the one before
+4. **No run is fetched ahead.** A run that a busy worker has fetched would wait for the one before
    it, for nothing. So a worker fetches only as many messages as it has places, if the ledger knows
    when the worker starts that jobs go to one of its queues, or once it gets a run. Other workers
    fetch as their app says.
-6. **A task that is over frees its place.** If a result cannot be stored, Celery may raise the error
+5. **A task that is over frees its place.** If a result cannot be stored, Celery may raise the error
    of storing it again. In a pool without child processes nothing catches that, and the task would
    keep its place until the worker ends. In a worker that counts places the task then fails, as it
    does in a child process.
-7. **A result is read whole.** What a child sends, once it is more than 16 KiB (a traceback is),
+6. **A result is read whole.** What a child sends, once it is more than 16 KiB (a traceback is),
    comes in two parts, and Celery's loop reads the first as soon as it is there. Where the broker's
    connection is lost just then, the loop starts afresh and forgets that part: it would take the
    next bytes for a length, and the worker would end, or never hear of that child again. Here it
@@ -51,7 +44,7 @@ from weakref import WeakKeyDictionary
 
 from billiard import get_start_method
 from billiard.einfo import ExceptionInfo
-from celery import Celery, bootsteps
+from celery import bootsteps
 from celery.app.defaults import DEFAULTS
 from celery.concurrency import asynpool, prefork
 from celery.exceptions import InvalidTaskError
@@ -60,14 +53,13 @@ from kombu.exceptions import OperationalError
 from kombu.transport import redis, virtual
 from redis.exceptions import ResponseError
 
-from supervisor.errors import WrongSchema
 from supervisor.guard import child_table
-from supervisor.guard.delivery import HEADER, LEDGER, RETURNED_BY, is_well_formed, supervised
+from supervisor.guard.delivery import Delivery, note_shared_queue, supervised
 from supervisor.job.policies import OverlapPolicy
 from supervisor.job.topology import Needs, pool_name
 from supervisor.ledger.connection import RedisError
 from supervisor.logs import get_logger
-from supervisor.sending.app_settings import NEEDED, owner_of, required_settings, settle_for_runs
+from supervisor.sending.app_settings import NEEDED, required_settings, settle_for_runs
 from supervisor.sending.publisher import publisher_of
 from supervisor.times import clock
 
@@ -80,64 +72,38 @@ deliver = cast(Any, virtual.Transport)._deliver
 #: Marks the consumer's connection; its value counts the answers of Redis.
 TAKES_ANY = "supervisor_takes_any"
 
-#: Seconds; shorter than beat waits before it takes a message for vanished.
-HELD = 1.0
-MOST_HELD = 100
-
-#: Seconds between two log lines about the same ledger, and for how long it is reported.
-LOGGED_EVERY = 60
-REPORTED_FOR = 900
-
-#: Bounds: any client that can write to the queue makes up headers.
-MOST_KNOWN = 20
-LONGEST_NAME = 200
-
-HINT = (
-    "give each deployment queues of its own"
-    " (docs/reference/settings.md, Two deployments on one Redis)"
-)
+#: Seconds between two reports of the same.
+REPORTED_EVERY = 60
 
 POOLS_HINT = (
     "have its queue consumed by workers that were started with -P prefork alone, or remove from the"
     " job what it needs (docs/how-to/adopting.md, Pools)"
 )
 
-#: In this process: other ledger and queue -> when it was last seen, and when it was logged.
-_seen: dict[tuple[str, str], tuple[float, float]] = {}
 
+def check(message: Any) -> None:
+    """Raises InvalidTaskError for what Celery does not look at before it has given it to the pool.
 
-def check(headers: Mapping[str, Any]) -> None:
-    """Raises InvalidTaskError for values that would only fail later."""
-    limits, retries = headers.get("timelimit"), headers.get("retries")
-    if not isinstance(headers.get("id"), str | UUID):  # kombu decodes UUIDs in JSON
-        raise InvalidTaskError("the id is neither text nor a UUID")
-    if limits is not None and not (
-        isinstance(limits, list | tuple) and len(limits) == 2 and all(map(is_limit, limits))
-    ):
-        raise InvalidTaskError("the time limits are not two numbers")
-    if retries is not None and not (isinstance(retries, int) and retries >= 0):
-        raise InvalidTaskError("the number of retries is not a number from 0")
-    stamped, stamps = headers.get("stamped_headers"), headers.get("stamps")
-    are_names = isinstance(stamped, list) and all(isinstance(name, str) for name in stamped)
-    if not (stamped is None or are_names) or not isinstance(stamps, dict | None):
-        raise InvalidTaskError("the stamps are not stamps")
-    own = headers.get(HEADER)
-    if own is None:
-        return
-    # Headers are inherited by what a run's code calls: then they name another run.
-    is_inherited = isinstance(own, Mapping) and own.get("run") != headers["id"]
-    if not (is_inherited or is_well_formed(own)):
-        raise InvalidTaskError(f"the header {HEADER!r} is not that of a run")
-
-
-def check_message(message: Any) -> None:
-    """Raises InvalidTaskError. Celery itself rejects a message that is not a task's at all."""
+    An error there ends the main process.
+    """
     said = message.headers if isinstance(message.headers, dict) else {}
-    with suppress(Exception):  # one that cannot be decoded, or must not be, Celery rejects as well
+    with suppress(Exception):  # one that cannot be decoded, or must not be, Celery rejects itself
         if isinstance(message.payload, dict):  # Celery's older protocol
             said = {**message.payload, **said}
-    if "task" in said:
-        check(said)
+    if "task" not in said:
+        return
+    limits, retries = said.get("timelimit"), said.get("retries")
+    stamped, stamps = said.get("stamped_headers"), said.get("stamps")
+    is_pair = isinstance(limits, list | tuple) and len(limits) == 2 and all(map(is_limit, limits))
+    are_names = isinstance(stamped, list) and all(isinstance(name, str) for name in stamped)
+    if not isinstance(said.get("id"), str | UUID):  # kombu decodes UUIDs in JSON
+        raise InvalidTaskError("the id is neither text nor a UUID")
+    if not (limits is None or is_pair):
+        raise InvalidTaskError("the time limits are not two numbers")
+    if not (retries is None or (isinstance(retries, int) and retries >= 0)):
+        raise InvalidTaskError("the number of retries is not a number from 0")
+    if not ((stamped is None or are_names) and isinstance(stamps, dict | None)):
+        raise InvalidTaskError("the stamps are not stamps")
 
 
 def is_limit(value: Any) -> bool:
@@ -159,15 +125,12 @@ class TakesAnyMessage(bootsteps.Step):
         def create_task_handler(*args: Any, **kwargs: Any) -> Callable[[Any], Any]:
             handle = create(*args, **kwargs)
             passed = raised_by_others(parent.connection_errors)
-            returned = ReturnedMessages(parent)
             if not isinstance(parent.pool, prefork.TaskPool):
                 child_table.run_here()
 
             def on_task_received(message: Any) -> Any:
                 try:
-                    if returned.takes(message):
-                        return None
-                    check_message(message)
+                    check(message)
                     return handle(message)
                 except passed:
                     raise
@@ -230,132 +193,59 @@ def run_header(message: Any) -> dict[str, Any] | None:
     return supervised(headers, str(headers.get("id"))) if isinstance(headers, dict) else None
 
 
-def shared_queues() -> list[tuple[str, str]]:
-    """Each other ledger whose messages came to this worker lately, and the queue they came by."""
-    limit = clock() - REPORTED_FOR
-    return sorted(both for both, (seen, _) in list(_seen.items()) if seen > limit)
-
-
-class ReturnedMessages:
-    """Messages that go back to their queue: of another ledger, or not for this worker's pool.
+class RefusedRuns:
+    """Refuses runs of other ledgers, and those that need what the worker's pool lacks.
 
     All methods are called in the worker's main loop.
     """
 
     def __init__(self, consumer: Any) -> None:
         self._consumer = consumer
-        self._app: Celery = consumer.app
-        self._own = [required_settings(self._app).prefix, owner_of(self._app)]
+        self._prefix = required_settings(consumer.app).prefix
         self._pool = pool_name(type(consumer.pool))
-        self._held = 0
-        self._held_runs: set[str] = set()
-        self._logged: dict[str, float] = {}
+        self._reported: dict[str, float] = {}
 
-    def takes(self, message: Any) -> bool:
-        """Whether the message goes back."""
-        headers, header = message.headers, run_header(message)
-        if header is None:
+    def refuses(self, message: Any, header: Mapping[str, Any]) -> bool:
+        """Whether the run is not to begin here. Its message is dropped then."""
+        delivery = Delivery(header, "")
+        if delivery.prefix != self._prefix:
+            if self._is_to_report(f"{delivery.queue} {delivery.prefix}"):
+                note_shared_queue(publisher_of(self._consumer.app).ledger, delivery)
+        elif unmet := self._unmet(header, message.headers):
+            if self._is_to_report(delivery.job):
+                facts = {"job": delivery.job, "needs": unmet, "pool": self._pool}
+                log.error("run refused", **facts, hint=POOLS_HINT)
+        else:
             return False
-        theirs = identity_in(header)
-        if theirs is not None and self._is_foreign(theirs, header):
-            self._note(named(theirs), message, "message of another ledger returned")
-            # Redis keeps it; other brokers give back their own.
-            headers[RETURNED_BY] = named(self._own)
-            self._hold(message)
-            return True
-        if unmet := self._unmet(header, headers):
-            self._note_unmet(str(header.get("job"))[:LONGEST_NAME], unmet)
-            if header["run"] in self._held_runs:  # beat missed it in the queue, and sent it again
-                message.ack_log_error(get_logger(__name__), self._consumer.connection_errors)
-            else:
-                self._hold(message, header["run"])
-            return True
-        if returned_by := headers.get(RETURNED_BY):
-            self._note(str(returned_by)[:LONGEST_NAME], message, "run came late")
-        return False
+        message.ack_log_error(getLogger(__name__), self._consumer.connection_errors)
+        return True
+
+    def _is_to_report(self, what: str) -> bool:
+        """Each once a minute."""
+        now = clock()
+        is_due = now - self._reported.get(what, -REPORTED_EVERY) >= REPORTED_EVERY
+        if is_due:
+            self._reported[what] = now
+        return is_due
 
     def _unmet(self, header: Mapping[str, Any], headers: Mapping[str, Any]) -> str | None:
-        """What the run needs and this pool lacks; malformed messages are refused elsewhere."""
+        """What the run needs and this pool lacks."""
         if self._pool == "prefork":
             return None if forks(self._consumer.controller) else "children that are forked"
-        limits, rules = headers.get("timelimit"), header.get("rules")
-        hard, soft = limits if isinstance(limits, list) and len(limits) == 2 else (None, None)
-        task = self._app.tasks.get(str(headers.get("task")))
+        hard, soft = headers.get("timelimit") or (None, None)
+        task = self._consumer.app.tasks.get(headers["task"])
         needs = Needs(
             time_limit=bool(hard or getattr(task, "time_limit", None)),
             soft_time_limit=bool(soft or getattr(task, "soft_time_limit", None)),
-            replace=isinstance(rules, dict) and rules.get("overlap") == OverlapPolicy.REPLACE,
+            replace=header["rules"].get("overlap") == OverlapPolicy.REPLACE,
         )
         return needs.unmet_by(self._pool)
-
-    def _note_unmet(self, job: str, unmet: str) -> None:
-        now = clock()
-        if job in self._logged:
-            if now - self._logged[job] < LOGGED_EVERY:
-                return
-        elif len(self._logged) >= MOST_KNOWN:
-            return
-        self._logged[job] = now
-        log.error("run returned", job=job, needs=unmet, pool=self._pool, hint=POOLS_HINT)
-
-    def _is_foreign(self, theirs: list[str], header: Mapping[str, Any]) -> bool:
-        if theirs == self._own:
-            return False
-        if theirs[0] != self._own[0]:
-            return True
-        # The same prefix: the app was given another name, or its ledger is in another database.
-        try:
-            return not publisher_of(self._app).ledger.runs([str(header["run"])])
-        except (RedisError, WrongSchema):
-            return False
-
-    def _hold(self, message: Any, run_id: str = "") -> None:
-        qos = self._consumer.qos if self._held < MOST_HELD else None
-        self._held += 1
-        self._held_runs.add(run_id)
-        if qos:
-            qos.increment_eventually()
-
-        def give_back() -> None:
-            self._held -= 1
-            self._held_runs.discard(run_id)
-            if qos:
-                qos.decrement_eventually()
-            errors = self._consumer.connection_errors
-            message.reject_log_error(getLogger(__name__), errors, requeue=True)
-
-        self._consumer.timer.call_after(HELD, give_back)
-
-    def _note(self, other: str, message: Any, event: str) -> None:
-        queue = str(message.delivery_info.get("routing_key"))[:LONGEST_NAME]
-        now, both = clock(), (other, queue)
-        if both not in _seen and len(_seen) >= MOST_KNOWN:
-            return
-        _, logged = _seen.get(both, (now, 0.0))
-        if now - logged > LOGGED_EVERY or not logged:
-            log.error(event, ledger=named(self._own), other=other, queue=queue, hint=HINT)
-            logged = now
-        _seen[both] = now, logged
 
 
 def forks(worker: Any) -> bool:
     """Whether the worker forks its children: others would know neither the app nor each other."""
     # Celery before 5.7 has no other way to make them.
     return {getattr(worker, "pool_start_method", "fork"), get_start_method()} == {"fork"}
-
-
-def identity_in(header: Mapping[str, Any]) -> list[str] | None:
-    """The ledger's prefix and owner; None for a message of an older version."""
-    match header.get(LEDGER):
-        case [str(prefix), str(owner)]:
-            return [prefix, owner]
-        case _:
-            return None
-
-
-def named(identity: list[str]) -> str:
-    prefix, owner = identity
-    return f"{prefix} of {owner}"[:LONGEST_NAME]
 
 
 def fetch_no_run_ahead(consumer: Any) -> None:

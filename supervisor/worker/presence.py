@@ -32,7 +32,7 @@ from supervisor.logs import get_logger
 from supervisor.sending.app_settings import broker_address, required_settings
 from supervisor.sending.publisher import Publisher
 from supervisor.settings import Settings, same_database
-from supervisor.worker.intake import TAKES_ANY, places, shared_queues
+from supervisor.worker.intake import TAKES_ANY, places
 
 log = get_logger("supervisor.attendance")
 
@@ -72,7 +72,6 @@ class WorkerAttendance(threading.Thread):
                     self._tasks,
                     fault,
                     is_waiting=is_waiting,
-                    shared_queues=shared_queues(),
                 )
             except (RedisError, OSError) as error:
                 log.warning("presence not written", error=str(error))

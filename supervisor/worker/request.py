@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
-from functools import cache, cached_property, lru_cache
+from functools import cache, lru_cache
 from threading import Lock, Thread
 from typing import Any
 from uuid import uuid4
@@ -38,7 +38,7 @@ from supervisor.guard.liveness import Witness, hold
 from supervisor.job.run import RunState
 from supervisor.ledger.connection import RedisError, explained
 from supervisor.ledger.ledger import Ledger
-from supervisor.ledger.requests import CallArguments, Work
+from supervisor.ledger.requests import CallArguments
 from supervisor.logs import get_logger
 from supervisor.sending import tracing
 from supervisor.sending.app_settings import required_settings, settle_for_runs
@@ -47,6 +47,7 @@ from supervisor.sending.publisher import Publisher, publisher_of
 from supervisor.sending.queues import AppQueues, queue_of
 from supervisor.times import clock
 from supervisor.worker.intake import (
+    RefusedRuns,
     TakesAnyMessage,
     fetch_no_run_ahead,
     forks,
@@ -72,6 +73,10 @@ class GuardedRequest(Request):
         if header is None:
             raise InvalidTaskError("the run is not named where Celery reads it")
         self._header = header
+        try:
+            self._work = work_of(header)
+        except (LookupError, TypeError, ValueError) as error:
+            raise InvalidTaskError(f"the header of the run cannot be read: {error!r}") from error
         self._token = self.request_dict[TOKEN] = uuid4().hex
 
     def info(self, safe: bool = False) -> Any:
@@ -94,10 +99,6 @@ class GuardedRequest(Request):
             # Before the child asked for the lease, however late this process hears of it.
             accepted_at = clock() - max(0.0, time.monotonic() - time_accepted)
             heartbeat_of(self.app).watch(self._lease(pid, accepted_at))
-
-    @cached_property
-    def _work(self) -> Work:
-        return work_of(self._header)
 
     def _lease(self, pid: int, taken_at: float) -> Lease:
         return Lease(
@@ -256,6 +257,7 @@ class TakesRuns(bootsteps.StartStopStep):
         super().__init__(parent, **options)
         create = parent.create_task_handler
         self._gets_runs = expects_runs(parent.app)
+        refused = RefusedRuns(parent)
 
         def create_task_handler(*args: Any, **kwargs: Any) -> Callable[[Any], Any]:
             handle, strategies = create(*args, **kwargs), parent.strategies
@@ -264,9 +266,12 @@ class TakesRuns(bootsteps.StartStopStep):
             parent.strategies = strategies
 
             def on_task_received(message: Any) -> Any:
-                if run_header(message) is None:
+                header = run_header(message)
+                if header is None:
                     warn_of_unguarded_call(message)
                     return handle(message)
+                if refused.refuses(message, header):
+                    return None
                 if not self._gets_runs:
                     self._gets_runs = True
                     fetch_no_run_ahead(parent)

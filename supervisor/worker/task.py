@@ -32,8 +32,6 @@ from kombu.serialization import prepare_accept_content
 from kombu.utils.json import loads
 
 from supervisor.errors import (
-    JobExited,
-    JobOutOfMemory,
     JobRaised,
     RunCancelled,
     RunInterrupted,
@@ -51,7 +49,7 @@ from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.replies import Refusal, Refused
 from supervisor.ledger.runs import Reports
 from supervisor.logs import get_logger
-from supervisor.sending.app_settings import required_settings
+from supervisor.sending.app_settings import owner_of, required_settings
 from supervisor.sending.calls import (
     call_guarded,
     given,
@@ -205,10 +203,10 @@ class GuardedTask(Task):  # type: ignore[type-arg]
         except SystemExit as error:
             if terminate_handler_fired():
                 raise
-            raise self._retry_or(attempt, JobExited(error.code)) from error
+            raise self._retry_or(attempt, JobRaised(error)) from error
         except MemoryError as error:
             # If it reached Celery, it would kill the worker, and the next that gets the message.
-            raise self._retry_or(attempt, JobOutOfMemory()) from error
+            raise self._retry_or(attempt, JobRaised(error)) from error
         except Exception as error:
             deferred = attempt.next.deferred if attempt.next else None
             again = deferred or self._retry_or(attempt, error)
@@ -377,7 +375,8 @@ def guard_of(app: Celery, pid: int) -> Guard:
     """One guard for each process. Installs the handlers of signals that interrupt its runs."""
     receive_interrupts(raise_in_current_run)
     publisher = publisher_of(app)
-    return Guard(publisher.ledger, without_parent()(publisher.publish), worker_name(pid), loads)
+    publish = without_parent()(publisher.publish)
+    return Guard(publisher.ledger, publish, worker_name(pid), owner_of(app), loads)
 
 
 def worker_name(pid: int) -> str:

@@ -11,7 +11,7 @@ import redis
 
 from supervisor.deploy import embedded
 from supervisor.deploy.embedded import EmbeddedServer
-from supervisor.errors import EmbeddedServerFailed
+from supervisor.errors import SupervisorError
 from tests.waiting import wait_until
 
 
@@ -35,7 +35,7 @@ def test_data_and_address_survive_a_stop_and_a_kill(tmp_path: Path) -> None:
 
 def test_a_directory_has_one_server_at_a_time(tmp_path: Path) -> None:
     with EmbeddedServer(tmp_path) as first:
-        with pytest.raises(EmbeddedServerFailed, match="another server is running in"):
+        with pytest.raises(SupervisorError, match="another server is running in"):
             EmbeddedServer(tmp_path).start()
         assert first.is_alive
     with EmbeddedServer(tmp_path):
@@ -81,5 +81,5 @@ def test_a_server_that_cannot_start_says_why(tmp_path: Path) -> None:
         redis.Redis.from_url(server.url).set("some", "data")
     manifest = next((tmp_path / "appendonlydir").glob("*.manifest"))
     manifest.write_text("this is no manifest")
-    with pytest.raises(EmbeddedServerFailed, match="did not start"):
+    with pytest.raises(SupervisorError, match="did not start"):
         EmbeddedServer(tmp_path).start()

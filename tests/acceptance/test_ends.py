@@ -146,8 +146,8 @@ def ended(workers: Workers, job: str) -> Run:
         ("recovers", ["failed", "failed", "succeeded"], None),
         ("asks-again", ["failed", "succeeded"], None),
         ("auto", ["failed", "succeeded"], None),
-        ("exits", ["failed"], "JobExited: the job called sys.exit(3)"),
-        ("memory", ["failed"], "JobOutOfMemory: "),
+        ("exits", ["failed"], "SystemExit: 3"),
+        ("memory", ["failed"], "MemoryError"),
         ("ignores", ["succeeded"], "ignored"),
         pytest.param(
             *("soft", ["timed_out"], "SoftTimeLimitExceeded: SoftTimeLimitExceeded()"),

@@ -51,7 +51,7 @@ def test_two_ledgers_on_one_database_know_nothing_of_each_other(
         assert other.starts("only-ours") == []
         for project in (ours, other):
             assert "Sending due task" not in project.logs()
-            assert "message of another ledger returned" not in project.logs()
+            assert "queue shared with another ledger" not in project.logs()
     finally:
         ours.stop()
         other.stop()
@@ -63,7 +63,7 @@ def test_two_ledgers_that_share_a_queue_get_all_runs_done_and_report_it(
     prefixes = ("one", "two")
     both = {p: Project(tmp_path / p, redis_url, environ={"SUPERVISOR_PREFIX": p}) for p in prefixes}
     ledgers = {prefix: Ledger.open(Settings(redis_url, prefix)) for prefix in prefixes}
-    count = 12
+    count = 6
     try:
         for prefix, project in both.items():
             jobs = "".join(f"  j{n}: {{task: {prefix}.work, every: 24h}}\n" for n in range(count))
@@ -87,18 +87,14 @@ def test_two_ledgers_that_share_a_queue_get_all_runs_done_and_report_it(
         ]
         for prefix, run in runs:
             state = partial(ledgers[prefix].run, run.id)
-            wait_until(lambda state=state: state().state == "succeeded", 60)  # type: ignore[misc]
+            # Each message that the other refuses is sent again after twice the time.
+            wait_until(lambda state=state: state().state == "succeeded", 200)  # type: ignore[misc]
         for prefix, other in (prefixes, reversed(prefixes)):
             project = both[prefix]
             assert len({sign.run for sign in project.witness() if sign.event == "start"}) == count
             assert len(project.witness()) == 2 * count
-            logged = project.events("worker1", "message of another ledger returned")
-            assert [line["other"] for line in logged][:1] == [f"{other} of {other}"]
-            assert len(logged) <= 3
-            wait_until(
-                lambda p=ledgers[prefix]: any(w.shared_queues for w in p.presences.roll().present),
-                30,
-            )  # type: ignore[misc]
+            [logged] = project.events("worker1", "queue shared with another ledger")
+            assert (logged["queue"], logged["other"]) == ("celery", f"{other} of {other}")
             found = project.supervisor("doctor").stdout
             assert f"the queue celery is shared with another ledger: {other} of {other}" in found
     finally:

@@ -205,7 +205,7 @@ def main(minutes: float, seed: int | None) -> None:
 
 
 #: What has to be 0.
-WRONG = ("foreign messages", "returned", "unknown tasks", "ticks unaccounted", "jobs at rest")
+WRONG = ("foreign messages", "refused", "unknown tasks", "ticks unaccounted", "jobs at rest")
 
 
 def fire(apps: list[Deployment], minutes: float, rng: random.Random) -> Counter[str]:
@@ -255,7 +255,7 @@ def judged(app: Deployment) -> dict[str, int]:
         "bodies started": len(signs),
         "became leader": app.logged("leadership taken"),
         "foreign messages": sum(meant_for != ran_in for meant_for, ran_in, _ in signs),
-        "returned": app.logged("message of another ledger returned"),
+        "refused": app.logged("queue shared with another ledger"),
         "unknown tasks": app.logged("Received unregistered task"),
         "ticks unaccounted": sum(f.difference for f in found),
         "jobs at rest": len(app.at_rest),

@@ -176,13 +176,6 @@ def test_nothing_is_due_in_a_pause_nor_what_the_pause_left_out(ledger: Ledger) -
     assert due_of(ledger) == tick_after(spec, ledger, timedelta())
 
 
-def test_a_ledger_that_knows_only_when_the_last_success_ended_takes_that(ledger: Ledger) -> None:
-    spec = job(ledger, every="1h", due_by="45m")
-    ended = timedelta(hours=2)
-    ledger.client.hset(ledger.keys.job("nightly"), "last_success", ms_of(ledger.now() - ended))
-    assert due_of(ledger) == tick_after(spec, ledger, ended)
-
-
 def test_a_list_of_jobs_names_those_that_are_overdue(ledger: Ledger) -> None:
     job(ledger, every="1h", due_by="45m")
     loaded = ledger.now() - timedelta(hours=10)

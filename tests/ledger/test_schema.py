@@ -14,7 +14,7 @@ from supervisor.app import supervise
 from supervisor.beat.entries import Entries
 from supervisor.beat.load import load
 from supervisor.beat.scheduler import SupervisedScheduler
-from supervisor.errors import UpgradeBlocked, WrongSchema
+from supervisor.errors import WrongSchema
 from supervisor.job.run import RunState
 from supervisor.ledger.connection import NO_FUNCTIONS, NotServed, Unavailable, explained
 from supervisor.ledger.functions import SCHEMA
@@ -118,7 +118,7 @@ def test_a_migration_that_fails_leaves_the_number_and_is_made_anew(used: Ledger)
 def test_a_ledger_is_not_upgraded_while_older_processes_use_it(used: Ledger) -> None:
     older = beat_at(used)
     older.say(BeatFacts("host:3", leads=True, follows=None))
-    with pytest.raises(UpgradeBlocked, match="stop those that use it first: host:3"):
+    with pytest.raises(WrongSchema, match="stop those that use it first: host:3"):
         used.upgrade(NEXT, RENAMES)
     assert used.client.get(used.keys.schema) == str(SCHEMA)
     older.leave()
@@ -144,7 +144,7 @@ def test_a_newer_beat_says_who_is_in_its_way(used: Ledger, newer: SupervisedSche
         finally:
             newer.close()
 
-    with pytest.raises(UpgradeBlocked, match="stop those that use it first: host:3"):
+    with pytest.raises(WrongSchema, match="stop those that use it first: host:3"):
         run()
 
 
@@ -166,7 +166,7 @@ def test_doctor_of_another_version_names_both_schemas(used: Ledger, found: int) 
 def test_doctor_of_the_older_version_says_that_a_newer_one_waits(used: Ledger) -> None:
     assert list(schema(read(used))) == []
     beat_at(used).say(BeatFacts("host:3", leads=True, follows=None))
-    with pytest.raises(UpgradeBlocked):
+    with pytest.raises(WrongSchema, match="stop those"):
         used.upgrade(NEXT, RENAMES)
     [finding] = schema(read(used))
     assert f"of schema {NEXT}, could not start" in finding.what

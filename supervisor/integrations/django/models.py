@@ -103,7 +103,7 @@ def messages_by_field(
 ) -> dict[str, list[str]]:
     """columns: the keys that have a field; the faults of all others are at `more`.
 
-    Raises AppNotFound and NotConfigured.
+    Raises NotConfigured.
     """
     if not isinstance(more, Mapping):
         return {"more": ['is not a mapping of keys to values, such as {"max_retries": 3}']}

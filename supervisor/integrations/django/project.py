@@ -32,7 +32,7 @@ def app_name() -> str:
 
 @cache
 def celery_app() -> Celery:
-    """Raises AppNotFound, and NotConfigured for one that is not supervised."""
+    """Raises NotConfigured, also for one that is not supervised."""
     app = named_app(app_name())
     required_settings(app)
     return app
@@ -41,7 +41,7 @@ def celery_app() -> Celery:
 def ledger() -> Ledger:
     """The ledger, for a person's request: a Redis that hangs is given up after two seconds.
 
-    Raises AppNotFound, NotConfigured and InvalidRedisUrl.
+    Raises NotConfigured and InvalidRedisUrl.
     """
     return _ledger(os.getpid())
 
@@ -55,7 +55,7 @@ def _ledger(_pid: int) -> Ledger:
 
 @cache
 def project_tasks() -> Tasks:
-    """The tasks of the app, after they were imported. Raises AppNotFound and NotConfigured."""
+    """The tasks of the app, after they were imported. Raises NotConfigured."""
     prefix = get_script_prefix()
     try:
         return tasks_of(completed(celery_app()))

@@ -131,7 +131,7 @@ def test_a_healthy_deployment_has_no_findings() -> None:
             ["WRONG w@host does no work: its main loop is in proj.signals.wait"],
         ),
         (
-            {"roll": roll(*BEATS, replace(worker(), shared_queues=(("b of two", "celery"),)))},
+            {"roll": roll(*BEATS, worker()), "shared_queues": [("celery", "b of two")]},
             ["WRONG the queue celery is shared with another ledger: b of two"],
         ),
         (

@@ -18,7 +18,7 @@ from redis import CredentialProvider, Redis, SSLConnection
 
 from supervisor.app import supervise
 from supervisor.cli import main
-from supervisor.errors import InvalidPrefix, InvalidRedisUrl, SupervisorError
+from supervisor.errors import InvalidRedisUrl, NotConfigured, SupervisorError
 from supervisor.ledger.connection import Client, connect, server_options
 from supervisor.sending.app_settings import (
     broker_address,
@@ -421,7 +421,7 @@ def test_a_broker_on_another_server_is_told_of(broker: str, words: str | None) -
     "prefix", ["", "it's", "a b", "a'..redis.call('x')..'", "ä", "a" * 101, "*"]
 )
 def test_a_prefix_that_is_not_plain_is_refused(prefix: str) -> None:
-    with pytest.raises(InvalidPrefix, match="cannot be the prefix of the ledger's keys: it has"):
+    with pytest.raises(NotConfigured, match="cannot be the prefix of the ledger's keys: it has"):
         Settings(prefix=prefix)
 
 

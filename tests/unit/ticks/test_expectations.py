@@ -192,7 +192,8 @@ def test_beyond_the_calendar_nothing_is_expected(keys: dict[str, str]) -> None:
 
 def test_what_a_job_names_is_expected_beside_what_is_usual() -> None:
     expectations, spec = Expectations(), spec_of(due_by="45m")
-    found = expected(expectations, spec, NOON, loaded=NOON, last_success=NOON + HOUR)
+    began = {"last_success": NOON + HOUR, "last_success_start": NOON + HOUR}
+    found = expected(expectations, spec, NOON, loaded=NOON, **began)
     assert found.success_due_at == NOON + 2 * HOUR + 45 * MINUTE
     began = {"last_success": NOON + 3 * HOUR, "last_success_start": NOON + MINUTE}
     found = expected(expectations, spec, NOON, loaded=NOON, **began)

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from functools import partial
 from types import SimpleNamespace
 from typing import Any, cast
-from uuid import UUID
 
 import pytest
 from celery import Celery, signals, states
@@ -20,7 +19,7 @@ from kombu.transport import redis, virtual
 from supervisor.app import supervise
 from supervisor.guard.attempt import Attempt, Guard
 from supervisor.job.run import manual_id
-from supervisor.worker.intake import check, take_any_message
+from supervisor.worker.intake import take_any_message
 from supervisor.worker.request import GuardedRequest, RunStrategies, guarded_request
 from supervisor.worker.retries import given_once
 from supervisor.worker.task import end_of
@@ -44,7 +43,7 @@ def test_every_request_is_guarded_and_what_it_was(given: type[Request]) -> None:
 def test_a_run_that_celery_finds_nowhere_in_its_message_is_refused() -> None:
     """By Celery's older protocol it reads the body alone, where another client names no run."""
     run = manual_id("nightly")
-    said = {"id": run, "supervisor": {"run": run}}
+    said = {"id": run, "supervisor": dict(delivery(run).header)}
     kombus = {"properties": {}, "delivery_info": {}, "content_type": None, "content_encoding": None}
     message, app = SimpleNamespace(headers=said, **kombus), Celery("proj", set_as_current=False)
     body = {"body": ([], {}, {}), "decoded": True}
@@ -65,38 +64,6 @@ def test_a_request_class_that_cannot_be_guarded_takes_no_run() -> None:
     with pytest.raises(InvalidTaskError, match=r"task 'proj\.odd' cannot be put under the guard"):
         strategies["proj.odd"]
     assert app.tasks["proj.odd"].Request is int
-
-
-# What stock Celery takes is taken by a worker too: see test_forged_messages for what is not
-
-ID = str(UUID(int=7))
-
-
-@pytest.mark.parametrize(
-    "headers",
-    [
-        {},
-        {"id": UUID(ID)},
-        {"timelimit": [None, 30], "retries": 0},
-        {"timelimit": [30.5, False]},
-        {"stamped_headers": ["tenant"], "stamps": {"tenant": ["a"]}},
-        {"supervisor": {"run": "another@1"}},
-        {"supervisor": None},
-    ],
-    ids=str,
-)
-def test_what_celery_takes_is_taken(headers: dict[str, Any]) -> None:
-    check({"id": ID, **headers})
-
-
-@pytest.mark.parametrize(
-    "headers",
-    [{"id": {}}, {"id": 1}, {"timelimit": ["a", 1]}, {"retries": "1"}, {"supervisor": "text"}],
-    ids=str,
-)
-def test_what_would_be_tripped_over_is_not(headers: dict[str, Any]) -> None:
-    with pytest.raises(InvalidTaskError):
-        check({"id": ID, **headers})
 
 
 def test_a_consumer_of_a_task_hears_of_what_its_callback_raises(
