@@ -179,10 +179,6 @@ RUNS_PER_DISMISSAL = 25
 #: Params of more bytes than this are dropped when their run ends.
 LARGEST_KEPT_PARAM = 10_000
 
-#: How often the use of the server's memory is recorded, and how many records are kept: a day's.
-MEMORY_INTERVAL = timedelta(hours=1)
-MEMORY_SAMPLES = 25
-
 #: Up to this many starts and ends of a job's runs wait for its `ping_url`, and for Sentry.
 MOST_PINGS = 100
 
@@ -252,7 +248,6 @@ local STEP_MARGIN, ITEMS_AT_ONCE = {to_ms(STEP_MARGIN)}, {ITEMS_AT_ONCE}
 local ITEMS_PER_FILL, ITEMS_PER_END = {ITEMS_PER_FILL}, {ITEMS_PER_END}
 local RUNS_PER_DISMISSAL = {RUNS_PER_DISMISSAL}
 local MOST_KEPT_ITEMS, LARGEST_KEPT_PARAM = {MOST_KEPT_ITEMS}, {LARGEST_KEPT_PARAM}
-local MEMORY_INTERVAL, MEMORY_SAMPLES = {to_ms(MEMORY_INTERVAL)}, {MEMORY_SAMPLES}
 local MOST_PINGS, MOST_REVOCATIONS = {MOST_PINGS}, {MOST_REVOCATIONS}
 local MOST_EVENTS, GROUPS_KEPT = {MOST_EVENTS}, {to_ms(GROUPS_KEPT)}
 local SKIPS_IN_A_ROW = {SKIPS_IN_A_ROW}

@@ -188,9 +188,6 @@ class Keys:
     # ZSET    "<kind>|<id>|<name>" -> ms at which the process last said so; stays LAST_SEEN_KEPT, or
     #         goes when it stops
     present = Single("index:present")
-    # LIST    "<ms> <bytes>": what the server's memory held, once in MEMORY_INTERVAL; the newest
-    #         MEMORY_SAMPLES
-    memory = Single("memory")
     # STRING  names of tasks (JSON list); `%s` is their digest; expires TASKS_TTL after a worker
     #         last said that it knows them
     tasks = Named("tasks:%s")

@@ -8,15 +8,6 @@
 
 local member, facts, life, kept, tasks_life, schema = unpack(ARGV)
 
--- What the server's memory holds, for doctor to see how it grows.
-local function note_memory()
-  local newest = tonumber(string.match(redis.call('LINDEX', K.memory, -1) or '', '^%d+'))
-  if newest and now - newest < MEMORY_INTERVAL then return end
-  local used = string.match(redis.call('INFO', 'memory'), 'used_memory:(%d+)')
-  redis.call('RPUSH', K.memory, digits(now) .. ' ' .. used)
-  redis.call('LTRIM', K.memory, -MEMORY_SAMPLES, -1)
-end
-
 if life == '0' then
   redis.call('DEL', KEYS[1])
   redis.call('ZREM', KEYS[2], member)
@@ -27,5 +18,4 @@ if found ~= schema then return redis.error_reply('WRONGSCHEMA ' .. found) end
 redis.call('SET', KEYS[1], facts, 'PX', life)
 redis.call('ZADD', KEYS[2], digits(now), member)
 redis.call('ZREMRANGEBYSCORE', KEYS[2], '-inf', digits(now - kept))
-note_memory()
 return { math.floor(now_us / 1000000), now_us % 1000000, redis.call('PEXPIRE', KEYS[3], tasks_life) }

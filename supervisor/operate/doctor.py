@@ -27,10 +27,8 @@ ATTEMPT_SHOWN = timedelta(minutes=15)
 #: A clock that was set back is reported for this long, or until it has passed its earlier time.
 SET_BACK_SHOWN = timedelta(hours=1)
 
-#: Memory that will be full within the first is worth a note, within the second wrong; told from
-#: growth over no less than the third.
-MEMORY_NOTED, MEMORY_SHORT = timedelta(days=30), timedelta(days=3)
-SHORTEST_GROWTH = timedelta(hours=3)
+#: The share of `maxmemory` from which on it is worth a note.
+MEMORY_NOTED = 0.8
 
 #: Up to this many names or problems are listed in one finding.
 MOST_LISTED = 3
@@ -116,32 +114,17 @@ def eviction(facts: DoctorFacts) -> Findings:
 
 def memory(facts: DoctorFacts) -> Findings:
     server = facts.server
-    if server is None or not server.memory_limit:
+    if server is None or not server.maxmemory:
         return
-    whose = "maxmemory" if server.has_maxmemory else "all memory of its machine"
-    held = f"{mib(server.memory)} of {mib(server.memory_limit)} ({whose})"
-    why = "a full Redis refuses writes: nothing starts any more, and ends are reported late"
-    todo = "give it more memory, or keep fewer runs with `history` (docs/how-to/redis.md#memory)"
-    if server.has_maxmemory and server.memory >= server.memory_limit:
-        yield Finding(f"Redis' memory is full: {held}", why, todo)
-        return
-    if server.memory_before is None:
-        return
-    since, before = server.memory_before
-    elapsed, growth = facts.ago(since), server.memory - before
-    left = max(0, server.memory_limit - server.memory)
-    if elapsed < SHORTEST_GROWTH or growth <= 0:
-        return
-    full_in = elapsed * min(left / growth, 1_000)
-    if full_in >= MEMORY_NOTED:
-        return
-    yield Finding(
-        f"Redis' memory will be full in {span(full_in.total_seconds())}: {held}, "
-        f"{mib(growth)} more than {span(elapsed.total_seconds())} ago",
-        why,
-        f"{todo}; the records of a new deployment grow for its first seven days",
-        is_note=full_in >= MEMORY_SHORT,
-    )
+    share = server.memory / server.maxmemory
+    if share >= MEMORY_NOTED:
+        yield Finding(
+            f"Redis' memory is {'full' if share >= 1 else 'almost full'}: {mib(server.memory)} of "
+            f"{mib(server.maxmemory)} (maxmemory)",
+            "a full Redis refuses writes: nothing starts any more, and ends are reported late",
+            "give it more memory, or keep fewer runs with `history` (docs/how-to/redis.md#memory)",
+            is_note=share < 1,
+        )
 
 
 def mib(amount: int) -> str:
@@ -486,25 +469,6 @@ def broker(app: AppFacts) -> Findings:
         )
 
 
-def visibility(app: AppFacts) -> Findings:
-    timeout = app.visibility_timeout
-    if timeout is None:
-        return
-    for late in app.late_tasks:
-        if late.time_limit is not None and late.time_limit <= timeout:
-            continue
-        limit = f"may take {late.time_limit}" if late.time_limit else "has no time limit"
-        yield Finding(
-            f"{late.task} of job {late.job} is acknowledged late and {limit}, and the broker "
-            f"sends messages again after {timeout}",
-            "its runs are safe; where code calls it without the guard, it is started a second time "
-            "while it is running",
-            "set `visibility_timeout` in broker_transport_options longer than its time limit, or "
-            "remove acks_late",
-            is_note=late.time_limit is None,
-        )
-
-
 def entries(app: AppFacts) -> Findings:
     for name in app.strange_entries:
         yield Finding(
@@ -569,7 +533,6 @@ APP_CHECKS: Mapping[str, Callable[[AppFacts], Findings]] = {
     "settings": settings,
     "servers": servers,
     "broker": broker,
-    "visibility": visibility,
     "entries": entries,
     "unguarded": unguarded,
     "files": unloaded,

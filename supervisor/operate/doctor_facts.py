@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -24,7 +24,6 @@ from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.presence import Roll
 from supervisor.ledger.queues import LedgerQueues, Queue, Queues, queues
 from supervisor.ledger.records import FILES, BeatRecord
-from supervisor.ledger.replies import instant
 from supervisor.sending.app_settings import (
     broker_apart,
     owner_of,
@@ -46,9 +45,8 @@ class ServerFacts:
     snapshots: its `save` setting, empty for none; None when it has an append-only file, or does not
     reveal it.
 
-    memory: bytes in use; memory_limit: `maxmemory`, or all that the machine has; None where the
-    server does not say. memory_before: what was in use some time of the last day, and when.
-    is_replica: it takes no writes but those of its primary. cannot_save: its last write to its
+    memory: bytes in use; maxmemory: its setting, 0 for none. is_replica: it takes no writes but
+    those of its primary. cannot_save: its last write to its
     append-only file, or its last snapshot if it has none, has failed.
     """
 
@@ -57,9 +55,7 @@ class ServerFacts:
     snapshots: str | None
     eviction: str
     memory: int = 0
-    memory_limit: int | None = None
-    has_maxmemory: bool = False
-    memory_before: tuple[datetime, int] | None = None
+    maxmemory: int = 0
     is_replica: bool = False
     cannot_save: bool = False
 
@@ -155,20 +151,10 @@ def server_facts(ledger: Ledger) -> ServerFacts:
         snapshots=None if has_append_only_file else snapshots(ledger),
         eviction=str(info["maxmemory_policy"]),
         memory=int(info["used_memory"]),
-        memory_limit=int(info["maxmemory"]) or int(info.get("total_system_memory", 0)) or None,
-        has_maxmemory=bool(info["maxmemory"]),
-        memory_before=memory_before(ledger),
+        maxmemory=int(info["maxmemory"]),
         is_replica=info.get("role") == "slave",
         cannot_save=cannot_save(ledger, info),
     )
-
-
-def memory_before(ledger: Ledger) -> tuple[datetime, int] | None:
-    """The first sample of the last day."""
-    for text in ledger.client.lrange(ledger.keys.memory, 0, 0):
-        at, used = text.split()
-        return instant(at), int(used)
-    return None
 
 
 def cannot_save(ledger: Ledger, info: Mapping[str, Any]) -> bool:
@@ -188,23 +174,11 @@ def snapshots(ledger: Ledger) -> str | None:
 
 # How a Celery app is set up, as far as only the app itself knows.
 
-#: What kombu's transport for Redis does without one.
-VISIBILITY_TIMEOUT = timedelta(hours=1)
-
-
-@dataclass(frozen=True, slots=True)
-class LateTask:
-    """A task of a job whose message is acknowledged when it has ended; None: it has no limit."""
-
-    job: str
-    task: str
-    time_limit: timedelta | None
-
 
 @dataclass(frozen=True, slots=True)
 class AppFacts:
-    """visibility_timeout: of the broker, None for one that has none. strange_entries: jobs whose
-    entry in RedBeat's schedule is missing or differs, and entries of jobs that are not loaded.
+    """strange_entries: jobs whose entry in RedBeat's schedule is missing or differs, and entries
+    of jobs that are not loaded.
     unguarded: RedBeat's entries that are not jobs, except Celery's own.
     unloaded: jobs in which the app's schedule files, if they are here, differ from the ledger.
     fetches_ahead: busy workers take messages that they cannot begin yet. broker_apart: in words,
@@ -215,8 +189,6 @@ class AppFacts:
     """
 
     overridden: tuple[Overridden, ...] = ()
-    visibility_timeout: timedelta | None = None
-    late_tasks: tuple[LateTask, ...] = ()
     strange_entries: tuple[str, ...] = ()
     unguarded: tuple[str, ...] = ()
     unloaded: tuple[str, ...] = ()
@@ -230,19 +202,15 @@ class AppFacts:
 
 
 def app_facts(app: Celery, ledger: Ledger | None, specs: Mapping[str, JobSpec]) -> AppFacts:
-    """ledger: None while it is unavailable; then `specs` are not known either, and the jobs of the
-    schedule files are looked at."""
+    """ledger: None while it is unavailable; then `specs` are not known either."""
     settings = settings_of(app)
     if settings is None:
         return AppFacts(is_supervised=False)
     wanted, problems = read_files(schedules_of(app), settings.prefix)
-    timeout = visibility_timeout(app)
     facts = AppFacts(
         overridden=tuple(overridden(app)),
-        visibility_timeout=timeout,
-        late_tasks=tuple(late_tasks(app, ((wanted or {}) if ledger is None else specs).values())),
         # `worker_disable_prefetch` is for Redis alone.
-        fetches_ahead=timeout is None and not app.conf.task_acks_late,
+        fetches_ahead=not is_redis(str(app.conf.broker_url or "")) and not app.conf.task_acks_late,
         broker_apart=broker_apart(app, settings),
         redbeat_apart=redbeat_apart(app, settings),
         owner=owner_of(app),
@@ -285,21 +253,3 @@ def is_missing(path: Path) -> bool:
 def unloaded(ledger: Ledger, wanted: Mapping[str, JobSpec]) -> tuple[str, ...]:
     changes = difference(ledger.loaded().of(FILES).specs, wanted)
     return (*changes.added, *changes.changed, *changes.removed)
-
-
-def visibility_timeout(app: Celery) -> timedelta | None:
-    if not is_redis(str(app.conf.broker_url or "")):
-        return None
-    options: Mapping[str, Any] = app.conf.broker_transport_options or {}
-    seconds = options.get("visibility_timeout")
-    return VISIBILITY_TIMEOUT if seconds is None else timedelta(seconds=float(seconds))
-
-
-def late_tasks(app: Celery, specs: Iterable[JobSpec]) -> Iterable[LateTask]:
-    for spec in specs:
-        limits = {step.task: step.time_limit or spec.time_limit for step in spec.steps}
-        for name, limit in (limits or {str(spec.task): spec.time_limit}).items():
-            task = app.tasks.get(name)
-            if task is not None and task.acks_late:
-                own = task.time_limit or app.conf.task_time_limit
-                yield LateTask(spec.name, name, limit or (own and timedelta(seconds=own)) or None)

@@ -28,7 +28,7 @@ from supervisor.job.spec import JobSpec
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.presence import Attendance, BeatFacts, Broker, WorkerFacts
 from supervisor.operate.doctor import examine
-from supervisor.operate.doctor_facts import LateTask, app_facts
+from supervisor.operate.doctor_facts import app_facts
 from supervisor.settings import Settings
 from tests.ledger.commands import supervisor_at
 from tests.ledger.jobs import begun, job, lease_runs_out, run_id
@@ -130,21 +130,6 @@ def test_a_primary_that_has_become_a_replica_is_told_of(tmp_path: Path) -> None:
         ledger.client.close()
 
 
-def test_memory_is_written_down_once_an_hour_and_told_of(healthy: Ledger, redis_url: str) -> None:
-    worker_is_there(healthy, "w2@host")
-    [sample] = healthy.client.lrange(healthy.keys.memory, 0, -1)
-    at, used = map(int, sample.split())
-    info = healthy.client.info("memory")
-    assert used < 2 * int(info["used_memory"])
-    # A day ago there was so much less that the rest of the machine's memory lasts for half a day.
-    less = int(info["used_memory"]) - 2 * int(info["total_system_memory"])
-    healthy.client.lset(healthy.keys.memory, 0, f"{at - 24 * 3_600_000} {less}")
-    [found] = said(redis_url)
-    assert (found["check"], found["wrong"]) == ("memory", True)
-    worker_is_there(healthy, "w2@host")
-    assert healthy.client.llen(healthy.keys.memory) == 2
-
-
 def test_what_is_read_of_the_ledger_is_told(healthy: Ledger, redis_url: str) -> None:
     ledger = healthy
     slow = begun(ledger, name="slow", task="proj.unheard_of", serial=True)
@@ -188,27 +173,16 @@ def test_a_worker_and_a_beat_whose_clocks_are_off_are_told_of(
 @pytest.fixture
 def app(redis_url: str) -> Iterator[Celery]:
     made = supervise(Celery("proj", broker=redis_url))
-    made.conf.broker_transport_options = {"visibility_timeout": 600}
-
-    @made.task(name="proj.late", acks_late=True, time_limit=900, shared=False)
-    def late() -> None: ...
-
     yield made
     made.close()
 
 
 def test_what_the_app_knows(ledger: Ledger, app: Celery) -> None:
     spec = JobSpec(name="nightly", task="proj.late", every=timedelta(hours=1))
-    own = JobSpec(name="own", task="proj.late", every=timedelta(hours=1), time_limit=timedelta(1))
-    specs = {"nightly": spec, "own": own, "at-start": JobSpec(name="at-start", task="t")}
+    specs = {"nightly": spec, "at-start": JobSpec(name="at-start", task="t")}
     load(ledger, Entries(app, ledger), specs, "digest", ledger.now())
     facts = app_facts(app, ledger, specs)
     assert facts.overridden == ()
-    assert facts.visibility_timeout == timedelta(minutes=10)
-    assert facts.late_tasks == (
-        LateTask("nightly", "proj.late", timedelta(minutes=15)),
-        LateTask("own", "proj.late", timedelta(days=1)),
-    )
     assert facts.strange_entries == ()
 
 
@@ -255,7 +229,7 @@ def test_without_the_ledger_the_app_its_broker_and_files_are_checked(
     app.conf.broker_url = away
     told = supervisor_at(away)("doctor", app=named)
     assert "WRONG  the broker cannot be reached: " in told.stdout
-    assert "8 checks: 3 wrong, 0 to note" in told.stdout
+    assert "7 checks: 3 wrong, 0 to note" in told.stdout
     app.close()
 
 

@@ -16,26 +16,15 @@ from supervisor.ledger.presence import BeatFacts, Broker, Present, Roll, WorkerF
 from supervisor.ledger.queues import Queue
 from supervisor.ledger.records import BeatRecord
 from supervisor.operate.doctor import APP_CHECKS, CHECKS, examine
-from supervisor.operate.doctor_facts import AppFacts, DoctorFacts, LateTask, Overridden, ServerFacts
+from supervisor.operate.doctor_facts import AppFacts, DoctorFacts, Overridden, ServerFacts
 
 NOW = datetime(2026, 3, 2, 12, tzinfo=UTC)
-SECOND, HOUR = timedelta(seconds=1), timedelta(hours=1)
+SECOND = timedelta(seconds=1)
 
 SERVER = ServerFacts((7, 2, 4), has_append_only_file=True, snapshots="", eviction="noeviction")
 
 
 MIB = 2**20
-
-
-def grown(mib: int, hours: int) -> ServerFacts:
-    """To 400 MiB of 1,100, from so many so long ago."""
-    return replace(
-        SERVER,
-        memory=400 * MIB,
-        memory_limit=1_100 * MIB,
-        has_maxmemory=True,
-        memory_before=(NOW - hours * HOUR, mib * MIB),
-    )
 
 
 def present(facts: WorkerFacts | BeatFacts, offset: timedelta | None = timedelta()) -> Present:
@@ -84,7 +73,7 @@ HEALTHY = DoctorFacts(
     queues=(Queue("celery", 0, 1, False, ("job0", "job1", "job2")),),
     tasks={"nightly": ("proj.nightly",)},
     known_tasks=frozenset({"proj.nightly"}),
-    app=AppFacts(visibility_timeout=HOUR, late_tasks=(LateTask("nightly", "t", HOUR),)),
+    app=AppFacts(),
 )
 
 
@@ -224,21 +213,6 @@ def test_a_healthy_deployment_has_no_findings() -> None:
             ["WRONG worker_prefetch_multiplier is 4, and should be 1"],
         ),
         (
-            {"app": AppFacts((), HOUR, (LateTask("nightly", "proj.nightly", 2 * HOUR),))},
-            [
-                "WRONG proj.nightly of job nightly is acknowledged late and may take 2:00:00, and "
-                "the broker sends messages again after 1:00:00"
-            ],
-        ),
-        (
-            {"app": AppFacts((), HOUR, (LateTask("nightly", "proj.nightly", None),))},
-            [
-                "note proj.nightly of job nightly is acknowledged late and has no time limit, and "
-                "the broker sends messages again after 1:00:00"
-            ],
-        ),
-        ({"app": AppFacts((), None, (LateTask("nightly", "t", None),))}, []),
-        (
             {"app": AppFacts(unloaded=("a", "b", "c", "d"))},
             ["WRONG the loaded jobs differ from the schedule files here: a, b, c and 1 more"],
         ),
@@ -277,44 +251,18 @@ def test_what_is_found(change: dict[str, Any], told: list[str]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("before", "hours", "full_in"),
-    [(100, 30, "WRONG 2d22h"), (110, 30, "note 3d"), (370, 30, "note 29d4h")],
-)
-def test_memory_that_will_be_full_is_told_of(before: int, hours: int, full_in: str) -> None:
-    [found] = examine(replace(HEALTHY, server=grown(before, hours)))
-    grade, when = full_in.split()
-    assert found.is_note == (grade == "note")
-    assert f"full in {when}: 400 MiB of 1,100 MiB (maxmemory), {400 - before} MiB " in found.what
-
-
-@pytest.mark.parametrize(
-    "server",
+    ("used", "limit", "told"),
     [
-        grown(380, 30),  # full in five weeks
-        grown(400, 24),
-        grown(500, 24),
-        grown(100, 2),  # too short a time to say
-        replace(grown(100, 24), memory_limit=None),
-        replace(grown(100, 24), memory_before=None),
+        (400, 400, ["WRONG Redis' memory is full: 400 MiB of 400 MiB (maxmemory)"]),
+        (330, 400, ["note Redis' memory is almost full: 330 MiB of 400 MiB (maxmemory)"]),
+        (300, 400, []),
+        (400, 0, []),
     ],
 )
-def test_memory_that_lasts_is_not_told_of(server: ServerFacts) -> None:
-    assert examine(replace(HEALTHY, server=server)) == []
-
-
-def test_memory_that_is_full_is_full_now() -> None:
-    server = replace(grown(100, 24), memory_limit=300 * MIB, has_maxmemory=False)
-    [found] = examine(replace(HEALTHY, server=server))
-    assert not found.is_note
-    assert "full in 0.0s: 400 MiB of 300 MiB (all memory of its machine)" in found.what
-
-
-@pytest.mark.parametrize("before", [None, (NOW - 24 * HOUR, 500 * MIB), (NOW - HOUR, 100 * MIB)])
-def test_memory_that_is_full_is_told_of_however_it_grew(before: Any) -> None:
-    server = replace(grown(100, 24), memory_limit=400 * MIB, memory_before=before)
-    [found] = examine(replace(HEALTHY, server=server))
-    assert not found.is_note
-    assert found.what == "Redis' memory is full: 400 MiB of 400 MiB (maxmemory)"
+def test_memory_that_is_almost_full_is_told_of(used: int, limit: int, told: list[str]) -> None:
+    server = replace(SERVER, memory=used * MIB, maxmemory=limit * MIB)
+    findings = examine(replace(HEALTHY, server=server))
+    assert [f"{'note' if each.is_note else 'WRONG'} {each.what}" for each in findings] == told
 
 
 def test_the_page_lists_every_check() -> None:
