@@ -28,7 +28,7 @@ local function expect_next(destination, not_before)
     if due then redis.call('PERSIST', key) else redis.call('PEXPIRE', key, GROUPS_KEPT) end
   else
     local first = redis.call('LINDEX', key, 0)
-    due = first and tonumber(string.match(first, '"at":(%d+)') or now)
+    due = first and math.min(now, tonumber(string.match(first, '"at":(%d+)') or now))
   end
   expect(destination, due, not_before)
 end

@@ -45,6 +45,14 @@ class Kind(StrEnum):
     NOTICE = "notice"
 
 
+class End(StrEnum):
+    """Why an entry leaves: the first two are counted."""
+
+    SENT = "sent"
+    DROPPED = "dropped"
+    UNWANTED = "unwanted"
+
+
 @dataclass(frozen=True, slots=True)
 class Unsent:
     """One entry. destination: its kind, and a job or the digest of an address.
@@ -135,20 +143,12 @@ class LedgerOutbox:
         texts = self._client.lrange(key, 0, ENTRIES_AT_A_TIME - 1)
         return [Unsent(destination, "", text, written_at(text, now)) for text in texts]
 
-    def sent(self, entry: Unsent) -> bool:
-        """Takes it off; False where it is another by now."""
-        return self._settle(entry, "sent")
-
-    def drop(self, entry: Unsent) -> bool:
-        """Gives it up, and counts that."""
-        return self._settle(entry, "dropped")
-
-    def forget(self, entry: Unsent) -> bool:
-        """Nobody wants it any more."""
-        return self._settle(entry, "unwanted")
+    def take_off(self, entry: Unsent, end: End) -> bool:
+        """Whether it was still there, and still this: two beats may be sending."""
+        return self._settle(entry, end)
 
     def put_off(self, entry: Unsent, until: datetime) -> bool:
-        """Its destination is unavailable, and is not tried before."""
+        """Its destination is unavailable, and is not tried before. Returns as `take_off`."""
         return self._settle(entry, ms_of(until))
 
     def figures(self) -> tuple[BeatRecord, OutboundFigures]:
@@ -159,11 +159,11 @@ class LedgerOutbox:
             pipe.zrange(self._keys.unsent, 0, 0, withscores=True)
             beat, counts, oldest = pipe.execute()
 
-        def of(result: str) -> Mapping[str, int]:
-            return {kind.value: int(counts.get(f"{result}:{kind}", 0)) for kind in Kind}
+        def of(end: End) -> Mapping[str, int]:
+            return {kind.value: int(counts.get(f"{end}:{kind}", 0)) for kind in Kind}
 
         oldest_at = instant(oldest[0][1]) if oldest else None
-        return beat_from(beat), OutboundFigures(of("sent"), of("dropped"), oldest_at)
+        return beat_from(beat), OutboundFigures(of(End.SENT), of(End.DROPPED), oldest_at)
 
     def _settle(self, entry: Unsent, result: str | int) -> bool:
         facts = (entry.destination, entry.id, entry.text, result)

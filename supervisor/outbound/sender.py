@@ -31,7 +31,7 @@ from pydantic import ValidationError
 from redis.exceptions import RedisError
 
 from supervisor.job.notices import Answer
-from supervisor.ledger.outbound import Kind, Unsent
+from supervisor.ledger.outbound import End, Kind, Unsent
 from supervisor.logs import get_logger
 
 log = get_logger("supervisor.outbound")
@@ -63,11 +63,7 @@ class Outbox(Protocol):
 
     def unsent(self, destination: str, now: datetime) -> Sequence[Unsent]: ...
 
-    def sent(self, entry: Unsent) -> bool: ...
-
-    def drop(self, entry: Unsent) -> bool: ...
-
-    def forget(self, entry: Unsent) -> bool: ...
+    def take_off(self, entry: Unsent, end: End) -> bool: ...
 
     def put_off(self, entry: Unsent, until: datetime) -> bool: ...
 
@@ -170,15 +166,15 @@ class Outbound:
                 self._waits.pop(entry.destination, None)
                 if entry.kind is Kind.NOTICE:
                     log.info("notice sent", **facts)
-                return self._outbox.sent(entry)
+                return self._outbox.take_off(entry, End.SENT)
             case Answer.UNWANTED:
-                return self._outbox.forget(entry)
+                return self._outbox.take_off(entry, End.UNWANTED)
             case Answer.REFUSED:
                 log.error(DROPPED[entry.kind], **facts, reason=result.reason)
-                return self._outbox.drop(entry)
+                return self._outbox.take_off(entry, End.DROPPED)
             case Answer.UNAVAILABLE if now() - entry.since > GIVE_UP_AFTER:
                 log.error(DROPPED[entry.kind], **facts, reason="too old", error=result.reason)
-                self._outbox.drop(entry)
+                self._outbox.take_off(entry, End.DROPPED)
                 return False
             case Answer.UNAVAILABLE:
                 wait = min(2 * self._waits.get(entry.destination, FIRST_WAIT / 2), LONGEST_WAIT)

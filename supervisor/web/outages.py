@@ -28,7 +28,7 @@ from supervisor.job.changes import masked_url
 from supervisor.job.notices import Destination, Event, Notice
 from supervisor.ledger.connection import NotServed, explained
 from supervisor.ledger.ledger import Ledger
-from supervisor.ledger.outbound import Kind, Unsent
+from supervisor.ledger.outbound import End, Kind, Unsent
 from supervisor.ledger.replies import ms_of
 from supervisor.logs import get_logger
 from supervisor.outbound.sender import Outbound, Result
@@ -172,12 +172,10 @@ class Outbox:
     def unsent(self, destination: str, _: datetime) -> list[Unsent]:
         return [entry for entry, _ in self._waiting[destination]]
 
-    def sent(self, entry: Unsent) -> bool:
+    def take_off(self, entry: Unsent, _: End) -> bool:
         self._waiting[entry.destination].pop(0)
         self._tried_at.pop(entry.destination, None)
         return True
-
-    drop = forget = sent
 
     def put_off(self, entry: Unsent, until: datetime) -> bool:
         self._tried_at[entry.destination] = until

@@ -21,7 +21,7 @@ from supervisor.ledger.functions import MOST_EVENTS
 from supervisor.ledger.leader import Leader
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.notifications import Finding
-from supervisor.ledger.outbound import Kind, Unsent
+from supervisor.ledger.outbound import End, Kind, Unsent
 from supervisor.ledger.replies import ms_of
 from supervisor.ledger.requests import PassedOver
 from supervisor.outbound.sender import FIRST_WAIT, GIVE_UP_AFTER, Outbound
@@ -313,6 +313,7 @@ def test_what_happens_while_a_service_is_away_joins(ledger: Ledger, leader: Lead
     sent(ledger, leader, service, at + GROUP_WAIT)
     ended(ledger, told(ledger, "other"), 0, RunState.FAILED, "ValueError: boom")
     sent(ledger, leader, service, at + GROUP_WAIT + timedelta(seconds=1))
+    assert len(service.notices) == 1
     sent(ledger, leader, service, at + GROUP_WAIT + timedelta(minutes=1))
     assert service.titles == ["nightly failed: ValueError", "2 jobs failed: ValueError"]
     assert len({notice.key for notice in service.notices}) == 2, "it says something else"
@@ -341,7 +342,7 @@ def test_job_that_joins_while_its_notice_is_sent_is_told(ledger: Ledger, leader:
     [before] = due(ledger, at + GROUP_WAIT)
     ended(ledger, told(ledger, "other"), 0, RunState.FAILED, "ValueError: boom")
     made(ledger, leader, at + timedelta(seconds=1))
-    assert not ledger.outbound.sent(before)
+    assert not ledger.outbound.take_off(before, End.SENT)
     [now] = due(ledger, at + GROUP_WAIT)
     assert Pending.model_validate_json(now.text).jobs == ("nightly", "other")
     assert now.key != before.key
