@@ -23,7 +23,7 @@ SupervisorError
 ├── NotConfigured          a setting that the command needs is absent, or cannot be read
 ├── SecretMissing          a reference to a secret that this process does not have
 ├── PlanOutdated           the loaded jobs have changed since the plan was made
-├── WrongSchema            the ledger was written by another version, or older processes use it
+├── WrongSchema            the ledger was written by another version of this package
 ├── ForeignLedger          the ledger holds the jobs of another app
 ├── BrokerUnavailable      the app's broker does not answer
 ├── UnusableReturn         a step returned a value that later steps cannot be given
@@ -299,17 +299,13 @@ class PlanOutdated(SupervisorError):
 
 
 class WrongSchema(SupervisorError):
-    """A newer or an older version of this package wrote the ledger, or processes of the older one
-    still use it. Nothing was changed.
-    """
+    """A newer or an older version of this package wrote the ledger. Nothing was changed."""
 
     exit_code = REFUSED
 
-    def __init__(self, found: int, own: int, hint: str | None = None) -> None:
+    def __init__(self, found: int, own: int) -> None:
         self.found, self.own = found, own
-        newer = "install the version that the other processes run, and start this one again"
-        older = "a beat or a worker of this version upgrades it when it starts"
-        hint = hint or (newer if found > own else older)
+        hint = "install the version that the other processes run, and start this one again"
         super().__init__(
             f"the ledger has schema {found} and this version of celery-beat-supervisor "
             f"writes schema {own}: {hint} (docs/how-to/upgrading.md)"

@@ -28,6 +28,7 @@ from supervisor.errors import BrokerUnavailable, NotTranslatable
 from supervisor.files.import_text import job_name
 from supervisor.job.secrets import TOKEN, named, resolved, texts_in
 from supervisor.job.spec import JobSpec
+from supervisor.ledger.connection import Client
 from supervisor.ledger.keys import TEMPLATES
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.page_reads import open_runs
@@ -114,11 +115,30 @@ def give_back(app: Celery, ledger: Ledger, release: Release) -> int | None:
         client.delete(lock)
     before = app.supervisor["before"]["redbeat_key_prefix"] or REDBEAT_PREFIX  # type: ignore[attr-defined]
     if before != conf.key_prefix:
-        ledger.move_entries(conf.key_prefix, before, app.tasks, is_shared=False)
+        move_entries(client, conf.key_prefix, before)
     for keys in batches(keys_of(ledger)):
         client.delete(*keys)
     ledger.forget_functions()
     return taken
+
+
+def move_entries(client: Client, prefix: str, to: str) -> None:
+    """Gives RedBeat's entries another prefix of keys, each with when it is next due."""
+    for key, due in client.zrange(f"{prefix}:schedule", 0, -1, withscores=True):
+        moved = to + key.removeprefix(prefix)
+        fields: dict[Any, Any] = client.hgetall(key)
+        with client.pipeline(transaction=True) as pipe:
+            if fields and not client.hgetall(moved):
+                pipe.hset(moved, mapping=fields)
+                pipe.zadd(f"{to}:schedule", {moved: due})
+            pipe.delete(key)
+            pipe.zrem(f"{prefix}:schedule", key)
+            pipe.execute()
+    for name in client.smembers(f"{prefix}:statics"):
+        with client.pipeline(transaction=True) as pipe:
+            pipe.sadd(f"{to}:statics", name)
+            pipe.srem(f"{prefix}:statics", name)
+            pipe.execute()
 
 
 def adopted_of(ledger: Ledger) -> set[str]:

@@ -52,7 +52,7 @@ from redbeat.schedulers import RedBeatScheduler, ensure_conf
 
 from supervisor.beat.adopted import Adopted
 from supervisor.beat.emitter import Emitted, Emitter, note_rescue
-from supervisor.beat.entries import Entries, follow_prefix
+from supervisor.beat.entries import Entries
 from supervisor.beat.following import Following, Starts
 from supervisor.beat.notices import Notices
 from supervisor.beat.outbound import outbound_of
@@ -217,7 +217,7 @@ class SupervisedScheduler(RedBeatScheduler):  # type: ignore[misc]
         self._is_extra_known = False
         self._is_emitting = False
         self._failing_since: float | None = None
-        self._is_current = False
+        self._has_begun = False
         self._watchdog: Watchdog | None = None
         files = schedules_of(app)
         self._reloading = Reloading(files, self._ledger, self._entries) if files else None
@@ -291,9 +291,10 @@ class SupervisedScheduler(RedBeatScheduler):  # type: ignore[misc]
         return self._watchdog
 
     def _turn(self) -> float:
-        if not self._is_current and not self._upgrade():
-            self._report_presence()
-            return INTERVAL.total_seconds()
+        if not self._has_begun:
+            self._ledger.check_schema()
+            self._ledger.forget_other_versions()
+            self._has_begun = True
         look = self._look()
         if not look.leads:
             self._report_presence()
@@ -318,21 +319,6 @@ class SupervisedScheduler(RedBeatScheduler):  # type: ignore[misc]
         soonest = min(at for at in times if at is not None)
         self._auditor.audit_some(look.at, lambda: look.seconds_until(soonest) > AUDIT_SECONDS)
         return max(0.0, look.seconds_until(soonest))
-
-    def _upgrade(self) -> bool:
-        """Called in the first turn. A beat ends if a newer version has taken over its ledger.
-
-        Returns False while an older beat leads by another lock than this one's.
-        """
-        for schema in self._ledger.upgrade():
-            log.warning("ledger upgraded", schema=schema)
-        self._is_current = follow_prefix(self.app, self._ledger)
-        if self._is_current:
-            self._ledger.forget_other_versions()
-        elif self._leads is None:
-            log.info("leadership held elsewhere", instance=self._leader.instance)
-            self._leads = False
-        return self._is_current
 
     def _look(self) -> Look:
         """What there is to do, for the beat that leads."""

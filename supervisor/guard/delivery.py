@@ -71,9 +71,10 @@ class Delivery:
         return str(self.header[LEDGER][1])
 
     @property
-    def sent_after(self) -> int | None:
-        """How many retries the ledger had counted; None in a message of an older version."""
-        return self.header.get(RETRIES)
+    def sent_after(self) -> int:
+        """How many retries the ledger had counted."""
+        retries: int = self.header[RETRIES]
+        return retries
 
     @property
     def references(self) -> Sequence[Reference]:

@@ -1,7 +1,7 @@
 -- A worker is about to start a run: the one gate before the task's body.
 --
 -- ARGV  run id, token of this attempt, worker, queue that the message was sent to (or ''), after how many
---       retries of the run (or '' in a message of an older version), the worker's proof of life and this token (or '')
+--       retries of the run (or ''), the worker's proof of life and this token (or '')
 -- gives {'begin', fencing token, attempt, nominal ms, lease_ttl ms, job, stage of the whole run}, or
 --       {'duplicate', state}  another delivery of this run is running or has ended, this one's attempt was given
 --                             up, or its message is of before a retry, which may have given other arguments

@@ -172,11 +172,9 @@ class Keys:
     #         of the schedule files that the leader loads, empty when it has none), leader_changes
     #         (how often it was another), clock_set_backs (how often the server's clock was),
     #         _back_at in ms, _back_ms, app (the name of the app whose ledger it is), refused (app
-    #         and name of the last beat of another app), refused_at in ms, upgrade_to (the schema
-    #         that a newer process wanted and did not get, because older ones were there),
-    #         upgrade_at in ms, entries (what the keys of RedBeat's entries begin with), starting
-    #         (when the service started, in ms, while its jobs are still to have their runs of that
-    #         start), troubled and told:<event> as of a job, actions_logged (id of the last action
+    #         and name of the last beat of another app), refused_at in ms, starting (when the
+    #         service started, in ms, while its jobs are still to have their runs of that start),
+    #         troubled and told:<event> as of a job, actions_logged (id of the last action
     #         that a server has logged)
     beat = Single("beat")
     # STREAM  at (ms), entry (JSON, as in ledger/actions.py), result (the first word of what the

@@ -146,11 +146,6 @@ def placement_of(run: Run) -> Placement:
 ANY_RUN = RunRequest()
 
 
-#: From a schema to the next: the text of a script that has the keys as `K`, as all functions do. A
-#: change needs one, and a new `SCHEMA`, if either version would misread what the other has written.
-MIGRATIONS: Mapping[int, str] = {}
-
-
 class Ledger(Readings):
     """The writing half. `client` decodes replies; all instants are aware UTC."""
 
@@ -193,31 +188,6 @@ class Ledger(Readings):
     def take_over(self, app: str) -> None:
         """The ledger is this app's from now on; a beat of another ends within its next turn."""
         self.client.hset(self.keys.beat, "app", app)
-
-    def move_entries(
-        self, before: str, prefix: str, tasks: Iterable[str], *, is_shared: bool
-    ) -> int:
-        """Gives RedBeat's entries another prefix of keys; how many have it now.
-
-        tasks: the app's. is_shared: others use the prefix before, too. Negative, and nothing is
-        done, while a beat of this ledger leads by the lock under that prefix.
-        """
-        beats = [beat.name for beat in self.presences.roll().beats]
-        old, new = (f"{before}:", f"{prefix}:")
-        moved: int = self._functions(
-            "move_entries",
-            before,
-            prefix,
-            "1" if is_shared else "",
-            json.dumps(beats),
-            json.dumps(sorted(tasks)),
-            keys=(
-                *(old + what for what in ("schedule", "statics", "lock")),
-                new + "schedule",
-                new + "statics",
-            ),
-        )
-        return moved
 
     def admit(self, ticks: Iterable[Tick], leadership: Leadership | None = None) -> list[Admission]:
         """Gives each tick its place, in order. Raises NotWritable."""
@@ -474,41 +444,8 @@ class Ledger(Readings):
 
     # The ledger's schema, owner, clock and queues.
 
-    def upgrade(self, to: int = SCHEMA, migrations: Mapping[int, str] = MIGRATIONS) -> list[int]:
-        """Brings the ledger to schema `to`, if it is not; gives the schemas that it was brought to.
-
-        1. A beat or a worker that starts looks at the ledger's schema, and makes the steps that it
-           lacks.
-        2. A step is one script, which writes the new number as well: it was made or it was not, and
-           it is made once, however many processes start together. What an error in a script has
-           written already stays: it must be possible to make a step again.
-        3. While a process is there that runs the older code nothing is upgraded: it could not
-           report how its runs end. A process that is there at an older ledger runs older code:
-           newer code would have upgraded it or not have started.
-
-        Raises WrongSchema when the ledger is newer, and while processes use it as it is.
-        """
-        passed = []
-        while (found := int(self.client.get(self.keys.schema) or to)) != to:
-            if found > to:
-                raise WrongSchema(found, to)
-            if present := self.presences.roll().present:
-                # For `doctor` of the older version, which would find nothing wrong.
-                wanted = {"upgrade_to": to, "upgrade_at": ms_of(self.now())}
-                self.client.hset(self.keys.beat, mapping=wanted)
-                names = ", ".join(each.facts.name for each in present)
-                raise WrongSchema(found, to, f"stop those that use it first: {names}")
-            text = (
-                f"if redis.call('GET', K.schema) ~= '{found}' then return 0 end\n"
-                f"do\n{migrations[found]}\nend\n"
-                f"redis.call('SET', K.schema, {found + 1})\nreturn 1"
-            )
-            if self.client.eval(self.keys.lua() + text, 0):
-                passed.append(found + 1)
-        return passed
-
     def check_schema(self) -> None:
-        """For code that writes without a function. Raises WrongSchema."""
+        """For what starts, and what writes without a function. Raises WrongSchema."""
         found = self.client.get(self.keys.schema)
         if found is not None and int(found) != SCHEMA:
             raise WrongSchema(int(found), SCHEMA)

@@ -38,8 +38,7 @@ class BeatRecord:
     leader_changes: how often another beat took the lead. clock_set_backs: how often the
     server's clock was set back, the last time at `clock_set_back_at` by `clock_set_back`. app: the
     name of the app whose ledger it is; None before a beat of it has led. refused: the app and the
-    name of the last beat of another app that tried to lead. upgrade_to: the schema to which a
-    newer process would have upgraded the ledger, if older ones were not there.
+    name of the last beat of another app that tried to lead.
     """
 
     leader: str | None
@@ -55,8 +54,6 @@ class BeatRecord:
     app: str | None = None
     refused: str | None = None
     refused_at: datetime | None = None
-    upgrade_to: int | None = None
-    upgrade_at: datetime | None = None
 
     def leads(self, now: datetime) -> bool:
         """Whether any beat does: a change of leaders takes no longer than SILENCE."""
@@ -79,8 +76,6 @@ def beat_from(fields: Mapping[str, str]) -> BeatRecord:
         app=fields.get("app"),
         refused=fields.get("refused"),
         refused_at=optional_instant(fields.get("refused_at")),
-        upgrade_to=int(fields["upgrade_to"]) if "upgrade_to" in fields else None,
-        upgrade_at=optional_instant(fields.get("upgrade_at")),
     )
 
 

@@ -336,29 +336,11 @@ def files(facts: DoctorFacts) -> Findings:
 
 
 def schema(facts: DoctorFacts) -> Findings:
-    """Whether the ledger, or a process that waits to start, is of another version."""
-    found, wanted, tried_at = facts.schema, facts.beat.upgrade_to, facts.beat.upgrade_at
-    running = ", ".join(sorted(present.facts.name for present in facts.roll.present)) or "none"
-    if found is not None and found != SCHEMA:
-        what = f"the ledger has schema {found}, and this version needs {SCHEMA}"
-        if found > SCHEMA:
-            yield Finding(
-                what,
-                "beats and workers of this version do not start, and its verbs change nothing",
-                "install the version of the running processes: docs/how-to/upgrading.md",
-            )
-        else:
-            yield Finding(
-                what,
-                f"it is upgraded once no process of the older version runs; running: {running}",
-                "stop them, then start one beat of this version: docs/how-to/upgrading.md",
-            )
-    elif wanted and wanted > SCHEMA and tried_at and facts.ago(tried_at) < ATTEMPT_SHOWN:
+    if facts.schema not in (None, SCHEMA):
         yield Finding(
-            f"a process of a newer version, of schema {wanted}, could not start at "
-            f"{tried_at:%F %T} UTC",
-            f"it waits for those of this version to end, which are: {running}",
-            "stop them, or roll the newer version back: docs/how-to/upgrading.md",
+            f"the ledger has schema {facts.schema}, and this version needs {SCHEMA}",
+            "beats and workers of this version do not start, and its verbs change nothing",
+            "install the version of the running processes: docs/how-to/upgrading.md",
         )
 
 

@@ -16,7 +16,7 @@ from celery.app.task import extract_exec_options  # type: ignore[attr-defined]
 from kombu.exceptions import OperationalError
 from kombu.utils.json import dumps
 
-from supervisor.guard.delivery import HEADER, LEDGER, RETRIES
+from supervisor.guard.delivery import HEADER, LEDGER
 from supervisor.job.run import Run, RunState, StepId
 from supervisor.job.secrets import masked
 from supervisor.ledger.ledger import Ledger
@@ -219,8 +219,6 @@ class Publisher:
         own = message_header(assignment, destination(self.app, assignment))
         if LEDGER in header:  # by it the worker knew that the message is for this ledger
             own[LEDGER] = header[LEDGER]
-        if RETRIES not in header:  # a message of an older version
-            del own[RETRIES]
         expected = content_of(assignment.step.task, assignment.args, assignment.kwargs, own)
         return content_of(task, args, kwargs, header) == expected
 

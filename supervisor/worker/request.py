@@ -316,7 +316,7 @@ class TellsChildren(bootsteps.StartStopStep):
 
 
 def prepare(sender: Any) -> None:
-    """Prepares a worker. Refuses a ledger of a newer version, and upgrades an older one."""
+    """Prepares a worker. Refuses a ledger of another schema."""
     # A thread that imports while a child is forked leaves it a lock that is never released.
     tracing.is_there()
     child_table.share()
@@ -330,8 +330,7 @@ def prepare(sender: Any) -> None:
     attend(sender.app)
     try:
         ledger = publisher_of(sender.app).ledger
-        for schema in ledger.upgrade():
-            log.warning("ledger upgraded", schema=schema)
+        ledger.check_schema()
         register_all(sender.app)
     except WrongSchema as error:
         raise SystemExit(str(error)) from error

@@ -117,7 +117,7 @@ def test_a_run_starts_with_the_arguments_of_the_ledger_alone(workers: Workers) -
         wait_until(lambda: refused() == len(forgeries), 60)
         assert workers.project.ledger.run(run.id).state is RunState.QUEUED
         assert not given.exists()
-        # One without a signature is compared with the ledger: it is of an older version, say.
+        # One without a signature is compared with the ledger.
         broker.lpush("celery", json.dumps(forged(message, "headers.supervisor", unsigned)))
     workers.project.run_when(run.id, "succeeded", 60)
     assert json.loads(given.read_text()) == [[], {"password": "of workers alone"}]

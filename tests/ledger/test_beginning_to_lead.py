@@ -427,7 +427,7 @@ def test_a_standby_of_another_app_is_refused_while_the_owner_leads(
 def test_a_ledger_without_an_owner_is_that_of_the_first_beat(
     shop: Team, redis_url: str, tmp_path: Path, ledger: Ledger
 ) -> None:
-    """As an earlier version left it, or `up` on a server of its own."""
+    """As `up` leaves it on a server of its own."""
     ledger.forget_owner()
     with shop.beat() as beat:
         beat.tick()
@@ -475,3 +475,13 @@ def test_apply_takes_a_ledger_over_on_purpose_alone(
             old.tick()
     assert ledger.scheduled_names() == ["boutique"]
     assert apply("--take-over").startswith("0 ")
+
+
+def test_without_redbeats_lock_a_beat_has_one_all_the_same(redis_url: str, ledger: Ledger) -> None:
+    """Stock RedBeat is told so where there is one beat; here it is what leading is."""
+    app = supervise(Celery("alone", broker=redis_url, redbeat_lock_key=None, set_as_current=False))
+    beat = SupervisedScheduler(app, lazy=True)
+    wait_until(lambda: (beat.tick(), beat._leads)[1])
+    assert ledger.client.get("redbeat::lock")
+    beat.close()
+    app.close()

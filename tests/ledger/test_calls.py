@@ -66,7 +66,7 @@ def test_the_end_of_a_run_sends_the_message_of_the_call_that_waited(
     task = guarded(app, key="{number}", overlap="queue_all")
     called(ledger, task, 2)
     waiting, running, _ = (run.id for run in ledger.history(task.name))
-    if not is_at_hand:  # older than MESSAGE_KEPT, or admitted by an older version
+    if not is_at_hand:  # older than MESSAGE_KEPT
         ledger.client.delete(ledger.keys.message(waiting))
     ledger.begin(running, "token", "worker")
     ended = ledger.finish(running, "token", RunState.SUCCEEDED)

@@ -178,6 +178,26 @@ def test_a_job_that_redbeat_cannot_emit_goes_and_is_reported(
     assert list(ledger.client.scan_iter(match="*", count=100)) == []
 
 
+def test_entries_go_back_to_the_prefix_that_redbeat_has(redis_url: str) -> None:
+    """Those of jobs and others, each with when it is due; one of that name there stays."""
+    app = supervise(Celery("proj", broker=redis_url, set_as_current=False), prefix="own")
+    ledger = Ledger.open(required_settings(app))
+    loaded(app, ledger, every="1h")
+    made = RedBeatSchedulerEntry("made", "proj.task", schedule(60.0), app=app)
+    made.save().reschedule()
+    ledger.client.hset("redbeat:taken", "definition", "of another app")
+    RedBeatSchedulerEntry("taken", "proj.task", schedule(60.0), app=app).save().reschedule()
+    give_back(app, ledger, release_of(app, ledger, with_entries=True))
+    assert list(ledger.client.scan_iter(match="own:*", count=100)) == []
+    due = dict(ledger.client.zrange("redbeat::schedule", 0, -1, withscores=True))
+    assert due.keys() == {"redbeat:job", "redbeat:made"}
+    assert due["redbeat:made"] == made.score
+    assert ledger.client.hgetall("redbeat:taken") == {"definition": "of another app"}
+    get_redis(app).close()
+    app.close()
+    ledger.close()
+
+
 def test_messages_of_runs_go_and_those_of_others_stay(app: Celery, ledger: Ledger) -> None:
     spec = loaded(app, ledger, every="1h", overlap="queue_all")
     for _ in range(3):

@@ -1,4 +1,4 @@
-"""The ledger's schema and its functions: who writes them, who is refused, who upgrades."""
+"""The ledger's schema and its functions: who writes them, and who is refused."""
 
 from __future__ import annotations
 
@@ -31,18 +31,6 @@ from tests.ledger.jobs import begun, job, ticks
 from tests.ledger.test_models_catch import break_functions
 from tests.programs import needed
 from tests.waiting import wait_until
-
-#: As a new version would bring it: jobs are counted in a field of another name.
-NEXT = SCHEMA + 1
-RENAMES = {
-    SCHEMA: """
-        for _, name in ipairs(redis.call('HKEYS', K.jobs)) do
-          local begun = redis.call('HGET', K.job(name), 'n:started')
-          if begun then redis.call('HSET', K.job(name), 'n:begun', begun) end
-          redis.call('HDEL', K.job(name), 'n:started')
-        end
-    """
-}
 
 
 @pytest.fixture
@@ -92,68 +80,24 @@ def entries_of(ledger: Ledger) -> Entries:
     return Entries.__new__(Entries)
 
 
-def test_a_migration_changes_the_ledger_and_its_number_once(used: Ledger) -> None:
-    assert used.upgrade(NEXT, RENAMES) == [NEXT]
-    assert used.client.hget(used.keys.job("nightly"), "n:begun") == "1"
-    assert used.client.get(used.keys.schema) == str(NEXT)
-    assert used.upgrade(NEXT, RENAMES) == []
-    assert used.client.hget(used.keys.job("nightly"), "n:begun") == "1"
-    with pytest.raises(WrongSchema, match="install the version that the other processes run"):
-        used.upgrade()
-
-
-def test_migrations_are_made_one_after_the_other(used: Ledger) -> None:
-    more = RENAMES | {NEXT: "redis.call('HINCRBY', K.job('nightly'), 'n:begun', 10)"}
-    assert used.upgrade(NEXT + 1, more) == [NEXT, NEXT + 1]
-    assert used.client.hget(used.keys.job("nightly"), "n:begun") == "11"
-
-
-def test_a_migration_that_fails_leaves_the_number_and_is_made_anew(used: Ledger) -> None:
-    with pytest.raises(Exception, match="no such command"):
-        used.upgrade(NEXT, {SCHEMA: "error('no such command')"})
-    assert used.client.get(used.keys.schema) == str(SCHEMA)
-    assert used.upgrade(NEXT, RENAMES) == [NEXT]
-
-
-def test_a_ledger_is_not_upgraded_while_older_processes_use_it(used: Ledger) -> None:
-    older = beat_at(used)
-    older.say(BeatFacts("host:3", leads=True, follows=None))
-    with pytest.raises(WrongSchema, match="stop those that use it first: host:3"):
-        used.upgrade(NEXT, RENAMES)
-    assert used.client.get(used.keys.schema) == str(SCHEMA)
-    older.leave()
-    assert used.upgrade(NEXT, RENAMES) == [NEXT]
-
-
-@pytest.fixture
-def newer(used: Ledger, redis_url: str) -> Iterator[SupervisedScheduler]:
-    """A beat of this version, at a ledger of an older one."""
-    app = supervise(Celery("newer", broker=redis_url))
-    used.client.set(used.keys.schema, SCHEMA - 1)
-    yield SupervisedScheduler(app, lazy=True)
-    app.close()
-
-
-def test_a_newer_beat_says_who_is_in_its_way(used: Ledger, newer: SupervisedScheduler) -> None:
+@pytest.mark.parametrize("found", [SCHEMA - 1, SCHEMA + 1])
+def test_a_beat_at_a_ledger_of_another_schema_ends(
+    used: Ledger, redis_url: str, found: int
+) -> None:
     """As Celery's beat does: what its closing raises would stand in place of the reason."""
-    register_older(used)
+    used.client.set(used.keys.schema, found)
+    app = supervise(Celery("newer", broker=redis_url))
+    beat = SupervisedScheduler(app, lazy=True)
 
     def run() -> None:
         try:
-            newer.tick()
+            beat.tick()
         finally:
-            newer.close()
+            beat.close()
 
-    with pytest.raises(WrongSchema, match="stop those that use it first: host:3"):
+    with pytest.raises(WrongSchema, match="install the version that the other processes run"):
         run()
-
-
-def register_older(ledger: Ledger) -> None:
-    """A beat of an older version is there."""
-    found = ledger.schema()
-    ledger.client.set(ledger.keys.schema, SCHEMA)
-    beat_at(ledger).say(BeatFacts("host:3", leads=True, follows=None))
-    ledger.client.set(ledger.keys.schema, found)
+    app.close()
 
 
 @pytest.mark.parametrize("found", [SCHEMA - 1, SCHEMA + 1])
@@ -163,21 +107,11 @@ def test_doctor_of_another_version_names_both_schemas(used: Ledger, found: int) 
     assert finding.what == f"the ledger has schema {found}, and this version needs {SCHEMA}"
 
 
-def test_doctor_of_the_older_version_says_that_a_newer_one_waits(used: Ledger) -> None:
-    assert list(schema(read(used))) == []
-    beat_at(used).say(BeatFacts("host:3", leads=True, follows=None))
-    with pytest.raises(WrongSchema, match="stop those"):
-        used.upgrade(NEXT, RENAMES)
-    [finding] = schema(read(used))
-    assert f"of schema {NEXT}, could not start" in finding.what
-    assert "host:3" in finding.why
-
-
-def test_a_process_may_leave_a_ledger_that_was_upgraded_under_it(used: Ledger) -> None:
-    older = beat_at(used)
-    older.say(BeatFacts("host:3", leads=True, follows=None))
-    used.client.set(used.keys.schema, NEXT)
-    older.leave()
+def test_a_process_may_leave_a_ledger_whose_schema_has_changed(used: Ledger) -> None:
+    beat = beat_at(used)
+    beat.say(BeatFacts("host:3", leads=True, follows=None))
+    used.client.set(used.keys.schema, SCHEMA + 1)
+    beat.leave()
     assert used.presences.roll().present == ()
 
 
