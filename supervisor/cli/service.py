@@ -55,7 +55,7 @@ from supervisor.times import duration_in
 from supervisor.web.access import Access
 from supervisor.web.access_file import NAME, AccessFile, Role, line_for, new_token
 from supervisor.web.http import BoundedQueues, ledger_for_answers
-from supervisor.web.metrics import Metrics, label_names, view_of
+from supervisor.web.metrics import Metrics, label_names
 from supervisor.web.outages import GRACE, NOTIFY_AFTER, Outbox, name_of, watch
 from supervisor.web.record import RecordLog
 from supervisor.web.server import create
@@ -240,10 +240,7 @@ def fault_of_server(port: int) -> str | None:
 # serve
 
 
-#: The variable of Prometheus' own client for Python.
 METRIC_LABELS = "SUPERVISOR_METRIC_LABELS"
-NO_CREATED = "PROMETHEUS_DISABLE_CREATED_SERIES"
-
 
 LOG_LEVELS = ("debug", "info", "warning", "error", "critical", "fatal")
 
@@ -270,12 +267,6 @@ listening = option_group(
 
 @click.command()
 @listening
-@click.option(
-    "--metrics-by",
-    metavar="LABEL",
-    envvar="SUPERVISOR_METRICS_BY",
-    help="In /metrics, sum by this label of jobs; no series of single jobs.",
-)
 @pass_context
 def serve(
     context: Context,
@@ -283,7 +274,6 @@ def serve(
     port: int,
     proxied: bool,
     log_level: str,
-    metrics_by: str | None,
 ) -> None:
     """Serve the status page, the HTTP API, metrics and health checks.
 
@@ -294,7 +284,6 @@ def serve(
     logs.configure(level=log_level)
     access = access_at(host, proxied=proxied)
     labels = label_names(os.environ.get(METRIC_LABELS, ""))
-    by = view_of({"by": metrics_by or ""}).by
     listener = bound(host, port)
     process.collect_rarely()
     broker = broker_of(context)
@@ -304,15 +293,7 @@ def serve(
 
     settings = context.effective_settings
     ledger = ledger_for_answers(settings)
-    metrics = Metrics(
-        ledger,
-        broker,
-        has_created=has_created(),
-        labels=labels,
-        access_file=access.file,
-        by=by,
-    )
-    Thread(target=metrics.scrape_first, name="first-scrape", daemon=True).start()
+    metrics = Metrics(ledger, broker, labels=labels, access_file=access.file)
     watch_for_outages(ledger, settings)
     app = create(ledger, access, metrics, broker, is_stopping, context.app)
     Thread(target=app.state.overview.look_first, name="first-look", daemon=True).start()
@@ -356,10 +337,6 @@ def watch_for_outages(ledger: Ledger, settings: Settings) -> None:
         outbox = Outbox(destinations, os.environ.get(PAGE_URL, ""))
         arguments = (ledger, name_of(settings), outbox, grace)
         Thread(target=watch, args=arguments, name="supervisor-outages", daemon=True).start()
-
-
-def has_created() -> bool:
-    return os.environ.get(NO_CREATED, "").lower() not in ("1", "true", "t")
 
 
 def broker_of(context: Context) -> Queues | None:

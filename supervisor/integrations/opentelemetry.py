@@ -125,12 +125,11 @@ class RunCounters:
                 return
             try:
                 jobs = self._ledger.job_names()
-                lines = list(self._ledger.figures.of(jobs, FIELDS))
+                figures = list(self._ledger.figures.of(jobs, FIELDS))
             except RedisError as error:
                 log.warning("counters not read", error=str(error))
                 return
-            for job, line in zip(jobs, lines, strict=True):
-                counts = tuple(map(int, line.split(" ")))
+            for job, counts in zip(jobs, figures, strict=True):
                 self._add(job, counts, is_first=is_first)
             self._read_at = time.monotonic()
 

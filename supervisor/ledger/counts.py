@@ -103,14 +103,10 @@ class AuditSpans:
 # Integers of thousands of jobs at once.
 #
 # A whole hash comes with the names of its fields: twice as many objects as are asked for, and for a
-# scrape of ten thousand jobs that is most of the time. Here a job is one short text, which can be
-# compared with the one before without being taken apart.
+# scrape of ten thousand jobs that is most of the time. Here a job is one short text.
 
 #: Jobs whose integers one call reads, which takes the server less than a millisecond.
 JOBS_PER_CALL = 20
-
-#: In place of a job's digest.
-UNKNOWN = "-"
 
 
 class Figures:
@@ -119,37 +115,25 @@ class Figures:
 
     def unaccounted(self, jobs: Sequence[str]) -> dict[str, int]:
         """JobRecord.unaccounted_ticks by job, of those that have any."""
-        lines = self.of(jobs, UNACCOUNTED_FIELDS)
-        ticks = (sum(abs(int(number)) for number in line.split(" ")) for line in lines)
+        ticks = (sum(map(abs, integers)) for integers in self.of(jobs, UNACCOUNTED_FIELDS))
         return {job: number for job, number in zip(jobs, ticks, strict=True) if number}
 
-    def of(self, jobs: Sequence[str], fields: Sequence[str]) -> Iterator[str]:
-        """A line for each job: these integers of it, with blanks between; 0 for an absent one.
+    def of(self, jobs: Sequence[str], fields: Sequence[str]) -> Iterator[tuple[int, ...]]:
+        """These integers of each job, in the order of the fields; 0 for an absent one.
 
         The server reads the next jobs while the caller deals with these. A connection that is lost
         meanwhile is opened again, once.
         """
-        return self._lines([(job, "") for job in jobs], fields)
-
-    def changed(
-        self, jobs: Sequence[tuple[str, str]], fields: Sequence[str]
-    ) -> Iterator[tuple[str, str]]:
-        """A digest of each job and the same line, or two empty texts of one that has not changed.
-
-        jobs: each with the digest that it had, or UNKNOWN.
-        """
-        for line in self._lines(jobs, fields):
-            digest, _, integers = line.partition(" ")
-            yield digest, integers
-
-    def _lines(self, jobs: Sequence[tuple[str, str]], fields: Sequence[str]) -> Iterator[str]:
-        names = " ".join(fields)
-        calls = [Call((names, *chain.from_iterable(some))) for some in chunks(jobs, JOBS_PER_CALL)]
+        calls = [Call((" ".join(fields), *some)) for some in chunks(jobs, JOBS_PER_CALL)]
         done = 0
         try:
             for lines in self._functions.stream("figures", calls):
                 done += 1
-                yield from lines
+                yield from map(integers_in, lines)
         except (ConnectionError, TimeoutError):
             for lines in self._functions.stream("figures", calls[done:]):
-                yield from lines
+                yield from map(integers_in, lines)
+
+
+def integers_in(line: str) -> tuple[int, ...]:
+    return tuple(map(int, line.split(" ")))

@@ -8,70 +8,118 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import ClassVar
 
-from supervisor.job.policies import SkipReason
-from supervisor.job.run import EXCLUDED_REASONS, MISSED_REASONS, OUTCOMES
-from supervisor.ledger.functions import SKIPS_IN_A_ROW
+from supervisor.job.policies import Catchup, OnCrash, OverlapPolicy, SkipReason
+from supervisor.job.run import EXCLUDED_REASONS, MISSED_REASONS, OUTCOMES, RunState
+from supervisor.job.spec import JobSpec
 from supervisor.ledger.presence import WorkerFacts
 from supervisor.ledger.queues import Queue
 from supervisor.ledger.records import Histogram
-from supervisor.web.metrics_scrape import Job, Scrape, in_seconds
+from supervisor.ticks.expectations import MAY_WAIT
+from supervisor.web.metrics_scrape import Job, Scrape
+
+# Which series a job has. Prometheus sees no increase in a counter that begins at 1. So what a job's
+# policies make likely is there from the start, at 0; what is rare or takes a person is there from
+# its first event on, and no alert needs it before.
+
+
+def always(spec: JobSpec, value: str) -> bool:
+    return True
+
+
+def never(spec: JobSpec, value: str) -> bool:
+    return False
+
+
+def may_end(spec: JobSpec, outcome: str) -> bool:
+    match outcome:
+        case RunState.SUCCEEDED | RunState.FAILED:
+            return True
+        case RunState.TIMED_OUT:
+            limits = [spec.time_limit, spec.soft_time_limit]
+            limits += [limit for s in spec.steps for limit in (s.time_limit, s.soft_time_limit)]
+            return any(limits)
+        case RunState.LOST:
+            return spec.on_crash is OnCrash.FAIL
+        case RunState.REPLACED:
+            return spec.overlap is OverlapPolicy.REPLACE
+        case _:
+            return False
+
+
+def may_skip(spec: JobSpec, reason: str) -> bool:
+    match reason:
+        case SkipReason.OVERLAP:
+            return spec.overlap in (OverlapPolicy.SKIP, OverlapPolicy.QUEUE_ONE)
+        case SkipReason.BUFFER_FULL:
+            return spec.overlap is OverlapPolicy.QUEUE_ALL
+        case SkipReason.REQUEUES_EXHAUSTED:
+            return spec.overlap is OverlapPolicy.REQUEUE
+        case SkipReason.REPLACED:
+            return spec.overlap is OverlapPolicy.REPLACE
+        case SkipReason.WAIT_EXPIRED:
+            return spec.max_wait is not None
+        case SkipReason.UPSTREAM:
+            return bool(spec.after)
+        case _:
+            return False
+
+
+def may_miss(spec: JobSpec, reason: str) -> bool:
+    """One reason each, so that the sum over all of them begins at 0."""
+    return reason == ("window" if spec.catchup is Catchup.ALL else "catchup")
+
+
+def may_requeue(spec: JobSpec, value: str) -> bool:
+    return spec.overlap is OverlapPolicy.REQUEUE
+
+
+def may_retry(spec: JobSpec, value: str) -> bool:
+    return any([spec.max_retries, *(step.max_retries for step in spec.steps)])
+
+
+def may_wait(spec: JobSpec) -> bool:
+    return spec.overlap in MAY_WAIT or bool(spec.serial)
 
 
 @dataclass(frozen=True, slots=True)
 class JobCounter:
     """A counter of each job; with `label`, a series for each of `values`.
 
+    starts_at_zero: whether a job has the series, of this value, before anything was counted.
     scale: how many of what the job's hash counts make one.
     """
 
-    kind: ClassVar = "counter"
     name: str
-    help: str
     field: str
+    help: str
+    starts_at_zero: Callable[[JobSpec, str], bool] = never
     label: str | None = None
-    values: tuple[str, ...] = ()
-    scale: float = 1
+    values: tuple[str, ...] = ("",)
+    scale: int = 1
 
-    @property
-    def fields(self) -> tuple[str, ...]:
-        """The fields of a job's hash, one for each series."""
-        return tuple(f"n:{self.field}:{value}" for value in self.values) or (f"n:{self.field}",)
-
-    @property
-    def labels(self) -> tuple[str, ...]:
-        """What each series has after the label `job`."""
-        return tuple(f',{self.label}="{value}"' for value in self.values) or ("",)
+    def field_of(self, value: str) -> str:
+        """The field of a job's hash that counts what has this value."""
+        return f"n:{self.field}:{value}" if self.label else f"n:{self.field}"
 
 
 @dataclass(frozen=True, slots=True)
-class KeyCounter:
-    """A counter of the jobs that have a key of a schedule file; the others have no series."""
+class JobHistogram:
+    """bounds: the upper ones that are shown, in seconds; the ledger counts finer ones."""
 
-    kind: ClassVar = "counter"
     name: str
     help: str
-    field: str
-    key: str
+    value: Callable[[Job], Histogram]
+    bounds: tuple[float, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class JobGauge:
     """A gauge of each job; None leaves the series out."""
 
-    kind: ClassVar = "gauge"
     name: str
     help: str
     value: Callable[[Job], float | None]
-
-
-@dataclass(frozen=True, slots=True)
-class JobHistogram:
-    kind: ClassVar = "histogram"
-    name: str
-    help: str
-    value: Callable[[Job], Histogram]
 
 
 #: Values of a metric by what its label says; None leaves the series out.
@@ -86,7 +134,7 @@ class ServiceMetric:
     help: str
     values: Callable[[Scrape], Values]
     label: str | None = None
-    kind: str = "gauge"
+    is_counter: bool = False
 
 
 def at(moment: datetime | None) -> float | None:
@@ -97,6 +145,11 @@ def seconds(duration: timedelta | None) -> float | None:
     return None if duration is None else duration.total_seconds()
 
 
+def in_seconds(instant: int) -> float | None:
+    """Seconds from milliseconds; None for 0."""
+    return instant / 1000 if instant else None
+
+
 def queue_gauge(name: str, help: str, value: Callable[[Queue], float | None]) -> ServiceMetric:
     def values(scrape: Scrape) -> Values:
         return ((queue.name, value(queue)) for queue in scrape.queues)
@@ -105,135 +158,142 @@ def queue_gauge(name: str, help: str, value: Callable[[Queue], float | None]) ->
 
 
 def single(
-    name: str, help: str, value: Callable[[Scrape], float | None], kind: str = "gauge"
+    name: str, help: str, value: Callable[[Scrape], float | None], *, is_counter: bool = False
 ) -> ServiceMetric:
-    return ServiceMetric(name, help, lambda scrape: [("", value(scrape))], kind=kind)
+    return ServiceMetric(name, help, lambda scrape: [("", value(scrape))], is_counter=is_counter)
 
 
 COUNTERS = (
-    JobCounter("runs_started", "Runs whose first attempt began.", "started"),
-    JobCounter("runs_finished", "Runs that ended, by outcome.", "finished", "outcome", OUTCOMES),
+    JobCounter("runs_started", "started", "Runs whose first attempt began.", always),
+    JobCounter(
+        "runs_finished", "finished", "Runs that ended, by outcome.", may_end, "outcome", OUTCOMES
+    ),
     JobCounter(
         "runs_skipped",
-        "Runs dropped because they would have overlapped, by reason.",
         "skipped",
+        "Runs dropped because they would have overlapped, by reason.",
+        may_skip,
         "reason",
         tuple(SkipReason),
     ),
-    JobCounter("runs_requeued", "Times that a run that would overlap was postponed.", "requeued"),
-    JobCounter("runs_retried", "Failed attempts that are followed by another.", "retried"),
-    JobCounter("runs_rescued", "Runs queued again because their worker died.", "rescued"),
-    JobCounter("runs_triggered", "Runs asked for by hand, or after others.", "triggered"),
     JobCounter(
-        "runs_restored",
-        "Running runs that were recorded again after the server lost its data.",
-        "restored",
+        "runs_requeued",
+        "requeued",
+        "Times that a run that would overlap was postponed.",
+        may_requeue,
     ),
-    JobCounter("ticks", "Nominal times that have been handled.", "ticks"),
+    JobCounter(
+        "runs_retried", "retried", "Failed attempts that are followed by another.", may_retry
+    ),
+    JobCounter("runs_rescued", "rescued", "Runs queued again because their worker died."),
+    JobCounter("runs_triggered", "triggered", "Runs asked for by hand, or after others."),
     JobCounter(
         "ticks_missed",
-        "Nominal times that passed while nothing could emit them and were not caught up.",
         "missed",
+        "Nominal times that passed while nothing could emit them and were not caught up.",
+        may_miss,
         "reason",
         MISSED_REASONS,
     ),
     JobCounter(
         "ticks_excluded",
-        "Nominal times passed over on purpose.",
         "excluded",
+        "Nominal times passed over on purpose.",
+        never,
         "reason",
         EXCLUDED_REASONS,
     ),
     JobCounter(
         "overlaps",
-        "Runs found running at the same time as another of their lock or serial queue.",
         "overlaps",
+        "Runs found running at the same time as another of their lock or serial queue.",
+        always,
     ),
-    JobCounter("overlap_seconds", "Length of those overlaps.", "overlap_ms", scale=1000),
-    JobCounter("leases_lost", "Ends reported by runs whose lease was gone.", "leases_lost"),
+    JobCounter("overlap_seconds", "overlap_ms", "Length of those overlaps.", scale=1000),
+    JobCounter("leases_lost", "leases_lost", "Ends reported by runs whose lease was gone.", always),
     JobCounter(
         "leases_reasserted",
-        "Leases renewed after they had run out, before another run began.",
         "reasserted",
+        "Leases renewed after they had run out, before another run began.",
     ),
     JobCounter(
         "lease_renew_delay_seconds",
-        "How long those leases had run out.",
         "renew_delay_ms",
+        "How long those leases had run out.",
         scale=1000,
     ),
-    JobCounter("duplicates_dropped", "Second deliveries of a tick or a message.", "duplicates"),
-)
-
-KEY_COUNTERS = (
-    KeyCounter(
+    JobCounter("duplicates_dropped", "duplicates", "Second deliveries of a tick or a message."),
+    JobCounter(
         "runs_over_max_duration",
+        "over_max_duration",
         "Runs with an attempt that took longer than `max_duration`.",
-        "n:over_max_duration",
-        "max_duration",
+        lambda spec, _: spec.max_duration is not None,
     ),
-    KeyCounter(
+    JobCounter(
         "runs_under_min_duration",
+        "under_min_duration",
         "Runs that succeeded sooner after their start than `min_duration`.",
-        "n:under_min_duration",
-        "min_duration",
+        lambda spec, _: spec.min_duration is not None,
     ),
 )
 
 HISTOGRAMS = (
-    JobHistogram("run_duration_seconds", "How long attempts took.", lambda job: job.durations),
+    JobHistogram(
+        "run_duration_seconds",
+        "How long attempts took.",
+        lambda job: job.durations,
+        (5, 60, 900, 14400),
+    ),
     JobHistogram(
         "start_delay_seconds",
         "From a run's nominal time to the start of its first attempt.",
         lambda job: job.start_delays,
+        (1, 60),
     ),
 )
 
 GAUGES = (
     JobGauge("runs_running", "Runs that are running now.", lambda job: job.open_runs.running),
     JobGauge(
-        "runs_waiting", "Runs that wait for the job's lock.", lambda job: job.open_runs.waiting
+        "runs_waiting",
+        "Runs that wait for the job's lock.",
+        lambda job: job.open_runs.waiting if may_wait(job.spec) else job.open_runs.waiting or None,
     ),
     JobGauge(
         "unaccounted_ticks",
         "Nominal times not counted exactly once, or without an outcome, in the last audit.",
-        lambda job: job.status.unaccounted_ticks,
+        lambda job: job.unaccounted_ticks,
     ),
-    JobGauge("job_paused", "1 while the job is paused.", lambda job: job.status.paused),
+    JobGauge("job_paused", "1 while the job is paused.", lambda job: job.numbers["paused"] or None),
     JobGauge(
         "consecutive_skips",
         "Runs skipped since the last one that began, whatever their key.",
-        lambda job: job.status.consecutive_skips,
+        lambda job: job.numbers["consecutive_skips"],
     ),
     JobGauge(
         "last_success_timestamp_seconds",
         "When a run last succeeded.",
-        lambda job: in_seconds(job.status.last_success),
+        lambda job: in_seconds(job.numbers["last_success"]),
     ),
     JobGauge(
         "last_failure_timestamp_seconds",
         "When a run last failed, exceeded its time limit, was lost, or expired.",
-        lambda job: in_seconds(job.status.last_failure),
-    ),
-    JobGauge(
-        "last_start_timestamp_seconds",
-        "When an attempt last began.",
-        lambda job: in_seconds(job.status.last_start),
+        lambda job: in_seconds(job.numbers["last_failure"]),
     ),
     JobGauge(
         "next_run_timestamp_seconds",
         "The next nominal time.",
-        lambda job: in_seconds(job.status.next),
+        lambda job: in_seconds(job.numbers["next"]),
     ),
     JobGauge(
         "expected_success_by_timestamp_seconds",
         "By when a run should have succeeded.",
-        lambda job: at(job.expected.success_by),
+        lambda job: at(job.success_by),
     ),
     JobGauge(
         "success_due_timestamp_seconds",
         "By when a run has to have succeeded, as `due_by` says.",
-        lambda job: at(job.expected.success_due_at),
+        lambda job: at(job.success_due_at),
     ),
     JobGauge(
         "job_max_duration_seconds",
@@ -241,34 +301,29 @@ GAUGES = (
         lambda job: seconds(job.spec.max_duration),
     ),
     JobGauge(
-        "job_min_duration_seconds",
-        "How long a run takes at least, as `min_duration` says.",
-        lambda job: seconds(job.spec.min_duration),
-    ),
-    JobGauge(
         "job_interval_seconds",
         "The shortest distance between the next ten nominal times.",
-        lambda job: seconds(job.expected.interval),
+        lambda job: seconds(job.interval),
     ),
     JobGauge(
         "job_late_after_seconds",
         "How long after its nominal time a start is late.",
-        lambda job: seconds(job.expected.late_after),
+        lambda job: seconds(job.late_after),
     ),
     JobGauge(
         "job_running_limit_seconds",
         "How long an attempt may run before that is too long.",
-        lambda job: seconds(job.expected.running_limit),
+        lambda job: seconds(job.running_limit),
     ),
     JobGauge(
         "job_max_consecutive_skips",
-        "How many skips in a row are too many.",
-        lambda job: job.spec.max_consecutive_skips or SKIPS_IN_A_ROW,
+        "How many skips in a row are too many, where the job says it.",
+        lambda job: job.spec.max_consecutive_skips,
     ),
     JobGauge(
         "job_max_waiting",
         "How many runs may wait where all of them do.",
-        lambda job: job.spec.max_waiting,
+        lambda job: job.spec.max_waiting if job.spec.overlap is OverlapPolicy.QUEUE_ALL else None,
     ),
     JobGauge(
         "oldest_queued_timestamp_seconds",
@@ -279,85 +334,6 @@ GAUGES = (
         "oldest_running_timestamp_seconds",
         "When the oldest running attempt began.",
         lambda job: at(job.open_runs.oldest_running_at),
-    ),
-)
-
-
-@dataclass(frozen=True, slots=True)
-class JobsGauge:
-    """A gauge of several jobs: the sum, or with `is_least` the least, of what each of them has.
-
-    value: of a job, at this time since 1970 in seconds.
-    """
-
-    name: str
-    help: str
-    value: Callable[[Job, float], float | None]
-    is_least: bool = False
-
-
-def is_past(due: datetime | None, now: float, allowed: timedelta | None = timedelta()) -> bool:
-    return due is not None and allowed is not None and now > (due + allowed).timestamp()
-
-
-#: In place of GAUGES where series are summed by a label of jobs.
-JOBS_GAUGES = (
-    JobsGauge("jobs", "Jobs that are known.", lambda job, now: 1),
-    JobsGauge("jobs_paused", "Jobs that are paused.", lambda job, now: job.status.paused),
-    JobsGauge(
-        "jobs_failing",
-        "Jobs whose last failure is later than their last success.",
-        lambda job, now: job.status.last_failure > job.status.last_success,
-    ),
-    JobsGauge(
-        "jobs_overdue",
-        "Jobs of which no run has succeeded when one should have.",
-        lambda job, now: is_past(job.expected.success_by, now),
-    ),
-    JobsGauge(
-        "jobs_past_due",
-        "Jobs that have not succeeded by their `due_by`.",
-        lambda job, now: is_past(job.expected.success_due_at, now),
-    ),
-    JobsGauge(
-        "jobs_late",
-        "Jobs of which a run has not started in time.",
-        lambda job, now: is_past(job.open_runs.oldest_queued_at, now, job.expected.late_after),
-    ),
-    JobsGauge(
-        "jobs_running_too_long",
-        "Jobs of which a run has been running for too long.",
-        lambda job, now: is_past(job.open_runs.oldest_running_at, now, job.expected.running_limit),
-    ),
-    JobsGauge(
-        "jobs_skipping",
-        "Jobs with too many skips in a row.",
-        lambda job, now: (
-            job.status.consecutive_skips > (job.spec.max_consecutive_skips or SKIPS_IN_A_ROW)
-        ),
-    ),
-    JobsGauge("runs_running", "Runs that are running now.", lambda job, now: job.open_runs.running),
-    JobsGauge(
-        "runs_waiting",
-        "Runs that wait for the lock of their job.",
-        lambda job, now: job.open_runs.waiting,
-    ),
-    JobsGauge(
-        "unaccounted_ticks",
-        "Nominal times not counted exactly once, or without an outcome, in the last audits.",
-        lambda job, now: job.status.unaccounted_ticks,
-    ),
-    JobsGauge(
-        "oldest_queued_timestamp_seconds",
-        "The nominal time of the oldest run that is queued or waits and has not begun.",
-        lambda job, now: at(job.open_runs.oldest_queued_at),
-        is_least=True,
-    ),
-    JobsGauge(
-        "oldest_running_timestamp_seconds",
-        "When the oldest running attempt began.",
-        lambda job, now: at(job.open_runs.oldest_running_at),
-        is_least=True,
     ),
 )
 
@@ -414,13 +390,13 @@ SERVICE = (
         "beat_leader_changes",
         "Times that another beat led than before.",
         lambda scrape: scrape.beat.leader_changes,
-        "counter",
+        is_counter=True,
     ),
     single(
         "redis_clock_set_back",
         "Times that the clock of Redis was set back by more than a second.",
         lambda scrape: scrape.beat.clock_set_backs,
-        "counter",
+        is_counter=True,
     ),
     single(
         "config_last_reload_successful",
@@ -432,14 +408,14 @@ SERVICE = (
         "What other servers took: notices, pings, check-ins and revocations.",
         lambda scrape: scrape.outbound.sent.items(),
         "kind",
-        "counter",
+        is_counter=True,
     ),
     ServiceMetric(
         "outbound_dropped",
         "The same that was given up: refused, or not taken for a day.",
         lambda scrape: scrape.outbound.dropped.items(),
         "kind",
-        "counter",
+        is_counter=True,
     ),
     single(
         "oldest_unsent_timestamp_seconds",
@@ -452,12 +428,3 @@ SERVICE = (
         lambda scrape: scrape.seconds,
     ),
 )
-
-UP = ("up", "1 when the ledger answered this scrape.")
-BUILD = ("build", "The version that serves this.")
-ACCESS_FILE = (
-    "access_file_valid",
-    "1 while the access file is in force, 0 while it has problems and an earlier version is.",
-)
-JOB = ("job", "How a job is scheduled, in labels.")
-LABELS = ("job_labels", "Labels of a job, those that SUPERVISOR_METRIC_LABELS names.")

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterable
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import TYPE_CHECKING
 
 from redis.exceptions import RedisError
@@ -10,12 +13,11 @@ from starlette.applications import Starlette
 from starlette.datastructures import MutableHeaders
 from starlette.middleware import Middleware
 from starlette.requests import Request
-from starlette.responses import PlainTextResponse, Response, StreamingResponse
+from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from supervisor.errors import InvalidRequest
 from supervisor.ledger.connection import NotServed, check_served, explained
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.queues import Queues
@@ -33,7 +35,7 @@ from supervisor.web.http import (
 )
 from supervisor.web.jobs_page import Overview
 from supervisor.web.live import Watch, event_routes
-from supervisor.web.metrics import Metrics, view_of
+from supervisor.web.metrics import Metrics
 from supervisor.web.pages import page_routes
 from supervisor.web.record import Visits
 from supervisor.web.sessions import Sessions
@@ -43,31 +45,30 @@ if TYPE_CHECKING:
 
 # Routes for monitoring. Each answers in time while Redis hangs.
 
-#: A scrape waits for the one before it; a readiness check is quick.
-SCRAPE_THREADS, READY_THREADS = 2, 4
+#: A readiness check is quick; of scrapes, one is read and one is written at a time.
+READY_THREADS = 4
 
-#: The rest of the budget is for checking whether the ledger answers at all.
+#: For reading. The rest of the budget is for checking whether the ledger answers at all.
 SCRAPE_SECONDS = BUDGET_SECONDS - 1
 
 log = get_logger("supervisor.web")
 
 
 def health_routes(ledger: Ledger, scraped: Metrics) -> list[Route]:
-    scrape_threads, ready_threads = Threads(SCRAPE_THREADS, SCRAPE_SECONDS), Threads(READY_THREADS)
+    reading, writing = Threads(1, SCRAPE_SECONDS), ThreadPoolExecutor(1, "scrape")
+    ready_threads = Threads(READY_THREADS)
 
     async def metrics(request: Request) -> Response:
         accept = request.headers.get("accept", "")
         try:
-            view = view_of(request.query_params, scraped.by)
-        except InvalidRequest as error:
-            return PlainTextResponse(f"{error}\n", 400)
-        try:
-            text, content_type = await scrape_threads.run(request, scraped.exposed, accept, view)
+            scrape = await reading.run(request, scraped.read)
         except OutOfTime:
             if await answers(request):
                 return PlainTextResponse("the scrape takes too long\n", 503)
-            text, content_type = scraped.without_ledger(accept)
-        return StreamingResponse(in_parts(text), headers={"Content-Type": content_type})
+            scrape = None
+        write = partial(scraped.written, scrape, accept)
+        text, content_type = await asyncio.get_running_loop().run_in_executor(writing, write)
+        return Response(text, headers={"Content-Type": content_type})
 
     async def readyz(request: Request) -> Response:
         """Anyone may ask, so the answer does not say where the ledger is."""
@@ -93,12 +94,6 @@ def health_routes(ledger: Ledger, scraped: Metrics) -> list[Route]:
 
 async def healthz(_: Request) -> Response:
     return PlainTextResponse("alive\n")
-
-
-async def in_parts(parts: Iterable[str]) -> AsyncIterator[str]:
-    """The parts are made as they are sent, in the event loop: a part takes milliseconds."""
-    for part in parts:
-        yield part
 
 
 #: Sent with every answer: nothing inline, nothing from another host, no frame in another page.

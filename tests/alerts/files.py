@@ -86,8 +86,7 @@ def documented() -> dict[str, Documented]:
     rows = re.findall(
         r"^\| `(supervisor_\w+)` \| \w+ \| ([\w, ]*) \| (.*) \|$", METRICS.read_text(), re.M
     )
-    sums = re.findall(r"^\| `(supervisor_\w+)` .* \| (?:sum|least) \|$", METRICS.read_text(), re.M)
-    return {name: Documented(set(), {}) for name in sums} | {
+    return {
         name: Documented(
             set(filter(None, labels.split(", "))),
             {label: set(values.split(", ")) for label, values in listed(meaning)},

@@ -13,13 +13,11 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from prometheus_client.parser import text_string_to_metric_families
-
 from supervisor.job.spec import JobSpec
 from supervisor.ledger.functions import BOUNDS
-from supervisor.ledger.records import Histogram, OpenRuns
-from supervisor.web.metrics import COUNTED, Format, job_texts, of_jobs
-from supervisor.web.metrics_scrape import FIELDS, Expectations, Job, Status
+from supervisor.ledger.records import HISTOGRAM_FIELDS, OpenRuns
+from supervisor.web.metrics import of_jobs
+from supervisor.web.metrics_scrape import Intervals, Job, job_of
 
 MINUTES = 20
 
@@ -77,38 +75,28 @@ class Simulated:
                 )
             at += self.every
 
-    def exposed(self, now: float, expectations: Expectations) -> Job:
+    def exposed(self, now: float, intervals: Intervals) -> Job:
         begun = [run for run in self.runs if run.started <= now]
         ended = [run for run in self.runs if run.ended <= now]
         looked = now if is_led(now) else NO_LEADER[0]
-        status = dict.fromkeys(FIELDS, 0)
-        status |= {"created": ms(LOADED), "loaded": ms(LOADED)}
-        status["last_start"] = ms(max((run.started for run in begun), default=0))
-        status["last_success"] = ms(max((run.ended for run in ended), default=0))
-        status["last_success_start"] = ms(max((run.started for run in ended), default=0))
-        status["next"] = ms((looked // self.every + 1) * self.every)
         last_start = begun[-1].started if begun else 0.0
-        status["consecutive_skips"] = sum(last_start < at <= now for at in self.skips)
-        counters: Counter[str] = Counter()
-        counters["n:ticks"] = int(now // self.every)
-        counters["n:started"] = len(begun)
-        counters["n:finished:succeeded"] = len(ended)
-        counters["n:skipped:overlap"] = sum(at <= now for at in self.skips)
-        durations = observed([run.ended - run.started for run in ended])
-        delays = observed([run.started - run.nominal for run in begun])
-        integers = [
-            number
-            for of in (durations, delays)
-            for number in (*of.counts, round(1000 * of.sum_seconds))
-        ]
-        found = Status._make(status[name] for name in FIELDS)
-        return Job(
-            spec=self.spec,
-            counted=(*integers, *(counters[name] for name in COUNTED)),
-            status=found,
-            open_runs=self._open_runs(now),
-            expected=expectations.of(self.spec, durations, found, instant(now)),
+        numbers: Counter[str] = Counter(
+            {
+                "created": ms(LOADED),
+                "loaded": ms(LOADED),
+                "last_success": ms(max((run.ended for run in ended), default=0)),
+                "last_success_start": ms(max((run.started for run in ended), default=0)),
+                "next": ms((looked // self.every + 1) * self.every),
+                "consecutive_skips": sum(last_start < at <= now for at in self.skips),
+                "n:started": len(begun),
+                "n:finished:succeeded": len(ended),
+                "n:skipped:overlap": sum(at <= now for at in self.skips),
+            }
         )
+        numbers |= observed("duration", [run.ended - run.started for run in ended])
+        numbers |= observed("start_delay", [run.started - run.nominal for run in begun])
+        interval = intervals.of(self.spec, instant(now))
+        return job_of(self.spec, numbers, self._open_runs(now), interval)
 
     def _open_runs(self, now: float) -> OpenRuns:
         running = [run.started for run in self.runs if run.started <= now < run.ended]
@@ -165,12 +153,12 @@ def series(jobs: Sequence[Simulated], seed: int = 1) -> list[dict[str, str]]:
     rng = random.Random(seed)
     for each in jobs:
         each.simulate(rng)
-    expectations = Expectations()
+    intervals = Intervals()
     values: dict[str, dict[int, float]] = defaultdict(dict)
     for number in range(MINUTES * 60 // INTERVAL):
         at = number * INTERVAL + SCRAPED_AT
         if not SERVE_AWAY[0] <= at < SERVE_AWAY[1]:
-            for name, value in samples(jobs, expectations, at + SCRAPE_TAKES):
+            for name, value in samples(jobs, intervals, at + SCRAPE_TAKES):
                 values[name][number] = value
         values['up{job="supervisor", instance="s"}'][number] = float(
             not SERVE_AWAY[0] <= at < SERVE_AWAY[1]
@@ -179,12 +167,9 @@ def series(jobs: Sequence[Simulated], seed: int = 1) -> list[dict[str, str]]:
 
 
 def samples(
-    jobs: Sequence[Simulated], expectations: Expectations, now: float
+    jobs: Sequence[Simulated], intervals: Intervals, now: float
 ) -> Iterator[tuple[str, float]]:
-    form = Format(is_openmetrics=False, has_created=False)
-    texts = [job_texts(form, each.exposed(now, expectations)) for each in jobs]
-    text = "\n".join([*of_jobs(form, texts), ""])
-    for family in text_string_to_metric_families(text):
+    for family in of_jobs([each.exposed(now, intervals) for each in jobs]):
         for sample in family.samples:
             yield selector(sample.name, {**sample.labels, "instance": "s"}), sample.value
     yield selector("supervisor_up", {"instance": "s"}), 1.0
@@ -212,11 +197,11 @@ def is_led(now: float) -> bool:
     return not NO_LEADER[0] <= now < NO_LEADER[1]
 
 
-def observed(seconds: Sequence[float]) -> Histogram:
-    counts = [0] * (len(BOUNDS) + 1)
-    for value in seconds:
-        counts[sum(value > bound for bound in BOUNDS)] += 1
-    return Histogram(BOUNDS, tuple(counts), sum(seconds))
+def observed(name: str, seconds: Sequence[float]) -> Counter[str]:
+    """The fields of a histogram in a job's hash."""
+    *buckets, total = HISTOGRAM_FIELDS[name]
+    found = Counter(buckets[sum(value > bound for bound in BOUNDS)] for value in seconds)
+    return found + Counter({total: ms(sum(seconds))})
 
 
 def instant(seconds: float) -> datetime:

@@ -29,6 +29,7 @@ jobs:
   slow: {{task: team.tell, every: 1s, kwargs: {{gate: {gate}}}, max_consecutive_skips: 3}}
   quick: {{task: team.work, every: 1s, time_limit: 1h}}
   stuck: {{task: team.work, run_at_start: true, queue: elsewhere}}
+  listed: {{task: team.work, every: 1m, overlap: queue_all}}
 """
 
 

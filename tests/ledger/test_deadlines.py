@@ -13,7 +13,7 @@ from supervisor.ledger.replies import ms_of
 from supervisor.operate import shapes
 from supervisor.operate.words import state_words
 from supervisor.schedule import due_at
-from supervisor.web.metrics import OPENMETRICS, Metrics
+from supervisor.web.metrics import Metrics
 from tests.ledger.jobs import at_work, begin, job, run_id, ticks
 from tests.ledger.test_metrics import samples, text_of
 from tests.waiting import clear_of
@@ -100,15 +100,6 @@ def test_only_jobs_with_the_keys_have_the_series(ledger: Ledger) -> None:
     job(ledger)
     assert not {OVER, UNDER, DUE} & samples(ledger).keys()
     assert "supervisor_job_max_duration_seconds{" not in text_of(Metrics(ledger))
-
-
-def test_openmetrics_says_since_when_they_count(ledger: Ledger) -> None:
-    job(ledger, max_duration="1m")
-    ledger.client.hset(ledger.keys.job("nightly"), "created", 1_000)
-    text = text_of(Metrics(ledger), OPENMETRICS)
-    assert 'supervisor_runs_over_max_duration_total{job="nightly"} 0.0' in text
-    assert 'supervisor_runs_over_max_duration_created{job="nightly"} 1.0' in text
-    assert "supervisor_runs_under_min_duration_created" not in text
 
 
 def due_of(ledger: Ledger) -> float | None:

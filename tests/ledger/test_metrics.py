@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ import opentelemetry.sdk.metrics  # noqa: F401 - as an app's does: without it no
 import pytest
 import redis
 from celery import Celery
+from prometheus_client import Metric
 from prometheus_client.openmetrics.parser import (
     text_string_to_metric_families as openmetrics_families,
 )
@@ -19,18 +20,17 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from supervisor.errors import NotConfigured
 from supervisor.integrations.opentelemetry import RunCounters
-from supervisor.job.policies import SkipReason
-from supervisor.job.run import OUTCOMES, RunState
+from supervisor.job.run import RunState
 from supervisor.job.spec import JobSpec
-from supervisor.ledger.counts import JOBS_PER_CALL, UNKNOWN
+from supervisor.ledger.counts import JOBS_PER_CALL
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.presence import WorkerFacts
 from supervisor.ledger.reads import JOBS_COUNTED as OPEN_AT_ONCE
-from supervisor.ledger.replies import LeaseState
+from supervisor.ledger.records import HISTOGRAM_FIELDS
+from supervisor.ledger.replies import LeaseState, ms_of
 from supervisor.ledger.requests import RunRequest
 from supervisor.sending.queues import AppQueues
 from supervisor.settings import Settings
-from supervisor.web import metrics as job_lines
 from supervisor.web.access_file import AccessFile
 from supervisor.web.metrics import Metrics, label_names
 from supervisor.web.metrics_table import COUNTERS
@@ -47,8 +47,8 @@ def exposition(ledger: Ledger) -> str:
 
 
 def text_of(metrics: Metrics, accept: str = "") -> str:
-    parts, _ = metrics.exposed(accept)
-    return "".join(parts)
+    text, _ = metrics.written(metrics.read(), accept)
+    return text.decode()
 
 
 def samples(ledger: Ledger) -> dict[tuple[str, ...], float]:
@@ -62,18 +62,81 @@ def samples(ledger: Ledger) -> dict[tuple[str, ...], float]:
     }
 
 
-def test_every_series_of_a_job_is_there_before_its_first_tick(ledger: Ledger) -> None:
+def series_of(ledger: Ledger, job: str) -> set[str]:
+    """The series of a job, each with its labels other than `job`."""
+    lines = [line for line in exposition(ledger).splitlines() if f'{{job="{job}"' in line]
+    return {line.rpartition(" ")[0].replace(f'job="{job}"', "") for line in lines}
+
+
+def test_the_default_policy_has_thirty_series_a_job_at_most(ledger: Ledger) -> None:
+    spec = job(ledger, every="5m")
+    at_work(ledger, spec, 0)
+    ledger.finish(run_id(spec, 0), "token", RunState.SUCCEEDED)
+    seen = dict.fromkeys(HISTOGRAM_FIELDS["duration"], 24) | {"next": ms_of(ledger.now())}
+    ledger.client.hset(ledger.keys.job(spec.name), mapping=seen)
+    idle = series_of(ledger, spec.name)
+    at_work(ledger, spec, 1)
+    working = series_of(ledger, spec.name)
+    assert working - idle == {"supervisor_oldest_running_timestamp_seconds{}"}
+    assert len(working) <= 30
+
+
+def test_a_counter_starts_at_zero_where_the_policy_makes_it_likely(
+    ledger: Ledger,
+) -> None:
     job(ledger)
     found = samples(ledger)
-    for outcome in OUTCOMES:
-        assert found["supervisor_runs_finished_total", outcome.value] == 0
-    for reason in SkipReason:
-        assert found["supervisor_runs_skipped_total", reason.value] == 0
-    for counter in COUNTERS:
-        if counter.label is None:
-            assert found[(f"supervisor_{counter.name}_total",)] == 0
+    assert found["supervisor_runs_started_total",] == 0
+    assert found["supervisor_overlaps_total",] == 0
     assert found["supervisor_run_duration_seconds_bucket", "+Inf"] == 0
+    assert labels_at_zero(found) == {
+        *("finished succeeded", "finished failed", "skipped overlap", "missed catchup"),
+    }
     assert ("supervisor_last_success_timestamp_seconds",) not in found
+    job(ledger, overlap="queue_all", time_limit="5m", on_crash="fail", catchup="all")
+    found = samples(ledger)
+    assert labels_at_zero(found) == {
+        *("finished succeeded", "finished failed", "finished timed_out", "finished lost"),
+        *("skipped buffer_full", "missed window"),
+    }
+    assert found["supervisor_runs_waiting",] == 0
+    job(ledger, overlap="replace")
+    assert {"finished replaced", "skipped replaced"} <= labels_at_zero(samples(ledger))
+    job(ledger, overlap="requeue", max_retries=2, max_wait="1h")
+    found = samples(ledger)
+    assert {"skipped requeues_exhausted", "skipped wait_expired"} <= labels_at_zero(found)
+    assert found["supervisor_runs_requeued_total",] == 0
+    assert found["supervisor_runs_retried_total",] == 0
+
+
+def labels_at_zero(found: Mapping[tuple[str, ...], float]) -> set[str]:
+    """`finished failed` of ``supervisor_runs_finished_total{outcome="failed"} 0.0``."""
+    at_zero = [name for name, value in found.items() if name[0].endswith("_total") and not value]
+    labelled = [name for name in at_zero if len(name) == 2 and "_outbound_" not in name[0]]
+    return {f"{name.removesuffix('_total').rpartition('_')[2]} {of}" for name, of in labelled}
+
+
+def test_an_unlikely_counter_is_there_when_it_has_happened(ledger: Ledger) -> None:
+    spec = job(ledger)
+    assert ("supervisor_runs_finished_total", "cancelled") not in samples(ledger)
+    at_work(ledger, spec, 0)
+    ledger.finish(run_id(spec, 0), "token", RunState.CANCELLED)
+    ledger.trigger(spec)
+    found = samples(ledger)
+    assert found["supervisor_runs_finished_total", "cancelled"] == 1
+    assert found["supervisor_runs_triggered_total",] == 1
+
+
+def test_everything_that_the_ledger_counts_is_shown(ledger: Ledger) -> None:
+    job(ledger)
+    fields = [row.field_of(value) for row in COUNTERS for value in row.values]
+    counted = {field: 1_000 + number for number, field in enumerate(fields)}
+    ledger.client.hset(ledger.keys.job("nightly"), mapping=counted)
+    found = samples(ledger)
+    for row in COUNTERS:
+        for value in row.values:
+            series = (f"supervisor_{row.name}_total", *([value] if row.label else []))
+            assert found[series] == counted[row.field_of(value)] / row.scale
 
 
 def test_the_counters_say_what_happened(ledger: Ledger) -> None:
@@ -86,7 +149,6 @@ def test_the_counters_say_what_happened(ledger: Ledger) -> None:
     assert found["supervisor_consecutive_skips",] == 0
     assert found["supervisor_runs_skipped_total", "overlap"] == 1
     assert found["supervisor_duplicates_dropped_total",] == 1
-    assert found["supervisor_ticks_total",] == 3
     ledger.finish(run_id(spec, 0), "token", RunState.SUCCEEDED)
     found = samples(ledger)
     assert found["supervisor_runs_finished_total", "succeeded"] == 1
@@ -127,12 +189,15 @@ def everything_happens(ledger: Ledger) -> None:
     """So much that no metric has a reason to be absent."""
     bounds = {"due_by": "06:00", "max_duration": "4m", "min_duration": "1s"}
     bounds |= {"labels": {"tenant": "acme"}}
-    spec = begun(ledger, overlap="queue_one", time_limit="5m", serial=True, **bounds)
+    bounds |= {"max_consecutive_skips": 5}
+    spec = begun(ledger, overlap="queue_all", time_limit="5m", serial=True, **bounds)
     ledger.finish(run_id(spec, 0), "token", RunState.SUCCEEDED)
     ledger.admit(ticks(spec, 1, 2))
     begin(ledger, run_id(spec, 1))
-    happened = {"next": 1, "loaded": 1, "last_failure": 1}
+    happened = {row.field_of(value): 1 for row in COUNTERS for value in row.values}
+    happened |= {"next": 1, "loaded": 1, "last_failure": 1}
     ledger.client.hset(ledger.keys.job(spec.name), mapping=happened)
+    ledger.client.hset(ledger.keys.job(job(ledger, "paused").name), "paused", 1)
     ledger.client.hset(
         ledger.keys.beat, mapping={"leader": "b", "last_tick": 1, "last_reload_successful": 1}
     )
@@ -190,43 +255,21 @@ def test_names_of_labels_that_make_no_sense_are_refused(text: str, why: str) -> 
         label_names(text)
 
 
-def test_openmetrics_says_the_same_and_since_when_it_counts(ledger: Ledger) -> None:
+def test_openmetrics_says_the_same(ledger: Ledger) -> None:
     everything_happens(ledger)
-    ledger.client.hset(ledger.keys.job("nightly"), "created", 1_700_000_000_000)
-    parts, content_type = Metrics(ledger).exposed("application/openmetrics-text;version=1.0.0")
-    assert content_type.startswith("application/openmetrics-text")
-    found = [s for family in openmetrics_families("".join(parts)) for s in family.samples]
-    created = [sample for sample in found if sample.name.endswith("_created")]
-    assert {sample.value for sample in created} == {1.7e9}
-    assert "supervisor_runs_started_created" in {sample.name for sample in created}
-    plain = [
-        s for family in text_string_to_metric_families(exposition(ledger)) for s in family.samples
-    ]
-    varying = "supervisor_scrape_duration_seconds"
-    assert {(s.name, *sorted(s.labels.items()), s.value) for s in plain if s.name != varying} == {
-        (s.name, *sorted(s.labels.items()), s.value)
-        for s in found
-        if s not in created and s.name != varying
-    }
-    bare = text_of(Metrics(ledger, has_created=False), "application/openmetrics-text")
-    assert "_created" not in bare
-
-
-def test_a_family_of_many_jobs_is_one_though_it_comes_in_parts(
-    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name, limit in (("a", None), ("b", "5m"), ("c", None), ("d", None), ("e", None)):
-        job(ledger, name=name, time_limit=limit)
     metrics = Metrics(ledger)
+    text, content_type = metrics.written(
+        metrics.read(), "application/openmetrics-text;version=1.0.0"
+    )
+    assert content_type.startswith("application/openmetrics-text")
+    found = said(openmetrics_families(text.decode()))
+    assert found == said(text_string_to_metric_families(exposition(ledger)))
 
-    def lines() -> list[str]:
-        varying = "supervisor_scrape_duration_seconds"
-        return [line for line in text_of(metrics).splitlines() if not line.startswith(varying)]
 
-    whole = lines()
-    assert len([line for line in whole if line.startswith("supervisor_runs_started_total")]) == 5
-    monkeypatch.setattr(job_lines, "JOBS_PER_PART", 2)
-    assert lines() == whole
+def said(families: Iterable[Metric]) -> set[tuple[Any, ...]]:
+    varying = "supervisor_scrape_duration_seconds"
+    samples = (sample for family in families for sample in family.samples)
+    return {(s.name, *sorted(s.labels.items()), s.value) for s in samples if s.name != varying}
 
 
 def test_a_counter_that_redis_lost_a_write_of_does_not_go_down(ledger: Ledger) -> None:
@@ -361,12 +404,12 @@ def load(ledger: Ledger, jobs: int) -> None:
 
 def test_a_scrape_reads_in_few_round_trips(ledger: Ledger, counted: Metrics) -> None:
     load(ledger, 1)
-    counted.exposed()  # connects
+    counted.read()  # connects
 
     def round_trips(jobs: int) -> int:
         load(ledger, jobs)
         before = Counting.round_trips
-        counted.exposed()
+        counted.read()
         return Counting.round_trips - before
 
     few = round_trips(10)
@@ -377,9 +420,9 @@ def test_a_scrape_reads_in_few_round_trips(ledger: Ledger, counted: Metrics) -> 
 
 def test_no_command_of_a_scrape_names_many_jobs(ledger: Ledger, counted: Metrics) -> None:
     load(ledger, 1_000)
-    counted.exposed()
+    counted.read()
     Counting.most_named = 0
-    counted.exposed()
+    counted.read()
     assert JOBS_PER_CALL < Counting.most_named == OPEN_AT_ONCE
 
 
@@ -396,33 +439,16 @@ def test_promtool_finds_nothing_to_complain_about(ledger: Ledger) -> None:
     assert (checked.returncode, checked.stdout + checked.stderr) == (0, "")
 
 
-# Integers of many jobs, a line each, whatever their hashes hold
+# Integers of many jobs, whatever their hashes hold
 
 FIELDS = ("n:started", "next", "absent")
 
 
-def test_each_job_is_a_line_in_the_order_of_the_fields(ledger: Ledger) -> None:
+def test_the_integers_of_a_job_are_in_the_order_of_the_fields(ledger: Ledger) -> None:
     ledger.client.hset(ledger.keys.job("nightly"), mapping={"next": "1790000000000", "x": "7"})
     ledger.client.hset(ledger.keys.job("ended"), mapping={"n:started": "-3", "next": ""})
-    lines = ledger.figures.of(["ended", "unknown", "nightly"], FIELDS)
-    assert [*lines] == ["-3 0 0", "0 0 0", "0 1790000000000 0"]
-
-
-def test_only_jobs_that_have_changed_are_read_again(ledger: Ledger) -> None:
-    jobs = [f"job-{number}" for number in range(JOBS_PER_CALL + 2)]
-    for name in jobs[1:]:
-        ledger.client.hset(ledger.keys.job(name), mapping={"n:started": 7, "name": name})
-    first = [*ledger.figures.changed([(name, UNKNOWN) for name in jobs], FIELDS)]
-    assert [line for _, line in first] == ["0 0 0", *["7 0 0"] * (len(jobs) - 1)]
-    digests = [digest for digest, _ in first]
-    assert len({*digests}) == len(jobs)
-    ledger.client.hincrby(ledger.keys.job(jobs[1]), "n:started", 1)
-    ledger.client.hset(ledger.keys.job(jobs[-1]), "next", 5)
-    again = [*ledger.figures.changed([*zip(jobs, digests, strict=True)], FIELDS)]
-    assert [line for _, line in again] == ["", "8 0 0", *[""] * (len(jobs) - 3), "7 5 0"]
-    latest = [new or old for old, (new, _) in zip(digests, again, strict=True)]
-    third = [*ledger.figures.changed([*zip(jobs, latest, strict=True)], FIELDS)]
-    assert third == [("", "")] * len(jobs)
+    figures = ledger.figures.of(["ended", "unknown", "nightly"], FIELDS)
+    assert [*figures] == [(-3, 0, 0), (0, 0, 0), (0, 1_790_000_000_000, 0)]
 
 
 def test_a_run_that_moves_on_is_seen_where_nothing_is_counted_of_its_job(ledger: Ledger) -> None:
@@ -439,7 +465,7 @@ def test_a_run_that_moves_on_is_seen_where_nothing_is_counted_of_its_job(ledger:
 def test_a_ledger_of_another_version_is_read_and_not_written(ledger: Ledger) -> None:
     ledger.client.set(ledger.keys.schema, 99)
     before = ledger.client.keys()
-    assert [*ledger.figures.of(["nightly"], FIELDS)] == ["0 0 0"]
+    assert [*ledger.figures.of(["nightly"], FIELDS)] == [(0, 0, 0)]
     assert ledger.client.keys() == before
 
 
@@ -447,10 +473,10 @@ def test_a_connection_that_is_lost_meanwhile_is_made_anew(ledger: Ledger) -> Non
     jobs = [f"job-{number}" for number in range(50 * JOBS_PER_CALL)]
     for number, name in enumerate(jobs):
         ledger.client.hset(ledger.keys.job(name), "n:started", number)
-    lines = ledger.figures.of(jobs, FIELDS)
-    first = next(lines)
+    figures = ledger.figures.of(jobs, FIELDS)
+    first = next(figures)
     ledger.client.client_kill_filter(_type="normal", skipme=True)
-    assert [first, *lines] == [f"{number} 0 0" for number in range(len(jobs))]
+    assert [first, *figures] == [(number, 0, 0) for number in range(len(jobs))]
 
 
 # What beats count for OpenTelemetry, one after the other

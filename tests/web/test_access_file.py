@@ -138,7 +138,8 @@ def test_a_refused_file_shows_in_the_metrics(
 
     def shown() -> list[str]:
         assert access.policy
-        lines = "".join(metrics.exposed()[0]).splitlines()
+        text, _ = metrics.written(metrics.read())
+        lines = text.decode().splitlines()
         return [line for line in lines if line.startswith("supervisor_access_file_valid")]
 
     assert shown() == ["supervisor_access_file_valid 1.0"]

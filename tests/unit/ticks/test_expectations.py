@@ -9,7 +9,7 @@ import pytest
 
 from supervisor.job.spec import JobSpec
 from supervisor.ledger.functions import BOUNDS
-from supervisor.ledger.records import Histogram
+from supervisor.ledger.records import NO_RUNS, Histogram
 from supervisor.ledger.replies import ms_of
 from supervisor.ticks.expectations import (
     interval_of,
@@ -20,7 +20,14 @@ from supervisor.ticks.expectations import (
     usual_duration,
     work_until_success,
 )
-from supervisor.web.metrics_scrape import Expectations, Expected, Status
+from supervisor.web.metrics_scrape import (
+    DURATIONS,
+    START_DELAYS,
+    STATUS_FIELDS,
+    Intervals,
+    Job,
+    job_of,
+)
 
 NOON = datetime(2026, 3, 2, 12, tzinfo=UTC)
 MINUTE, HOUR = timedelta(minutes=1), timedelta(hours=1)
@@ -132,19 +139,12 @@ def test_no_number_of_retries_is_too_large() -> None:
     assert work_until_success(patient, HOUR) == timedelta(days=366)
 
 
-def status(**fields: datetime | int) -> Status:
-    """Of a job of which nothing else is known."""
-    known = {
-        field: ms_of(value) if isinstance(value, datetime) else value
-        for field, value in fields.items()
-    }
-    return Status(**{**dict.fromkeys(Status._fields, 0), **known})
-
-
-def expected(
-    expectations: Expectations, spec: JobSpec, now: datetime, **fields: datetime | int
-) -> Expected:
-    return expectations.of(spec, observed(), status(**fields), now)
+def found(spec: JobSpec, now: datetime, **fields: datetime | int) -> Job:
+    """As a scrape at this time finds a job of which nothing but these fields is known."""
+    numbers = dict.fromkeys((*DURATIONS, *START_DELAYS, *STATUS_FIELDS), 0)
+    for field, value in fields.items():
+        numbers[field] = ms_of(value) if isinstance(value, datetime) else value
+    return job_of(spec, numbers, NO_RUNS, Intervals().of(spec, now))
 
 
 @pytest.mark.parametrize(
@@ -161,51 +161,53 @@ def test_a_success_is_due_of_the_next_tick(
     fields: dict[str, datetime], due: datetime | None
 ) -> None:
     spec = spec_of(time_limit="5m")
-    by = expected(Expectations(), spec, NOON, **fields).success_by
+    by = found(spec, NOON, **fields).success_by
     # Late after six minutes, five of work, and a minute.
     assert by == (due and due + timedelta(minutes=6 + 5 + 1))
 
 
 def test_of_a_paused_job_nothing_is_expected() -> None:
     since = {"loaded": NOON - HOUR}
-    assert expected(Expectations(), spec_of(), NOON, **since, paused=1).success_by is None
-    by = expected(Expectations(), spec_of(), NOON, **since, paused=0).success_by
+    assert found(spec_of(), NOON, **since, paused=1).success_by is None
+    by = found(spec_of(), NOON, **since, paused=0).success_by
     assert by is not None
     assert by > NOON + HOUR
 
 
 def test_of_the_last_tick_a_success_is_expected_and_then_nothing() -> None:
     once = spec_of(at=["2026-03-02T11:00:00"])
-    expectations = Expectations()
     since = {"loaded": NOON - 2 * HOUR}
-    assert expected(expectations, once, NOON, **since).success_by is not None
-    done = expected(expectations, once, NOON, **since, last_success=NOON - HOUR / 2)
+    assert found(once, NOON, **since).success_by is not None
+    done = found(once, NOON, **since, last_success=NOON - HOUR / 2)
     assert done.success_by is None
 
 
 @pytest.mark.parametrize("keys", [{}, {"due_by": "1d"}, {"due_by": "06:00"}])
 def test_beyond_the_calendar_nothing_is_expected(keys: dict[str, str]) -> None:
     last = spec_of(at=["9999-12-31T23:59:00"], **keys)
-    found = expected(Expectations(), last, NOON, loaded=NOON)
-    assert (found.success_by, found.success_due_at) == (None, None)
+    job = found(last, NOON, loaded=NOON)
+    assert (job.success_by, job.success_due_at) == (None, None)
 
 
 def test_what_a_job_names_is_expected_beside_what_is_usual() -> None:
-    expectations, spec = Expectations(), spec_of(due_by="45m")
+    spec = spec_of(due_by="45m")
     began = {"last_success": NOON + HOUR, "last_success_start": NOON + HOUR}
-    found = expected(expectations, spec, NOON, loaded=NOON, **began)
-    assert found.success_due_at == NOON + 2 * HOUR + 45 * MINUTE
+    job = found(spec, NOON, loaded=NOON, **began)
+    assert job.success_due_at == NOON + 2 * HOUR + 45 * MINUTE
     began = {"last_success": NOON + 3 * HOUR, "last_success_start": NOON + MINUTE}
-    found = expected(expectations, spec, NOON, loaded=NOON, **began)
-    assert found.success_due_at == NOON + HOUR + 45 * MINUTE
-    assert expected(expectations, spec, NOON, loaded=NOON, paused=1).success_due_at is None
+    job = found(spec, NOON, loaded=NOON, **began)
+    assert job.success_due_at == NOON + HOUR + 45 * MINUTE
+    assert found(spec, NOON, loaded=NOON, paused=1).success_due_at is None
 
 
-def test_what_is_remembered_is_looked_up_anew_when_its_ticks_have_passed() -> None:
+def test_an_interval_is_looked_up_anew_when_its_ticks_have_passed() -> None:
     spec = spec_of(cron="*/10 12 * * *")
-    expectations = Expectations()
-    first = expected(expectations, spec, NOON).interval
-    later = expected(expectations, spec, NOON + timedelta(days=3)).interval
+    intervals = Intervals()
+    first = intervals.of(spec, NOON)
+    later = intervals.of(spec, NOON + timedelta(days=3))
     assert first == later == timedelta(minutes=10)
-    edited = expected(expectations, spec_of(every="1m"), NOON).interval
-    assert edited == MINUTE
+    assert intervals.of(spec_of(every="1m"), NOON) == MINUTE
+    assert intervals.of(spec_of(cron="0,20 13 * * *"), NOON + HOUR) == 20 * MINUTE
+    changing = spec_of(at=["2026-03-02T13:00:00", "2026-03-02T13:05:00", "2026-03-03T00:00:00"])
+    assert intervals.of(changing, NOON) == 5 * MINUTE
+    assert intervals.of(changing, NOON + timedelta(days=2)) is None
