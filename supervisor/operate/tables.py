@@ -2,10 +2,9 @@
 
 What fits is aligned text. What does not fit is made to, in this order:
 
-1. A name of more than half the width has a line of its own, above the rest of its row.
-2. Cells of columns that may fold are wrapped between words.
-3. The last column, if it may fold, goes below its row.
-4. The least important column is left out and the layout tried again; a last line names these.
+1. Cells of columns that may fold are wrapped between words.
+2. The last column, if it may fold, goes below its row.
+3. The least important column is left out and the layout tried again; a last line names these.
 
 No cell is ever cut, so that a name or the id of a run can be copied. A line that is still too long
 is wrapped by the terminal. Widths are those of a terminal, where a CJK character takes two cells.
@@ -42,6 +41,9 @@ from supervisor.operate.words import (
 )
 
 GAP = 2
+
+#: Wider than any row.
+UNBOUNDED = 10**6
 INDENT = "    "
 
 Row = Sequence[str]
@@ -68,38 +70,23 @@ def lines(columns: Columns, rows: Iterable[Row], width: int | None = None) -> li
     """The header and the rows; without a `width` each is one line, however long."""
     rows = [columns.names, *rows]
     if width is None:
-        return [line for block in aligned(rows) for line in block]
-    above = [row[0] if cell_len(row[0]) > width // 2 else "" for row in rows]
-    rest = [("", *row[1:]) if name else row for name, row in zip(above, rows, strict=True)]
+        return [line for block in folded(rows, columns.folds, UNBOUNDED) for line in block]
+    text: list[str] = []
     left_out: list[str] = []
-    blocks: list[Block] = []
     for dropped in (*columns.drops, None):
         shown = [number for number, name in enumerate(columns.names) if name not in left_out]
-        cells = [[row[number] for number in shown] for row in rest]
-        for attempt in (aligned, folded, hung):
-            blocks = list(attempt(cells, columns.folds, width))
-            if all(cell_len(line) <= width for block in blocks for line in block):
-                return [*named(above, blocks), *notes(left_out)]
+        cells = [[row[number] for number in shown] for row in rows]
+        for layout in (folded, hung):
+            text = [line for block in layout(cells, columns.folds, width) for line in block]
+            if all(cell_len(line) <= width for line in text):
+                return [*text, *notes(left_out)]
         if dropped:
             left_out.append(dropped)
-    return [*named(above, blocks), *notes(left_out)]
-
-
-def named(above: Sequence[str], blocks: Sequence[Block]) -> Iterator[str]:
-    for name, block in zip(above, blocks, strict=True):
-        if name:
-            yield name
-        yield from (line for line in block if line)
+    return [*text, *notes(left_out)]
 
 
 def notes(left_out: Sequence[str]) -> list[str]:
     return [f"(too narrow for: {', '.join(left_out)})"] if left_out else []
-
-
-def aligned(rows: Sequence[Row], folds: Sequence[str] = (), width: int = 0) -> Iterator[Block]:
-    widths = [max(map(cell_len, cells)) for cells in zip(*rows, strict=True)]
-    for row in rows:
-        yield [joined(row, widths)]
 
 
 def folded(rows: Sequence[Row], folds: Sequence[str], width: int) -> Iterator[Block]:

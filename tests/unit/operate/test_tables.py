@@ -69,22 +69,6 @@ def test_a_narrow_screen_has_reasons_below_and_names_what_is_left_out() -> None:
     ]
 
 
-LONG = "a-long-name-" * 16
-WIDE = "\u4e2d\u6587" * 50
-
-
-@pytest.mark.parametrize("width", [60, 80, 120])
-@pytest.mark.parametrize("name", [LONG, WIDE], ids=["long", "wide"])
-def test_a_long_name_stands_above_its_row_and_costs_the_others_nothing(
-    width: int, name: str
-) -> None:
-    short = RUNS[1][1:]
-    text = lines(tables.RUN_COLUMNS, [(name, *short), ("short", *short)], width)
-    alone = lines(tables.RUN_COLUMNS, [("short", *short), ("", *short)], width)
-    assert text.count(name) == 1
-    assert sorted(line for line in text if line != name) == sorted(alone)
-
-
 def test_wide_characters_are_wrapped_by_the_cells_that_they_take() -> None:
     reason = " ".join(["\u4e2d" * 10] * 8)
     text = lines(tables.RUN_COLUMNS, [(*RUNS[0][:-1], reason)], 80)
