@@ -13,8 +13,8 @@
 
 Destinations that failed or were slow have half of the threads at most, so that others always find
 one. A thread that takes longer than `HANGS_AFTER_SECONDS`, whatever its server does, is replaced,
-up to `MOST_HANGING`; its destination is sent nothing else until it comes back. Nobody waits for
-these threads: not beat's turn, and not the end of the process.
+up to `MOST_WITH_HANGING` threads; its destination is sent nothing else until it comes back. Nobody
+waits for these threads: not beat's turn, and not the end of the process.
 """
 
 from __future__ import annotations
@@ -48,8 +48,7 @@ TURN_SECONDS = 3.0
 
 #: Longer than a turn and an exchange that comes to its time-outs.
 HANGS_AFTER_SECONDS = 20.0
-MOST_HANGING = 24
-
+MOST_WITH_HANGING = 4 * MOST_THREADS
 
 #: Events of the log.
 NOT_SENT = {kind: f"{kind} not sent" for kind in Kind}
@@ -111,8 +110,7 @@ class Outbound:
         with self._lock:
             began_by = time.monotonic() - HANGS_AFTER_SECONDS
             busy = {name for name, began in self._sending.items() if began > began_by}
-            hanging = len(self._sending) - len(busy)
-            is_full = len(busy) >= MOST_THREADS or hanging >= MOST_HANGING
+            is_full = len(busy) >= MOST_THREADS or len(self._sending) >= MOST_WITH_HANGING
             for destination in () if is_full else self._due:
                 is_slow = destination in self._slow
                 has_room = not is_slow or len(busy & self._slow) < MOST_SLOW_THREADS
@@ -133,7 +131,7 @@ class Outbound:
             try:
                 is_done = self._send_all(destination, zero)
             except RedisError as error:
-                log.warning("not sent", destination=destination, error=str(error))
+                log.warning("outbound not sent", destination=destination, error=str(error))
             finally:
                 is_slow = not is_done or time.monotonic() - began > TURN_SECONDS
                 with self._lock:
@@ -161,9 +159,10 @@ class Outbound:
         """Whether the next one of the destination may be sent."""
         result = self._result(entry)
         facts = {"destination": entry.name, **result.facts}
+        if result.answer is not Answer.UNAVAILABLE:
+            self._waits.pop(entry.destination, None)
         match result.answer:
             case Answer.TAKEN:
-                self._waits.pop(entry.destination, None)
                 if entry.kind is Kind.NOTICE:
                     log.info("notice sent", **facts)
                 return self._outbox.take_off(entry, End.SENT)

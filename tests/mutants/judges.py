@@ -44,6 +44,7 @@ JUDGES = {
     "*/figures.lua": ledger_tests("metrics", *RUNS),
     "*/open_runs.lua": ledger_tests("metrics"),
     "*/accounts.lua": ledger_tests(*RUNS, *STEPS, "metrics", "pings", *REST),
+    "*/delivered.lua": ledger_tests("pings", "notices", "revocations"),
     "*/present.lua": ledger_tests("doctor", "publishing"),
     "*/report.lua": ledger_tests("reports", "verbs"),
     "*/base.lua": ledger_tests("schema", "other_versions", *RUNS, *STEPS, *REST),
