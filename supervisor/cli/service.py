@@ -295,8 +295,7 @@ def serve(
     ledger = ledger_for_answers(settings)
     metrics = Metrics(ledger, broker, labels=labels, access_file=access.file)
     watch_for_outages(ledger, settings)
-    app = create(ledger, access, metrics, broker, is_stopping, context.app)
-    Thread(target=app.state.overview.look_first, name="first-look", daemon=True).start()
+    app = create(ledger, access, metrics, broker, context.app)
     config = uvicorn.Config(
         app,
         log_config=None,

@@ -375,9 +375,6 @@ class Readings:
                 found[name] = spec
         return found
 
-    def job_count(self) -> int:
-        return self.client.hlen(self.keys.jobs) + self.client.hlen(self.keys.guarded)
-
     def jobs(self) -> list[JobRecord]:
         return self.records_of(list(self.specs().values()))
 

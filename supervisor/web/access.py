@@ -190,7 +190,7 @@ ALIKE = ("/healthz", "/readyz", "/static/")
 FOR_EVERYBODY = (*ALIKE, "/login")
 
 #: Programs ask for these: a redirection to a form is of no use to them.
-FOR_PROGRAMS = ("/api/", "/metrics", "/events")
+FOR_PROGRAMS = ("/api/", "/metrics")
 
 READING = ("GET", "HEAD")
 

@@ -70,7 +70,6 @@ NEEDS: Mapping[str, Role | None] = {
     "POST /login": None,
     "POST /logout": None,
     "GET /metrics": Role.VIEWER,
-    "GET /events": Role.VIEWER,
     "GET /": Role.VIEWER,
     "GET /failures": Role.VIEWER,
     "GET /queues": Role.VIEWER,

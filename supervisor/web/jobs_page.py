@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
 from statistics import median
-from threading import Lock, Thread
 from typing import Any
 from urllib.parse import urlencode
-
-from redis.exceptions import RedisError
 
 from supervisor.job.run import FAILURES, OPEN_STATES, Run, RunState
 from supervisor.job.spec import JobSpec
@@ -182,90 +177,9 @@ class Listing:
     pages: int
 
 
-#: With more jobs, the counts and the order that the page shows may be a little old: to read the
-#: state of all jobs takes seconds. What it shows of single jobs is always read for it.
-MANY = 5_000
-
-#: How much longer a look is shown than it took: looking takes up to a fifth of a processor.
-SHOWN_FOR = 5
-
-
-@dataclass(frozen=True, slots=True)
-class JobsLook:
-    """How all jobs stood. specs: of jobs that go to different queues, one for each."""
-
-    names: Sequence[str]
-    standings: Mapping[str, Standing]
-    open: OpenJobs
-    specs: Sequence[JobSpec]
-    version: int
-    counts: Mapping[str, int]
-
-
-class Overview:
-    """Looks at all jobs in the background, one look after the other, while pages are asked for."""
-
-    def __init__(self, ledger: Ledger, broker: Queues | None) -> None:
-        self._ledger = ledger
-        self._broker = broker
-        self._lock = Lock()
-        self._last: JobsLook | None = None
-        self._looking: Thread | None = None
-        self._again_at = 0.0
-
-    def look_first(self) -> None:
-        """Takes the first look, so that no page has to wait for it."""
-        with suppress(RedisError, OSError):  # the first page says so
-            self.last()
-
-    def last(self) -> JobsLook | None:
-        """The last look; None if there are so few jobs that a page can look at them itself."""
-        if self._ledger.job_count() <= MANY:
-            return None
-        with self._lock:
-            is_looking = self._looking is not None and self._looking.is_alive()
-            if not is_looking and time.monotonic() >= self._again_at:
-                self._looking = Thread(target=self._look, name="jobs-look", daemon=True)
-                self._looking.start()
-            first = None if self._last else self._looking
-        if first:
-            first.join()
-        return self._last
-
-    def _look(self) -> None:
-        started = time.monotonic()
-        try:
-            self._last = look_at(self._ledger, self._broker, self._last)
-        except (RedisError, OSError) as error:
-            log.warning("jobs not read", error=str(error))
-        self._again_at = time.monotonic() + SHOWN_FOR * (time.monotonic() - started)
-
-
-def look_at(ledger: Ledger, broker: Queues | None, last: JobsLook | None) -> JobsLook:
-    version, names = ledger.newest_version(), sorted(ledger.job_names())
-    standing, open_now = standings(ledger, names), open_jobs(ledger)
-    specs = last.specs if last and last.version == version else specs_by_queue(ledger, broker)
-    look = JobsLook(names, standing, open_now, specs, version, {})
-    return replace(look, counts=counts_of(Standings(standing, open_now, names, ledger.now())))
-
-
-def specs_by_queue(ledger: Ledger, broker: Queues | None) -> list[JobSpec]:
-    broker = broker or LedgerQueues(ledger.client, ledger.presences.roll())
-    scheduled = (spec for spec in ledger.each_spec() if not spec.is_of_code)
-    return [*{broker.of(spec): spec for spec in scheduled}.values()]
-
-
-def counts_of(jobs: Standings) -> dict[str, int]:
-    return {word.value: len(jobs.filtered(word)) for word in Filter}
-
-
-def listing_of(
-    ledger: Ledger, query: JobsQuery, now: datetime, look: JobsLook | None = None
-) -> Listing:
-    names = names_with(ledger, query, look.names if look else None)
-    jobs = standings_of(ledger, names, now, look)
-    is_whole = look is not None and len(names) == len(look.names)
-    counts = look.counts if look and is_whole else counts_of(jobs)
+def listing_of(ledger: Ledger, query: JobsQuery, now: datetime) -> Listing:
+    jobs = standings_of(ledger, names_with(ledger, query), now)
+    counts = {word.value: len(jobs.filtered(word)) for word in Filter}
     wanted = jobs.sorted(jobs.filtered(query.filter), query)
     pages = max(1, -(-len(wanted) // PAGE_SIZE))
     page = min(max(1, query.page), pages)
@@ -282,12 +196,8 @@ def names_of(ledger: Ledger, query: JobsQuery, now: datetime) -> Sequence[str]:
     return jobs.sorted(jobs.filtered(query.filter), query)
 
 
-def names_with(
-    ledger: Ledger, query: JobsQuery, known: Sequence[str] | None = None
-) -> Sequence[str]:
-    """known: all names, sorted, as they were a moment ago."""
-    if known is None:
-        known = sorted(ledger.job_names())
+def names_with(ledger: Ledger, query: JobsQuery) -> Sequence[str]:
+    known = sorted(ledger.job_names())
     if not query.is_narrowed:
         return known
     needle = query.search.lower()
@@ -364,12 +274,7 @@ class Standings:
         return (name in self._running, name in self._held, is_paused, True).index(True)
 
 
-def standings_of(
-    ledger: Ledger, names: Sequence[str], now: datetime, look: JobsLook | None = None
-) -> Standings:
-    """The standings at the time of the look, or now."""
-    if look:
-        return Standings(look.standings, look.open, names, now)
+def standings_of(ledger: Ledger, names: Sequence[str], now: datetime) -> Standings:
     return Standings(standings(ledger, names), open_jobs(ledger), names, now)
 
 
@@ -399,13 +304,11 @@ def queue_status(ledger: Ledger, broker: Queues | None) -> QueueStatus:
     )
 
 
-def troubles_of(
-    ledger: Ledger, broker: Queues | None, look: JobsLook | None = None
-) -> Iterable[str]:
+def troubles_of(ledger: Ledger, broker: Queues | None) -> Iterable[str]:
     """Why queued runs do not begin."""
     roll = ledger.presences.roll()
     asked = broker or LedgerQueues(ledger.client, roll)
-    specs = look.specs if look else ledger.scheduled().values()
+    specs = ledger.scheduled().values()
     drained = ledger.drains.since()
     for queue in queues(specs, roll, asked, drained):
         if queue.drained_at:

@@ -1,5 +1,5 @@
-"""The pages, each made of parts. The page's script fetches ``?parts=jobs,now`` when those have
-changed.
+"""The pages, each made of parts. The page's script fetches its page again, and replaces the parts
+that changed.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from supervisor.errors import NotConfigured, UnknownJob
 from supervisor.job.run import LogLine, Run, RunState, StepId
 from supervisor.job.templates import log_link
 from supervisor.ledger.ledger import Ledger
-from supervisor.ledger.page_reads import MOST_OPEN, Kind, Topic, latest_failures, open_runs, traces
+from supervisor.ledger.page_reads import MOST_OPEN, latest_failures, open_runs, traces
 from supervisor.ledger.queues import Queues
 from supervisor.operate.job_edits import JobEdits, document_text
 from supervisor.operate.shapes import params_shape
@@ -29,16 +29,13 @@ from supervisor.web.access import Access
 from supervisor.web.access_file import Role
 from supervisor.web.http import TEMPLATES, Refused, Threads, check, place_of
 from supervisor.web.jobs_page import (
-    JobsLook,
     JobsQuery,
-    Overview,
     listing_of,
     pace_of,
     queue_status,
     rows_of,
     troubles_of,
 )
-from supervisor.web.live import events_url
 from supervisor.web.pictures import SPANS, picture_of, timeline_of
 from supervisor.web.record import last_actions
 from supervisor.web.record import listing_of as record_of
@@ -55,8 +52,7 @@ KEPT_ITEMS_SHOWN = 20
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """target: the job or run of the page, if it is about one. now: by the ledger's clock. look: at
-    all jobs, where they are many."""
+    """target: the job or run of the page, if it is about one. now: by the ledger's clock."""
 
     ledger: Ledger
     target: str
@@ -64,7 +60,6 @@ class Asked:
     now: datetime
     broker: Queues | None
     edits: JobEdits
-    look: JobsLook | None = None
 
 
 Part = Callable[[Asked], Context]
@@ -75,7 +70,7 @@ def beat(asked: Asked) -> Context:
     return {
         "beat": found,
         "is_silent": not found.leads(asked.now),
-        "troubles": list(troubles_of(asked.ledger, asked.broker, asked.look)),
+        "troubles": list(troubles_of(asked.ledger, asked.broker)),
     }
 
 
@@ -94,7 +89,7 @@ def now(asked: Asked) -> Context:
 
 
 def jobs(asked: Asked) -> Context:
-    listing = listing_of(asked.ledger, JobsQuery.of(asked.query), asked.now, asked.look)
+    listing = listing_of(asked.ledger, JobsQuery.of(asked.query), asked.now)
     return {"listing": listing, "rows": rows_of(asked.ledger, listing.names, asked.now)}
 
 
@@ -219,84 +214,31 @@ def unguarded(asked: Asked) -> Context:
         return {"unguarded": []}
 
 
-NOW, BEAT, WORKERS = Topic(Kind.NOW), Topic(Kind.BEAT), Topic(Kind.WORKERS)
-ACTIONS = Topic(Kind.ACTIONS)
-
-
 @dataclass(frozen=True, slots=True)
 class Page:
-    """path: what it is about comes as `target`. topics: what the page's parts are made of."""
+    """path: what it is about comes as `target`."""
 
     path: str
     template: str
-    parts: Mapping[str, Part]
-    topics: Callable[[Context, str], list[Topic]]
+    parts: Sequence[Part]
 
 
 PAGES = (
-    Page(
-        "/",
-        "jobs.html",
-        {"beat": beat, "now": now, "jobs": jobs},
-        lambda found, _: [
-            BEAT,
-            NOW,
-            WORKERS,
-            *(Topic(Kind.JOB, n) for n in found["listing"].names),
-        ],
-    ),
-    Page(
-        "/failures",
-        "failures.html",
-        {"beat": beat, "failures": failures},
-        lambda *_: [BEAT, NOW],
-    ),
-    Page(
-        "/queues",
-        "queues.html",
-        {"beat": beat, "queues": queues, "unguarded": unguarded},
-        lambda *_: [BEAT, NOW, WORKERS],
-    ),
-    Page("/record", "record.html", {"beat": beat, "record": record}, lambda *_: [BEAT, ACTIONS]),
-    Page(
-        "/jobs/{target:path}",
-        "job.html",
-        {"job": job, "timeline": timeline, "runs": runs, "log": job_log, "job_record": job_record},
-        lambda found, job: [Topic(Kind.JOB, job), ACTIONS, *run_topics(found)],
-    ),
-    Page(
-        "/runs/{target:path}",
-        "run.html",
-        {"run": run, "steps": steps, "log": run_log},
-        lambda _, run: [Topic(Kind.RUN, run_id) for run_id in {run, whole(run)}],
-    ),
+    Page("/", "jobs.html", (beat, now, jobs)),
+    Page("/failures", "failures.html", (beat, failures)),
+    Page("/queues", "queues.html", (beat, queues, unguarded)),
+    Page("/record", "record.html", (beat, record)),
+    Page("/jobs/{target:path}", "job.html", (job, timeline, runs, job_log, job_record)),
+    Page("/runs/{target:path}", "run.html", (run, steps, run_log)),
 )
 
 
-def run_topics(found: Context) -> list[Topic]:
-    """The runs that a job's page watches: the one whose log is shown, and those that are open."""
-    open_runs = [run.id for run in found["runs"] if run.state.is_open][:20]
-    logged = [found["logged"].id] if found["logged"] else []
-    return [Topic(Kind.RUN, run_id) for run_id in dict.fromkeys(logged + open_runs)]
-
-
-def whole(run_id: str) -> str:
-    """The run of several steps that a step belongs to."""
-    place = StepId.of(run_id)
-    return place.run if place else run_id
-
-
 def page_routes(
-    ledger: Ledger,
-    access: Access,
-    broker: Queues | None,
-    edits: JobEdits,
-    threads: Threads,
-    overview: Overview,
+    ledger: Ledger, access: Access, broker: Queues | None, edits: JobEdits, threads: Threads
 ) -> list[Route]:
     def asked(request: Request) -> Asked:
-        target, look = request.path_params.get("target", ""), overview.last()
-        return Asked(ledger, target, request.query_params, ledger.now(), broker, edits, look)
+        target = request.path_params.get("target", "")
+        return Asked(ledger, target, request.query_params, ledger.now(), broker, edits)
 
     return [Route(page.path, endpoint_of(page, asked, access, threads)) for page in PAGES]
 
@@ -311,7 +253,7 @@ def endpoint_of(
         asked = asked_by(request)
         visitor = request.state.visitor
         may_act = visitor.is_person and visitor.may(Role.OPERATOR)
-        about = {
+        about: Context = {
             "now": asked.now,
             "may_act": may_act,
             "may_edit": may_act and visitor.may(Role.EDITOR) and asked.edits.are_saved,
@@ -319,26 +261,9 @@ def endpoint_of(
             "sign_out": access.policy.proxy.sign_out if access.policy.proxy else None,
             **place_of(request),
         }
-        if "parts" in request.query_params:
-            wanted = set(request.query_params["parts"].split(","))
-            found = [rendered(page, name, asked, about) for name in page.parts if name in wanted]
-            return HTMLResponse("".join(found))
-        return HTMLResponse(rendered_whole(page, asked, about))
+        for part in page.parts:
+            check()
+            about |= part(asked)
+        return HTMLResponse(TEMPLATES.get_template(page.template).render(about))
 
     return endpoint
-
-
-def rendered(page: Page, name: str, asked: Asked, about: Mapping[str, Any]) -> str:
-    """Renders one part of a page."""
-    check()
-    template = TEMPLATES.get_template(f"parts/{name}.html")
-    return template.render(**about, **page.parts[name](asked))
-
-
-def rendered_whole(page: Page, asked: Asked, about: Mapping[str, Any]) -> str:
-    found: Context = {}
-    for part in page.parts.values():
-        check()
-        found |= part(asked)
-    url = events_url(*page.topics(found, asked.target))
-    return TEMPLATES.get_template(page.template).render(**about, **found, events=url)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import TYPE_CHECKING
@@ -33,8 +32,6 @@ from supervisor.web.http import (
     OutOfTime,
     Threads,
 )
-from supervisor.web.jobs_page import Overview
-from supervisor.web.live import Watch, event_routes
 from supervisor.web.metrics import Metrics
 from supervisor.web.pages import page_routes
 from supervisor.web.record import Visits
@@ -134,7 +131,6 @@ def create(
     access: Access = READ_ONLY,
     metrics: Metrics | None = None,
     broker: Queues | None = None,
-    is_stopping: Callable[[], bool] = lambda: False,
     app: Celery | None = None,
 ) -> Starlette:
     """broker: that of the app; without it, as the ledger and the workers report it.
@@ -143,17 +139,15 @@ def create(
     """
     threads, edits, visits = Threads(), JobEdits(ledger, app), Visits(ledger)
     sessions = Sessions(ledger)
-    watch, overview = Watch(ledger, is_stopping), Overview(ledger, broker)
     routes = [
         *health_routes(ledger, metrics or Metrics(ledger, broker)),
         *api_routes(Api(ledger, broker, edits), threads),
-        *event_routes(watch),
         *login_routes(access, sessions, visits),
         *editor_routes(ledger, edits, threads),
         *action_routes(ledger, edits, threads),
-        *page_routes(ledger, access, broker, edits, threads, overview),
+        *page_routes(ledger, access, broker, edits, threads),
     ]
-    served = Starlette(
+    return Starlette(
         routes=[
             *guarded(routes, visits),
             Mount("/static", StaticFiles(packages=[("supervisor.web", "static")])),
@@ -163,7 +157,4 @@ def create(
             Middleware(AccessCheck, access=access, sessions=sessions),
         ],
         exception_handlers=EXCEPTION_HANDLERS,
-        lifespan=watch.lifespan,
     )
-    served.state.overview = overview
-    return served

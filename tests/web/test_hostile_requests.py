@@ -95,8 +95,6 @@ def test_a_line_end_in_an_address_makes_no_header(serve: Serve) -> None:
 
 #: Addresses that are as long as they may be, and that ask for as much as they can.
 LONG = {
-    "parts": "/jobs/nightly?parts=" + "log,timeline,runs,job," * 360,
-    "unknown parts": "/?parts=" + "," * 8_000,
     "run": "/runs/nightly" + "@" * 8_000,
     "run of the API": "/api/v1/runs/" + "@/" * 4_000,
     "log": "/api/v1/runs/" + "%40" * 2_600 + "/log",
@@ -112,7 +110,6 @@ LONG = {
     "span": "/jobs/nightly?span=" + "7d" * 4_000,
     "next": "/login?next=" + "/%2f" * 2_000,
     "next of sessions": "/login?next=" + "/s/a" * 2_000,
-    "topics": "/events?" + "job=nightly&" * 650,
     "action": "/actions/cancel/" + "@" * 8_000,
     "static": "/static/" + "../" * 2_600,
 }
@@ -151,7 +148,7 @@ def test_a_request_of_two_lengths_is_refused(reader: httpx.Client) -> None:
 
 
 def test_an_address_has_a_greatest_length(reader: httpx.Client) -> None:
-    for address in ("/jobs/" + "x" * 8_200, "/?parts=" + "log," * 3_000):
+    for address in ("/jobs/" + "x" * 8_200, "/?search=" + "log," * 3_000):
         assert reader.get(address).status_code == 414
         assert reader.get("/api/v1" + address).json()["error"].startswith("the address has more")
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import replace
 from datetime import timedelta
 from html.parser import HTMLParser
 from urllib.parse import quote, urlsplit
@@ -17,12 +16,10 @@ from supervisor.ledger.functions import ATTEMPTS_KEPT
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.presence import Attendance, Broker, WorkerFacts
 from supervisor.ledger.replies import ms_of
-from supervisor.web import jobs_page
 from supervisor.web.access import Access
 from supervisor.web.jobs_page import PAGE_SIZE
 from tests.ledger.jobs import admitted, at_work, begin, begun, job, pause, run_id, ticks, try_often
 from tests.ledger.processes import worker_is_there
-from tests.waiting import wait_until
 from tests.web.conftest import Serve
 from tests.web.visits import FROM_OUR_PAGE, TOKEN, log_in
 
@@ -76,7 +73,6 @@ def evil(ledger: Ledger) -> str:
     [
         *("/", f"/?search={quote(EVIL)}", "/queues", "/jobs/evil", "/jobs/steps", "/runs/{run}"),
         *("/runs/evil@2026-03-01T00:00:01Z", "/runs/steps@2026-03-01T00:00:00Z"),
-        *("/?parts=jobs,now,beat", "/jobs/evil?parts=job,timeline,runs,log"),
         *(f"/jobs/{quote(EVIL, safe='')}", f"/login?next={quote(EVIL)}"),
     ],
 )
@@ -297,7 +293,7 @@ def test_the_timeline_has_attempts_and_what_was_held_back(
     at_work(ledger, spec, 0)
     blocked = ledger.trigger(spec)
     assert blocked.queued_at >= moments
-    text = reader.get("/jobs/nightly?parts=timeline").text
+    text = reader.get("/jobs/nightly").text
     assert text.count('class="mark running"') == 1
     assert text.count('class="hold skipped"') == 1
     assert f"blocked by {run_id(spec, 0)}" in text
@@ -310,13 +306,7 @@ def test_a_run_says_how_many_attempts_are_not_kept(reader: httpx.Client, ledger:
     assert "2 earlier attempts, of which nothing else is kept" in text
 
 
-def test_a_part_can_be_asked_for_alone(reader: httpx.Client, ledger: Ledger) -> None:
-    job(ledger)
-    text = reader.get("/?parts=now,nothing,beat,now,now").text
-    assert re.findall(r'data-part="(\w+)"', text) == ["beat", "now"]
-
-
-@pytest.mark.parametrize("path", ["/jobs/nobody", "/runs/nobody@never", "/jobs/nobody?parts=job"])
+@pytest.mark.parametrize("path", ["/jobs/nobody", "/runs/nobody@never"])
 def test_what_is_not_there_is_a_page_that_says_so(reader: httpx.Client, path: str) -> None:
     answer = reader.get(path, headers={"accept": "text/html"})
     assert (answer.status_code, "unknown" in answer.text) == (404, True)
@@ -504,30 +494,3 @@ def test_a_run_shows_how_it_failed_its_lines_and_where_others_are(
     assert whole["log_url"] == link
     assert [failure["attempt"] for failure in whole["failures"]] == [1]
     assert "not so" in reader.get(f"/jobs/{spec.name}").text
-
-
-def test_lists_of_many_jobs_are_as_those_of_few(ledger: Ledger) -> None:
-    spec = admitted(ledger, 0, 1, overlap="queue_one")
-    begin(ledger, run_id(spec, 0))
-    pause(ledger, job(ledger, "held", labels={"team": "x"}))
-    for name in "abc":
-        job(ledger, name)
-    ledger.client.hset(ledger.keys.job("a"), mapping={"last_outcome": "failed", "next": 5_000})
-    look, now = jobs_page.look_at(ledger, None, None), ledger.now()
-    states = [{"state": word.value} for word in jobs_page.Filter]
-    orders = [{"sort": minus + word} for word in jobs_page.Sort for minus in ("", "-")]
-    for asked in (*states, *orders, {"search": "E"}, {"label": "team=x"}, {"prefix": "nig"}):
-        query = jobs_page.JobsQuery.of(asked)
-        few, many = (jobs_page.listing_of(ledger, query, now, known) for known in (None, look))
-        assert replace(many, names=tuple(many.names)) == replace(few, names=tuple(few.names))
-
-
-def test_a_list_of_many_jobs_follows_them(
-    reader: httpx.Client, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(jobs_page, "MANY", 1)
-    job(ledger, "first")
-    job(ledger, "second")
-    assert 'href="jobs/second"' in reader.get("/").text
-    pause(ledger, job(ledger, "third"))
-    wait_until(lambda: 'href="jobs/third"' in reader.get("/?state=paused").text)

@@ -166,7 +166,7 @@ def test_a_person_signs_in_at_the_proxy_and_acts_by_name(
     [entry] = ledger.actions.search(WantedActions(limit=1))
     assert (entry.action.by.name, entry.action.by.origin) == ("ada@example.com", "page")
     page.evaluate("window.hasStayed = true")
-    ledger.resume("nightly")  # events come through the proxy
+    ledger.resume("nightly")
     expect(page.locator(".title")).not_to_contain_text("paused")
     assert page.evaluate("window.hasStayed") is True
     page.get_by_role("link", name="Log out").click()

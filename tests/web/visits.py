@@ -29,21 +29,15 @@ def serving(
     ledger: Ledger, access: Access, port: int = 0, app: Celery | None = None
 ) -> Iterator[str]:
     """The address of a server that runs meanwhile."""
-    servers: list[uvicorn.Server] = []
-    made = create(ledger, access, is_stopping=lambda: servers[0].should_exit, app=app)
-    with serving_app(made, port, servers) as address:
+    with serving_app(create(ledger, access, app=app), port) as address:
         yield address
 
 
 @contextmanager
-def serving_app(
-    app: Starlette, port: int = 0, servers: list[uvicorn.Server] | None = None
-) -> Iterator[str]:
+def serving_app(app: Starlette, port: int = 0) -> Iterator[str]:
     with socket.create_server(("127.0.0.1", port)) as listener:
         config = uvicorn.Config(app, log_config=None, timeout_graceful_shutdown=3)
         server = uvicorn.Server(config)
-        if servers is not None:
-            servers.append(server)
         thread = threading.Thread(target=server.run, args=([listener],))
         thread.start()
         try:

@@ -1,9 +1,8 @@
-// Keeps the page up to date: the server names what changed, and the parts that show it are fetched
-// again. Without this script everything works by reloading.
+// Keeps the page up to date: it is fetched every two seconds, and the parts that changed are replaced.
+// Without this script everything works by reloading.
 "use strict";
 
 const UNITS = [["d", 86400], ["h", 3600], ["m", 60], ["s", 1]];
-const body = document.body;
 const link = document.querySelector("[data-link]");
 const dialog = document.querySelector("[data-dialog]");
 
@@ -38,32 +37,39 @@ function tellTime() {
   }
 }
 
-// ---- parts ----
+// ---- refreshing ----
 
-const stale = new Set();
-let isFetching = false;
+// The page is fetched again two seconds after the answer before, and parts that differ are replaced.
+const WAIT = 2000;
+const made = new Map(); // of what each part was made
 
-function partsOn(kinds) {
-  const parts = [...document.querySelectorAll("[data-part]")];
-  return parts.filter((part) => part.dataset.on.split(" ").some((kind) => kinds.includes(kind)));
+// Times tick by themselves, so they make no difference.
+function madeOf(part) {
+  const copy = part.cloneNode(true);
+  for (const time of copy.querySelectorAll("time[data-age], time[data-ahead], time[data-due], time[data-lasting]")) time.replaceWith(time.dateTime);
+  return copy.innerHTML;
 }
 
 function isInUse(part) {
   const selection = getSelection();
   const isSelected = !selection.isCollapsed && part.contains(selection.anchorNode);
-  const field = document.activeElement;
-  const isTypedIn = part.contains(field) && field.matches("input, textarea, select");
-  return isSelected || isTypedIn;
+  const fields = [...part.querySelectorAll("input:not([type=hidden]), textarea")];
+  const isTyped = fields.some((field) => field === document.activeElement || field.value !== field.defaultValue);
+  return isSelected || isTyped;
 }
 
 function replace(part, fresh) {
-  const focused = part.contains(document.activeElement) ? document.activeElement.getAttribute("href") : null;
+  const focused = part.contains(document.activeElement) ? document.activeElement : null;
+  const focusable = "a, button, summary";
+  const place = [...part.querySelectorAll(focusable)].indexOf(focused);
   const log = part.querySelector(".log");
   const opened = part.querySelectorAll("details");
-  fresh.querySelectorAll("details").forEach((details, place) => { details.open = opened[place]?.open ?? false; });
+  fresh.querySelectorAll("details").forEach((details, number) => { details.open = opened[number]?.open ?? false; });
   const scrolled = log && log.scrollTop + log.clientHeight < log.scrollHeight - 4 ? log.scrollTop : null;
   part.replaceWith(fresh);
-  if (focused) [...fresh.querySelectorAll("a")].find((a) => a.getAttribute("href") === focused)?.focus();
+  const href = focused?.getAttribute("href");
+  const found = [...fresh.querySelectorAll(focusable)];
+  if (focused) (href ? found.find((a) => a.getAttribute("href") === href) : found[place])?.focus();
   settleLog(fresh, scrolled);
 }
 
@@ -73,71 +79,41 @@ function settleLog(place, scrolled) {
   if (log) log.scrollTop = scrolled ?? log.scrollHeight;
 }
 
-async function refresh() {
-  const wanted = [...stale].filter((name) => !isInUse(document.querySelector(`[data-part="${name}"]`)));
-  if (isFetching || !wanted.length || document.hidden) return;
-  isFetching = true;
-  try {
-    const url = new URL(location.href);
-    url.searchParams.set("parts", wanted.join(","));
-    const answer = await fetch(url, { headers: { Accept: "text/html" } });
-    if (answer.redirected) location.reload();
-    if (!answer.ok) return;
-    const holder = document.createElement("template");
-    holder.innerHTML = await answer.text();
-    for (const fresh of [...holder.content.children]) {
-      const name = fresh.dataset.part;
-      const part = document.querySelector(`[data-part="${name}"]`);
-      if (part && !isInUse(part)) {
-        stale.delete(name);
-        replace(part, fresh);
-      }
-    }
-    tellTime();
-  } catch {
-    // The server is unavailable; once it is back, events name what to fetch.
-  } finally {
-    isFetching = false;
-  }
-}
-
-// ---- events ----
-
-let events = null;
-
 function say(text) {
   link.textContent = text;
   link.hidden = !text;
 }
 
-function connect() {
-  if (events || !body.dataset.events || document.hidden) return;
-  events = new EventSource(body.dataset.events);
-  events.onopen = () => say("");
-  events.onmessage = (message) => {
-    const kinds = JSON.parse(message.data);
-    say(kinds.includes("unavailable") ? "The ledger is unavailable" : "");
-    for (const part of partsOn(kinds)) stale.add(part.dataset.part);
-    refresh();
-  };
-  events.onerror = () => {
-    say("No connection, trying again");
-    // After an answer that is no stream the browser gives up; we do not.
-    if (events.readyState === EventSource.CLOSED) {
-      disconnect();
-      setTimeout(connect, 5000);
+async function refresh() {
+  const answer = await fetch(location.href, { headers: { Accept: "text/html" } });
+  if (answer.redirected) location.reload(); // to the login: the session is over
+  say(answer.ok ? "" : answer.status === 503 ? "The ledger is unavailable" : `Not up to date: ${answer.status}`);
+  if (!answer.ok) return;
+  const page = new DOMParser().parseFromString(await answer.text(), "text/html");
+  for (const fresh of page.querySelectorAll("[data-part]")) {
+    const name = fresh.dataset.part;
+    const part = document.querySelector(`[data-part="${name}"]`);
+    const madeNow = madeOf(fresh);
+    if (!part || made.get(name) === madeNow || isInUse(part)) continue;
+    made.set(name, madeNow);
+    replace(part, document.adoptNode(fresh));
+  }
+  setClock(page);
+  tellTime();
+}
+
+async function keepFresh() {
+  for (const part of document.querySelectorAll("[data-part]")) made.set(part.dataset.part, madeOf(part));
+  for (;;) {
+    await new Promise((resolve) => setTimeout(resolve, WAIT));
+    if (document.hidden) continue;
+    try {
+      await refresh();
+    } catch {
+      say("No connection, trying again");
     }
-  };
+  }
 }
-
-function disconnect() {
-  events?.close();
-  events = null;
-}
-
-document.addEventListener("visibilitychange", () => (document.hidden ? disconnect() : connect()));
-addEventListener("pagehide", disconnect);
-addEventListener("pageshow", connect);
 
 // ---- confirmations ----
 
@@ -195,10 +171,13 @@ if (editor) {
   if (editor.elements.edits.value && !document.querySelector("[role=alert]")) check();
 }
 
-const rendered = document.querySelector("main")?.dataset.now;
-if (rendered) ahead = Date.parse(rendered) - Date.now();
+function setClock(page) {
+  const rendered = page.querySelector("main")?.dataset.now;
+  if (rendered) ahead = Date.parse(rendered) - Date.now();
+}
+
+setClock(document);
 settleLog(document, null);
+if (document.querySelector("[data-part]")) keepFresh();
 tellTime();
 setInterval(tellTime, 1000);
-setInterval(refresh, 1000);
-connect();
