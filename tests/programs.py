@@ -82,12 +82,5 @@ def output_of(program: str, *arguments: str | Path) -> str:
     return done.stdout
 
 
-def optional(program: str) -> pytest.MarkDecorator:
-    """For tests of what others check as well: no package of every Debian has the program."""
-    import pytest
-
-    return pytest.mark.skipif(shutil.which(program) is None, reason=f"no {program} here")
-
-
 if __name__ == "__main__":
     print(*missing_packages(), sep="\n")  # noqa: T201
