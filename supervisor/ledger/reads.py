@@ -227,7 +227,8 @@ class Readings:
 
     def scheduled(self) -> dict[str, JobSpec]:
         """The loaded jobs by name, sorted, whatever their source; without loaded().unread."""
-        return dict(self.loaded().specs)
+        texts = sorted(self._fields(self.keys.jobs).items())
+        return {name: spec for name, text in texts if (spec := job_spec(text))}
 
     def scheduled_with(self, field: str) -> list[JobSpec]:
         """The loaded jobs that give this field of theirs, by name. The others are not read: of all
@@ -294,12 +295,8 @@ class Readings:
 
     def guarded(self) -> dict[str, GuardedTaskSpec]:
         """The tasks guarded in code, by name."""
-        texts = self.guarded_texts().items()
+        texts = self._fields(self.keys.guarded).items()
         return {name: spec for name, text in texts if (spec := guarded_spec(text))}
-
-    def guarded_texts(self) -> dict[str, str]:
-        """The same as JSON, as the ledger has them."""
-        return self._fields(self.keys.guarded)
 
     def each_spec(self) -> Iterator[JobSpec]:
         """All jobs as they are read, some maybe twice: only a few are in memory at once."""

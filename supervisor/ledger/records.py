@@ -276,8 +276,7 @@ class JobRecord:
 
     `counters` has started, finished:<outcome>, skipped:<reason>, requeued, retried, rescued,
     triggered, restored, missed:<reason>, excluded:<reason>, overlaps, overlap_ms, leases_lost,
-    reasserted, renew_delay_ms, duplicates, over_max_duration, under_min_duration and ticks; an
-    absent one is 0.
+    reasserted, duplicates, over_max_duration, under_min_duration and ticks; an absent one is 0.
 
     answered_until: ticks up to this are not due, or were followed by a success.
     """

@@ -14,19 +14,13 @@
 --       unknown     the ledger does not know the run
 --       failed      the record of the run is broken; detail: how. The others are renewed all the same
 
--- A lease that had run out goes on: no other attempt had begun.
-local function note_late(run, ran_out_at)
-  count(run.job, 'reasserted')
-  count(run.job, 'renew_delay_ms', math.max(0, now - ran_out_at))
-end
-
 local function renew(id, token, has_begun)
   local run = load_run(id)
   if not run then return { is_ended_step(id) and 'ended' or 'unknown', '' } end
 
   if run.state == 'running' and run.token == token and not is_contested(run, token) then
     local verdict = lease_token(run) == token and 'renewed' or 'reasserted'
-    if verdict == 'reasserted' then note_late(run, tonumber(redis.call('ZSCORE', K.leases, id) or now)) end
+    if verdict == 'reasserted' then count(run.job, 'reasserted') end
     keep(run, token)
     if run.ending == 'cancelled' or run.ending == 'replaced' then return { 'stop', run.ending } end
     return { verdict, '' }
@@ -41,7 +35,7 @@ local function renew(id, token, has_begun)
       -- serial queue may have been running meanwhile.
       if serial ~= '' and has_begun == '1' then count_overlap(run, token, now_us) end
       take_back_attempt(run, token)
-      note_late(run, run.queued)
+      count(run.job, 'reasserted')
     else
       return { 'lost', has_begun == '1' and count_overlap(run, token, now_us) or '' }
     end

@@ -216,12 +216,6 @@ COUNTERS = (
         "reasserted",
         "Leases renewed after they had run out, before another run began.",
     ),
-    JobCounter(
-        "lease_renew_delay_seconds",
-        "renew_delay_ms",
-        "How long those leases had run out.",
-        scale=1000,
-    ),
     JobCounter("duplicates_dropped", "duplicates", "Second deliveries of a tick or a message."),
     JobCounter(
         "runs_over_max_duration",

@@ -167,16 +167,13 @@ def test_a_run_that_does_not_end_well_leaves_its_time(ledger: Ledger) -> None:
     assert abs(found - ledger.now().timestamp()) < patience(10)
 
 
-def test_a_lease_that_is_renewed_too_late_says_how_late(ledger: Ledger) -> None:
+def test_a_lease_that_is_renewed_too_late_is_counted(ledger: Ledger) -> None:
     spec = begun(ledger)
     assert renew(ledger, run_id(spec, 0)) is LeaseState.RENEWED
-    ran_out_at = ledger.now().timestamp() - 7
+    assert ("supervisor_leases_reasserted_total",) not in samples(ledger)
     ledger.client.delete(ledger.keys.lock(spec.lock))
-    ledger.client.zadd(ledger.keys.leases, {run_id(spec, 0): round(ran_out_at * 1000)})
     assert renew(ledger, run_id(spec, 0)) is LeaseState.REASSERTED
-    found = samples(ledger)
-    assert found["supervisor_leases_reasserted_total",] == 1
-    assert 7 <= found["supervisor_lease_renew_delay_seconds_total",] < 7 + patience(10)
+    assert samples(ledger)["supervisor_leases_reasserted_total",] == 1
 
 
 def test_without_redis_only_up_is_left() -> None:

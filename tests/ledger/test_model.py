@@ -382,7 +382,6 @@ class LedgerMachine(RuleBasedStateMachine):
         assert set(leases) >= {run.id for run in model.holders}
         counters = {key[2:]: int(value) for key, value in facts.items() if key[:2] == "n:"}
         counters.pop("overlap_ms", None)
-        counters.pop("renew_delay_ms", None)
         assert counters == dict(+model.counters)
         assert int(facts.get("consecutive_skips", 0)) == model.skips
         outcomes = sum(
