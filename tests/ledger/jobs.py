@@ -58,9 +58,10 @@ def begin(ledger: Ledger, run: str, token: str = "token") -> Grant:
 
 def delivery(run: str, token: str = "token") -> Delivery:
     """What a message of the run says, of a job without retries."""
-    said = {"run": run, "job": run.split("@")[0], "queue": "celery", "rules": {}}
+    said: dict[str, Any] = {"run": run, "job": run.split("@")[0], "queue": "celery", "rules": {}}
     said |= {"ledger": ["supervisor", "proj"], "nominal_at": MIDNIGHT.isoformat()}
-    return Delivery({**said, "max_retries": 0, "retry_backoff": 0, "retry_backoff_max": 0}, token)
+    said |= {"retries": 0, "max_retries": 0, "retry_backoff": 0, "retry_backoff_max": 0}
+    return Delivery(said, token)
 
 
 def renew(ledger: Ledger, run: str, token: str = "token", *, has_begun: bool = True) -> LeaseState:
