@@ -113,12 +113,8 @@ class Entries:
 
     def write(self, pipe: Pipeline, spec: JobSpec, next_at: datetime | None) -> None:
         """Enters one job and when it is next due; the caller executes the pipeline."""
-        self.rewrite(pipe, spec)
         pipe.zadd(self._schedule, {self.key(spec.name): score_of(next_at)})
         pipe.hset(self._keys.job(spec.name), "next", ms_of(next_at) if next_at else "")
-
-    def rewrite(self, pipe: Pipeline, spec: JobSpec) -> None:
-        """Enters one job whose times have not changed."""
         pipe.hset(
             self.key(spec.name),
             mapping={

@@ -129,7 +129,7 @@ def move_entries(client: Client, prefix: str, to: str) -> None:
         fields: dict[Any, Any] = client.hgetall(key)
         with client.pipeline(transaction=True) as pipe:
             if fields and not client.hgetall(moved):
-                pipe.hset(moved, mapping=fields)
+                pipe.hset(moved, mapping={**fields})
                 pipe.zadd(f"{to}:schedule", {moved: due})
             pipe.delete(key)
             pipe.zrem(f"{prefix}:schedule", key)

@@ -147,7 +147,7 @@ ASK_SECONDS = 0.05
 #: the life of its lock, which it does not extend meanwhile.
 BEGIN_SECONDS = LEADER_TTL.total_seconds() * 2 / 3
 
-#: Ten thousand jobs take five seconds of processor time, and 100 MiB.
+#: Ten thousand jobs take two seconds of processor time, and 70 MiB.
 LIMITS = Limits(cpu_seconds=60, memory=1 << 30)
 
 #: Elapsed time: a busy machine takes longer for the same, and a file system may hang.

@@ -55,7 +55,7 @@ from supervisor.job.when import KINDS, When
 from supervisor.settings import DEFAULT_PREFIX
 from supervisor.times import AtLeastASecond, Duration, to_ms
 
-#: How many jobs one ledger is made for.
+#: The most jobs that a ledger takes; it is made for ten thousand.
 MOST_JOBS = 100_000
 
 #: A process caches what it has derived of this many jobs, those that it came across last: some 4 KB

@@ -252,7 +252,7 @@ def test_entries_that_are_not_what_is_loaded(ledger: Ledger, app: Celery) -> Non
     specs = {name: JobSpec(name=name, task="proj.late", cron="0 2 * * *") for name in names}
     load(ledger, entries, specs, "digest", ledger.now())
     with ledger.client.pipeline() as pipe:
-        entries.rewrite(pipe, specs["edited"].model_copy(update={"description": "another"}))
+        entries.write(pipe, specs["edited"].model_copy(update={"description": "another"}), None)
         entries.write(pipe, JobSpec(name="stranger", task="proj.late", cron="0 2 * * *"), None)
         pipe.delete(entries.key("gone"))
         pipe.zrem("redbeat::schedule", entries.key("unlisted"))
