@@ -6,16 +6,14 @@
 --       changed, and it is sent again
 
 local destination, id, text, result = unpack(ARGV)
-local key = K.to_send(destination)
+local key, tried_at = K.to_send(destination), tonumber(result)
 local known
 if id == '' then known = redis.call('LINDEX', key, 0) else known = hget(key, id) end
 
 if known ~= text then return 0 end
-if tonumber(result) then
-  expect_next(destination, tonumber(result))
-  return 1
+if not tried_at then
+  if id == '' then redis.call('LPOP', key) else redis.call('HDEL', key, id) end
+  if result ~= 'unwanted' then count_outbound(result, destination) end
 end
-if id == '' then redis.call('LPOP', key) else redis.call('HDEL', key, id) end
-if result ~= 'unwanted' then count_outbound(result, destination) end
-expect_next(destination, 0)
+expect_next(destination, tried_at)
 return 1
