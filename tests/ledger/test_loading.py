@@ -151,6 +151,19 @@ def test_a_tick_admitted_while_an_edit_is_loaded_is_counted_once(
     assert audit(ledger, [new], NOW) == []
 
 
+def test_an_edit_of_files_closes_the_accounts_of_the_old_times(
+    ledger: Ledger, entries: Entries
+) -> None:
+    """What beat was about to emit is admitted; what is older is missed, and none is forgotten."""
+    load(ledger, entries, jobs(spec("a")), "before", NOW)
+    edited_at = NOW + timedelta(hours=1, seconds=3)
+    load(ledger, entries, jobs(spec("a", every="7m")), "after", edited_at)
+    newest, *_ = ledger.history("a")
+    assert (newest.nominal_at, newest.state) == (NOW + timedelta(hours=1), RunState.QUEUED)
+    assert ledger.job("a").counters["missed:edited"] == 11
+    assert ledger.marks(["a"])["a"].watermark == edited_at
+
+
 def test_a_watermark_beyond_the_servers_clock_is_not_kept_by_an_edit(
     ledger: Ledger, entries: Entries
 ) -> None:
