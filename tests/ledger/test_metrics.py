@@ -157,6 +157,17 @@ def test_the_counters_say_what_happened(ledger: Ledger) -> None:
     assert found["supervisor_last_success_timestamp_seconds",] > 1.7e9
 
 
+def test_a_histogram_shows_some_of_the_bounds_that_the_ledger_counts_by(ledger: Ledger) -> None:
+    spec = job(ledger)
+    *in_each_bucket, total_ms = HISTOGRAM_FIELDS["duration"]
+    seen = dict.fromkeys(in_each_bucket, 1) | {total_ms: 7_500}
+    ledger.client.hset(ledger.keys.job(spec.name), mapping=seen)
+    found, name = samples(ledger), "supervisor_run_duration_seconds"
+    up_to = {key[1]: value for key, value in found.items() if key[0] == f"{name}_bucket"}
+    assert up_to == {"5.0": 5, "60.0": 8, "900.0": 10, "14400.0": 12, "+Inf": 13}
+    assert (found[f"{name}_count",], found[f"{name}_sum",]) == (13, 7.5)
+
+
 def test_a_run_that_does_not_end_well_leaves_its_time(ledger: Ledger) -> None:
     spec = job(ledger)
     for second, outcome in enumerate((RunState.SUCCEEDED, RunState.CANCELLED, RunState.FAILED)):
