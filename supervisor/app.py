@@ -38,7 +38,7 @@ from supervisor.sending.app_settings import (
     settle_broker,
     settle_redbeat,
 )
-from supervisor.sending.signing import besides_json
+from supervisor.sending.content import besides_json
 from supervisor.settings import (
     DEFAULT_PREFIX,
     DEFAULT_URL,

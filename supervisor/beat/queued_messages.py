@@ -7,7 +7,7 @@ there, one for each run that expired, until one is started.
 1. The functions that end such a run note its queue in the ledger.
 2. The leading beat goes through the messages of these queues, oldest first, some at each turn, and
    removes those of runs that have ended, since these do not begin any more. A message of another
-   ledger on the same queue, which may have the same run id, is signed with another key and stays.
+   ledger on the same queue, which may have the same run id, names that ledger and stays.
 3. A queue that was swept to its end is not looked at again until another of its runs ends.
 
 Only where the broker is Redis: others cannot take one message out of the middle of a queue. To give
@@ -28,15 +28,14 @@ from typing import Any
 
 from celery import Celery
 from kombu.exceptions import OperationalError
-from redis.exceptions import RedisError
 
-from supervisor.guard.delivery import HEADER
+from supervisor.guard.delivery import HEADER, LEDGER
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.presence import Roll
 from supervisor.ledger.reads import SentRun
 from supervisor.logs import get_logger
+from supervisor.sending.app_settings import owner_of
 from supervisor.sending.queues import AppQueues, channel_of, message_count
-from supervisor.sending.signing import Signer
 
 #: Messages that one command reads, and that one turn looks at.
 MESSAGES_AT_ONCE = 50
@@ -61,7 +60,7 @@ class Sweeper:
         self._app = app
         self._pause_seconds = pause_seconds
         self._ledger = ledger
-        self._signer = Signer(ledger.client, ledger.keys)
+        self._identity = identity_of(app, ledger)
         self._next_at = 0.0
         #: The queue that is being gone through, which may take more than one turn, and for each of
         #: its lists how many messages from the oldest on were kept.
@@ -127,23 +126,21 @@ class Sweeper:
             message = channel.message_to_python(json.loads(text))
         except Exception:  # noqa: BLE001 - whatever kombu raises of foreign text
             return False
-        return is_of_run(message, self._signer)
+        return is_of_run(message, self._identity)
 
 
-def is_of_run(message: Any, signer: Signer) -> bool:
-    """Whether this ledger has signed it, kombu's, as the message of a run."""
-    message.accept = JSON
-    try:
-        task, header = message.headers["task"], message.headers[HEADER]
-        args, kwargs, _ = message.decode()
-        return signer.has_signed(task, args, kwargs, header)
-    except RedisError:
-        raise
-    except Exception:  # noqa: BLE001 - whatever kombu raises of foreign text
-        return False
+def identity_of(app: Celery, ledger: Ledger) -> list[str]:
+    """How the messages of its runs name a ledger."""
+    return [ledger.keys.prefix, owner_of(app)]
 
 
-def take_out(channel: Any, queues: Iterable[str], signer: Signer) -> int:
+def is_of_run(message: Any, identity: Sequence[str]) -> bool:
+    """Whether it is the message, kombu's, of a run of this ledger."""
+    header = message.headers.get(HEADER) if isinstance(message.headers, dict) else None
+    return isinstance(header, dict) and header.get(LEDGER) == identity
+
+
+def take_out(channel: Any, queues: Iterable[str], identity: Sequence[str]) -> int:
     """Takes the messages of all runs out of the queues of an AMQP broker; gives how many.
 
     It gives messages from a queue's front alone. Those of others are kept until each queue is
@@ -156,7 +153,7 @@ def take_out(channel: Any, queues: Iterable[str], signer: Signer) -> int:
             if fetched is None:
                 break
             message = channel.message_to_python(fetched)
-            if is_of_run(message, signer):
+            if is_of_run(message, identity):
                 message.ack()
                 taken += 1
     return taken

@@ -23,7 +23,7 @@ from redbeat.schedulers import RedBeatSchedulerEntry, ensure_conf
 from redbeat.schedules import rrule
 
 from supervisor.beat.entries import Entries, nearest_schedule
-from supervisor.beat.queued_messages import Sweeper, take_out
+from supervisor.beat.queued_messages import Sweeper, identity_of, take_out
 from supervisor.errors import BrokerUnavailable, NotTranslatable
 from supervisor.files.import_text import job_name
 from supervisor.job.secrets import TOKEN, named, resolved, texts_in
@@ -39,7 +39,6 @@ from supervisor.schedule.rrule import WEEKDAYS, Rule, numbers_of, times_a_day
 from supervisor.schedule.rrule import parse as parse_rrule
 from supervisor.sending.app_settings import REDBEAT_PREFIX
 from supervisor.sending.queues import AppQueues, channel_of, is_on_redis
-from supervisor.sending.signing import Signer
 from supervisor.times import in_utc
 
 #: What limits or moves the times of a job, and RedBeat has nothing for.
@@ -158,8 +157,7 @@ def take_messages(app: Celery, ledger: Ledger) -> int | None:
     try:
         with channel_of(app) as channel:
             if channel.connection.client.transport.driver_type == "amqp":
-                signer = Signer(ledger.client, ledger.keys)
-                return take_out(channel, queues_of_runs(app, ledger), signer)
+                return take_out(channel, queues_of_runs(app, ledger), identity_of(app, ledger))
             if not is_on_redis(channel):
                 return None
     except (OperationalError, OSError) as error:

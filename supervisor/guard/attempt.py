@@ -57,10 +57,12 @@ from supervisor.guard.delivery import Delivery, note_shared_queue
 from supervisor.guard.lease import is_trusted
 from supervisor.guard.progress import Report, Reporter
 from supervisor.guard.run_log import capture_lines, traceback_text
+from supervisor.job.content import Content
 from supervisor.job.policies import RunLog
-from supervisor.job.run import LINE_LENGTH, ReportedProgress, RunState, StepId
+from supervisor.job.run import LINE_LENGTH, Reference, ReportedProgress, RunState, StepId
 from supervisor.job.secrets import (
     MASK,
+    ArgumentPath,
     has_references,
     hidden_in,
     put,
@@ -142,8 +144,9 @@ class Guard:
 
 
 class Attempt:
-    """ended_at: since when the job's code no longer runs, by `times.clock`.
+    """content: of its message, for the ledger to compare.
 
+    ended_at: since when the job's code no longer runs, by `times.clock`.
     How the body ended: has_returned; raised, as Celery was to take it; interruption, by which its
     main process ended it. asked_to_end: what is raised in the code for that, or would be.
     returned: by a step, for the steps after it. next: how it is tried again.
@@ -151,9 +154,10 @@ class Attempt:
     hidden: each secret and masked value in the arguments -> what is shown in its place.
     """
 
-    def __init__(self, guard: Guard, delivery: Delivery) -> None:
+    def __init__(self, guard: Guard, delivery: Delivery, content: Content | None = None) -> None:
         self._guard = guard
         self.delivery = delivery
+        self._content = content
         self.phase = Phase.DELIVERED
         self.grant: Grant | None = None
         self.report: Report | None = None
@@ -355,11 +359,25 @@ class Attempt:
         """The arguments with secrets in place of references. Raises SecretMissing."""
         given = deepcopy({"args": list(args), "kwargs": dict(kwargs)})
         for path, text in list(texts_in(given)):
-            if self.delivery.is_written(path) and has_references(text):
+            if self._is_written(path) and has_references(text):
                 secret = resolved(text, environ, self.hidden)
                 self.written |= {text: text, **({secret: text} if secret else {})}
                 put(given, path, secret)
         return given["args"], given["kwargs"]
+
+    @property
+    def references(self) -> Sequence[Reference]:
+        """Where the arguments have references of a schedule file, as the ledger says."""
+        return self._granted.references
+
+    def _is_written(self, path: ArgumentPath) -> bool:
+        """Whether the value at this path of the arguments comes from the schedule file."""
+        if [*path] in self.references:
+            return True
+        step = StepId.of(self.run_id)
+        # The item of a batch is data.
+        is_item = path[:2] == ("args", 0) and step is not None and step.item is not None
+        return path[0] in self.references and not is_item
 
     def hide(self, *arguments: Any) -> None:
         """Also keeps the arguments that the job's `mask` hides out of its log."""
@@ -415,6 +433,9 @@ class Attempt:
             log.error("run not begun", job=job, run=run_id, reason=why(error), error=str(error))
             return Refused(run_id, Refusal.UNAVAILABLE)
         if isinstance(answer, Refused):
+            if answer.refusal is Refusal.DIFFERS and answer.detail == "1":
+                facts = {"job": job, "run": run_id, "task": self._content and self._content.task}
+                log.error("message differs from the ledger", **facts, queue=self.delivery.queue)
             if answer.refusal is Refusal.UNKNOWN and self.delivery.owner != self._guard.owner:
                 note_shared_queue(self._guard.ledger, self.delivery)
             # Those that are sent again later are expected.
@@ -440,6 +461,7 @@ class Attempt:
                 own.queue,
                 own.sent_after,
                 liveness.own_process(),
+                self._content,
             )
             if isinstance(answer, Refused) or is_trusted(answer.asked_at, answer.lease_ttl):
                 return answer

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
 from supervisor.job.policies import RunLog
-from supervisor.job.run import Reference, RunRules, StepId
-from supervisor.job.secrets import ArgumentPath, Mask
+from supervisor.job.run import RunRules
+from supervisor.job.secrets import Mask
 from supervisor.ledger.connection import RedisError
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.requests import Work
@@ -73,14 +73,7 @@ class Delivery:
     @property
     def sent_after(self) -> int:
         """How many retries the ledger had counted."""
-        retries: int = self.header[RETRIES]
-        return retries
-
-    @property
-    def references(self) -> Sequence[Reference]:
-        """Where the arguments contain references, as in an Assignment."""
-        references: Sequence[Reference] = self.header.get("references", ())
-        return references
+        return int(self.header[RETRIES])
 
     @property
     def lock(self) -> str:
@@ -105,15 +98,6 @@ class Delivery:
         # 2 ** 30 times the shortest wait is past any bound; it keeps the number finite.
         seconds = self.header["retry_backoff"] * 2 ** min(self.retries, 30)
         return timedelta(seconds=min(seconds, self.header["retry_backoff_max"]))
-
-    def is_written(self, path: ArgumentPath) -> bool:
-        """Whether the value at this path of the arguments comes from the schedule file."""
-        if [*path] in self.references:
-            return True
-        step = StepId.of(self.run_id)
-        # The item of a batch is data.
-        is_item = path[:2] == ("args", 0) and step is not None and step.item is not None
-        return path[0] in self.references and not is_item
 
 
 def supervised(headers: Any, task_id: str) -> dict[str, Any] | None:

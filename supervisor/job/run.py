@@ -247,7 +247,7 @@ class RunRules(BaseModel):
 
     @property
     def json_fields(self) -> dict[str, Any]:
-        """The rules in the order of their names, as they are signed (sending/signing.py)."""
+        """The rules in the order of their names."""
         return dict(sorted(self.model_dump(mode="json", by_alias=True, exclude_unset=True).items()))
 
 
@@ -300,7 +300,8 @@ class Run:
     the params that more than one step returned: the value of the last of these steps counts.
     `foreach` is the param whose items a step is fanned out over; then it is a `batch`.
 
-    `duplicates`: how often a second tick or message of the run came and was dropped.
+    `duplicates`: how often a second tick or message of the run came and was dropped. differed: how
+    often a message of it said something else than the ledger.
 
     For a state of `missed` or `excluded`, `ticks` counts the nominal times that the record
     stands for, from `first_nominal_at` to `nominal_at`; `note` is that of the pause.
@@ -344,6 +345,7 @@ class Run:
     progress: Progress | None = None
     blocker: Blocker | None = None
     duplicates: int = 0
+    differed: int = 0
     note: str | None = None
     queue: str | None = None
     expires_at: datetime | None = None

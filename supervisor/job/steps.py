@@ -15,6 +15,7 @@ from functools import cache, cached_property
 from typing import Any, Self
 
 from supervisor.errors import UnusableReturn
+from supervisor.job.content import content_line
 from supervisor.job.policies import OnItemFailure
 from supervisor.job.run import NO_RULES, RunRules
 from supervisor.job.secrets import has_references
@@ -80,7 +81,8 @@ def planned(spec: JobSpec, step: StepSpec) -> dict[str, Any]:
         "soft_time_limit": seconds(step.soft_time_limit or spec.soft_time_limit),
         "time_limit": seconds(step.time_limit or spec.time_limit),
         "rules": rules(spec, step).json_fields,
-        **references(spec, step),
+        "content": content_line(step.task, step.args, step.kwargs, named(spec, step)),
+        **({"has_references": True} if named(spec, step) else {}),
         **batch(step),
     }
 
@@ -100,10 +102,10 @@ def rules(spec: JobSpec, step: StepSpec) -> RunRules:
     )
 
 
-def references(spec: JobSpec, step: StepSpec) -> dict[str, Any]:
-    """Whether secrets are to be put into the step's arguments: those of code have none."""
-    named = not spec.is_of_code and has_references([step.args, step.kwargs])
-    return {"has_references": True} if named else {}
+def named(spec: JobSpec, step: StepSpec) -> str:
+    """The arguments into which secrets are to be put: those of code have none."""
+    has_any = not spec.is_of_code and has_references([step.args, step.kwargs])
+    return "args,kwargs" if has_any else ""
 
 
 def batch(step: StepSpec) -> dict[str, Any]:

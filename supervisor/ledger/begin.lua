@@ -1,30 +1,71 @@
 -- A worker is about to start a run: the one gate before the task's body.
 --
 -- ARGV  run id, token of this attempt, worker, queue that the message was sent to (or ''), after how many
---       retries of the run (or ''), the worker's proof of life and this token (or '')
--- gives {'begin', fencing token, attempt, nominal ms, lease_ttl ms, job, stage of the whole run}, or
+--       retries of the run (or ''), the worker's proof of life and this token (or ''), and of the message the task,
+--       digests of its args and kwargs, and that of an item with what follows it (or ''), see job/content.py
+-- gives {'begin', fencing token, attempt, nominal ms, lease_ttl ms, job, stage of the whole run, which of its
+--        arguments are the job's own and have references, those in its own (JSON)}, or
 --       {'duplicate', state}  another delivery of this run is running or has ended, this one's attempt was given
 --                             up, or its message is of before a retry, which may have given other arguments
 --       {'parked', run}       another run of the serial queue is running; published again after it
 --       {'drained', queue}    nothing may begin from its queue; published again when it may
 --       {'expired'}           the start deadline passed
 --       {'grace'}             the server has changed; published again once old leases have run out
+--       {'differs', times}    the message says something else than the ledger; how often one of this run did
 --       {'unknown'}           the ledger does not know the run (any more)
 
-local id, token, worker, queue, retries, process = unpack(ARGV)
+local id, token, worker, queue, retries, process, task, args, kwargs, item = unpack(ARGV)
 
 local run = load_run(id)
 if run and run.state == 'queued' and settle_serial(run.rules.serial) then run = load_run(id) end
 if not run and is_ended_step(id) then return { 'duplicate', 'succeeded' } end
 if not run then return { 'unknown' } end
 
+-- As digest_of in job/content.py.
+local function digest(text) return string.find(text, '"__type__"', 1, true) and '*' or redis.sha1hex(text) end
+
+local function is_same(known, given) return known == '*' or given == '*' or given == known end
+
+local own = redis.call('HMGET', K.run(id), 'args', 'kwargs', 'references')
+local own_args, own_kwargs = own[1] and digest(own[1]), own[2] and digest(own[2])
+
+-- What the messages of the run may say beside its own arguments: a line for each version of its job.
+local function contents()
+  if run.parent then return hget(K.run(is_item(run) and run.parent or id), 'content') end
+  local nothing = redis.sha1hex('[]') .. ' ' .. redis.sha1hex('{}') .. ' - '  -- a guarded task, by its name
+  return redis.call('GET', K.content(run.job)) or nothing .. run.job
+end
+
+-- Which of the job's own arguments have references, if the message says what the ledger would send; else nil.
+local function references_of_job()
+  if task == '' then return '' end
+  -- The app's own code changed the message before it was sent.
+  local a, k, of_said, t = string.match(hget(K.run(id), 'said') or '', '^(%S+) (%S+) (%S+) (.*)$')
+  if t == task and is_same(a, args) and is_same(k, kwargs) then return of_said end
+  local given = args
+  local value = is_item(run) and redis.call('LINDEX', K.items(run.parent), run.item)
+  if value then given = item end
+  for known_args, known_kwargs, named, known_task in string.gmatch(contents() or '', '(%S+) (%S+) (%S+) ([^\n]+)') do
+    if value then known_args = known_args == '*' and '*' or digest(value .. known_args) end
+    if known_task == task and is_same(own_args or known_args, own_args and args or given)
+      and is_same(own_kwargs or known_kwargs, kwargs) then
+      if own_args then named = string.gsub(named, '^args,?', '') end
+      if own_kwargs then named = string.gsub(named, ',?kwargs$', '') end
+      return named
+    end
+  end
+end
+
+local references = references_of_job()
+
 local function granted()
   local stage = run.parent and hget(K.run(root_of(id)), 'stage') or ''
-  return { 'begin', digits(run.fence), run.attempt, run.nominal, run.rules.lease_ttl, run.job, stage }
+  return { 'begin', digits(run.fence), run.attempt, run.nominal, run.rules.lease_ttl, run.job, stage, references,
+    own[3] or '[]' }
 end
 
 -- The reply to the first call was lost, or came too late to be trusted: what is granted again is alive.
-if run.state == 'running' and run.token == token and not is_contested(run, token)
+if references and run.state == 'running' and run.token == token and not is_contested(run, token)
   and (run.rules.serial == '' or not holder_of_serial(run.rules.serial, token)) then
   keep(run, token)
   return granted()
@@ -35,6 +76,8 @@ if run.state ~= 'queued' or run.last_token == token or is_stale then  -- a deliv
   redis.call('HINCRBY', K.run(id), 'duplicates', 1)
   return { 'duplicate', run.state }
 end
+
+if not references then return { 'differs', digits(redis.call('HINCRBY', K.run(id), 'differed', 1)) } end
 
 local serial, ttl = run.rules.serial, run.rules.lease_ttl
 if lease_token(run) ~= run.token then

@@ -195,6 +195,9 @@ GROUPS_KEPT = timedelta(minutes=10)
 #: Skips in a row that are too many where the job says nothing.
 SKIPS_IN_A_ROW = 3
 
+#: Versions of a job whose messages may still be under way.
+CONTENTS_KEPT = 5
+
 #: Up to this many of the jobs that were loaded, edited or removed last are known one by one: more
 #: than beat looks at in one turn.
 EDITS_KEPT = 2 * MOST_JOBS
@@ -252,7 +255,7 @@ local MOST_PINGS, MOST_REVOCATIONS = {MOST_PINGS}, {MOST_REVOCATIONS}
 local MOST_EVENTS, GROUPS_KEPT = {MOST_EVENTS}, {to_ms(GROUPS_KEPT)}
 local SKIPS_IN_A_ROW = {SKIPS_IN_A_ROW}
 local MOST_RUNNING = {LARGEST_COUNT}
-local EDITS_KEPT = {EDITS_KEPT}
+local EDITS_KEPT, CONTENTS_KEPT = {EDITS_KEPT}, {CONTENTS_KEPT}
 local ACTIONS_KEPT = {ACTIONS_KEPT}
 local BOUNDS = {{{bounds}}}
 """

@@ -64,7 +64,9 @@ class Keys:
     #         lost:<token>: of an attempt that was given up, empty, or "<microseconds> <run id>" of
     #         the begin of its successor; seen:<token>: until when their overlap is counted
     #         blocker: how the run named in blocked_by was at that moment, see placing.lua;
-    #         duplicates: how often a second tick or message of it was dropped; note: of the pause
+    #         duplicates: how often a second tick or message of it was dropped; differed: how often
+    #         a message said something else than the ledger; content: of a step; said: what its
+    #         message says (job/content.py), if the app's own code changed it; note: of the pause
     #         held: while it waits for other runs to end; after, after_policy: the run that it was
     #         to follow, and how that had to end; followed_by: a line "<policy> <run id>" for each
     #         of those that follow it
@@ -98,6 +100,9 @@ class Keys:
     #         troubled: no success since a problem was reported; told:<event>: what beat found at
     #         its last look (findings.lua); expires HISTORY_TTL after the job is removed
     job = Named("job:%s")
+    # STRING  what messages of the job say (job/content.py), a line for each of its last
+    #         CONTENTS_KEPT versions; expires likewise
+    content = Named("job:%s:content")
     # SET     ids of the job's runs that have not ended
     open = Named("job:%s:open")
     # ZSET    run id -> time of admission in ms; the last `history` runs of a job

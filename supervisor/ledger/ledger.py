@@ -10,6 +10,7 @@ attempt from its lease to its end, then what concerns the ledger as a whole.
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -18,6 +19,7 @@ from itertools import chain
 from typing import Any, Self
 
 from supervisor.errors import ForeignLedger, TooManyJobs, UnknownRun, WrongSchema
+from supervisor.job.content import Content
 from supervisor.job.policies import OverlapPolicy
 from supervisor.job.run import Run, RunState, manual_id, tick_id
 from supervisor.job.spec import MOST_JOBS, GuardedTaskSpec, JobSpec
@@ -322,13 +324,16 @@ class Ledger(Readings):
         queue: str = "",
         retries: int | None = None,
         process: str = "",
+        content: Content | None = None,
     ) -> Grant | Refused:
         """Asks for the lease of one attempt; `token` is fresh for each delivery.
 
         retries: of the run, when the message was made. process: the worker's proof of life
-        (guard/liveness.py).
+        (guard/liveness.py). content: of the message, which is not compared without it.
         """
         asked_at = 0.0
+        said = content or Content("", "", "")
+        digests = said.task, said.args, said.kwargs, said.item
 
         def call() -> Call:
             """Made again each time that it is sent: the reply is to the last of them."""
@@ -337,12 +342,12 @@ class Ledger(Readings):
             known = "" if retries is None else retries
             # With its token: an attempt that takes the run over without this call lacks this proof.
             proof = f"{process} {token}" if process else ""
-            return Call((run_id, token, worker, queue, known, proof))
+            return Call((run_id, token, worker, queue, known, proof, *digests))
 
         verdict, *rest = self._functions.as_of_sending("begin", call)
         if verdict != "begin":
             return Refused(run_id, Refusal(verdict), rest[0] if rest else None)
-        fence, attempt, nominal, ttl, job, stage = rest
+        fence, attempt, nominal, ttl, job, stage, named, places = rest
         return Grant(
             run_id=run_id,
             job=job,
@@ -352,6 +357,7 @@ class Ledger(Readings):
             nominal_at=instant(nominal),
             lease_ttl=timedelta(milliseconds=int(ttl)),
             stage=stage,
+            references=(*re.findall(r"\w+", named), *json.loads(places)),
             asked_at=asked_at,
         )
 
@@ -511,6 +517,11 @@ class Ledger(Readings):
             pipe.hset(self.keys.guarded, spec.name, spec.text)
             pipe.hsetnx(self.keys.job(spec.name), "created", ms_of(datetime.now(UTC)))
             pipe.execute()
+
+    def note_content(self, run_id: str, line: str) -> None:
+        """The message of a run is to say this (job/content.py), and not what its job says."""
+        if self.client.hexists(self.keys.run(run_id), "state"):
+            self.client.hset(self.keys.run(run_id), "said", line)
 
     def note_shared_queue(self, queue: str, other: str) -> bool:
         """A message of another ledger came by this queue. Whether that is new."""

@@ -11,7 +11,8 @@
 --       version that it has now (0 when it is not loaded, '' for any), its spec (JSON, '' to remove it, '=' to
 --       change nothing but its place), where it stands, its definition for RedBeat (of the source `redbeat`: what
 --       it was made of), '1' when its times are new (or ''), '1' or '0' when it is to be paused or resumed (or
---       ''), when it is next due in ms (or ''), and when it would have been next due as it was (or '')
+--       ''), when it is next due in ms (or ''), when it would have been next due as it was (or ''), and what its
+--       messages say (job/content.py, '' for one of several steps)
 -- gives {'loaded', version}, or, when nothing was changed,
 --       {'outdated'}                     other files were loaded meanwhile, or other jobs follow each other
 --       {'changed', job, version}        the job has another version
@@ -20,7 +21,7 @@
 --       {'full', number}                 this many jobs would be loaded at run time: too many
 
 local source, at, entries, digest, seen, most = unpack(ARGV, 1, 6)
-local FIRST, FIELDS = 7, 10
+local FIRST, FIELDS = 7, 11
 local is_of_files = source == 'files'
 
 local function entry_of(job) return entries .. (hget(K.entries, job) or job) end
@@ -100,7 +101,7 @@ end
 -- What is known of a job beside its spec outlives it by the time that runs are kept. Running runs still end
 -- and count; a job that comes back goes on counting.
 local function outlive(job, ...)
-  for _, key in ipairs({ K.job(job), K.history(job), K.open(job) }) do
+  for _, key in ipairs({ K.job(job), K.history(job), K.open(job), K.content(job) }) do
     redis.call(select('#', ...) == 0 and 'PERSIST' or 'PEXPIRE', key, ...)
   end
 end
@@ -155,7 +156,16 @@ local function remove(job)
   outlive(job, HISTORY_TTL)
 end
 
-local function load(job, entry, text, stands_at, definition, is_retimed, paused, next_at)
+-- Messages that were sent before an edit say what the job said then.
+local function note_content(job, content)
+  local kept = { content }
+  for line in string.gmatch(redis.call('GET', K.content(job)) or '', '[^\n]+') do
+    if line ~= content and #kept < CONTENTS_KEPT then kept[#kept + 1] = line end
+  end
+  redis.call('SET', K.content(job), table.concat(kept, '\n'))
+end
+
+local function load(job, entry, text, stands_at, definition, is_retimed, paused, next_at, content)
   local was_there = redis.call('EXISTS', K.job(job), K.history(job), K.open(job)) > 0
   follow(job, text)
   watch(job, text)
@@ -163,6 +173,7 @@ local function load(job, entry, text, stands_at, definition, is_retimed, paused,
   redis.call('HSET', K.jobs, job, text)
   redis.call('HSET', K.sources, job, source .. ' ' .. version .. ' ' .. stands_at)
   enter(job, text, definition, is_retimed, next_at)
+  if content ~= '' then note_content(job, content) end
   if is_retimed then begin_times(job) end
   if paused == '1' then begin_pause(job, since, '', '') end
   if paused == '0' then end_pause(job, since) end
@@ -194,7 +205,7 @@ for i = FIRST, #ARGV, FIELDS do
   elseif text == '' then
     remove(job)
   else
-    load(job, entry, text, stands_at, definition, is_retimed == '1', paused, next_at)
+    load(job, entry, text, stands_at, definition, is_retimed == '1', paused, next_at, ARGV[i + 10])
     loaded[job] = true
   end
   if text ~= '=' then redis.call('ZADD', K.edited, version, job) end

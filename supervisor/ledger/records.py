@@ -363,6 +363,7 @@ def run_from(run_id: str, fields: Mapping[str, str]) -> Run:
         progress=progress_from(fields, number),
         blocker=blocker_from(fields["blocker"]) if "blocker" in fields else None,
         duplicates=int(fields.get("duplicates", 0)),
+        differed=int(fields.get("differed", 0)),
         note=fields.get("note"),
         queue=fields.get("queue") or None,
         expires_at=optional_instant(fields.get("expires")),

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 
+from supervisor.job.run import Reference
 from supervisor.times import clock
 
 
@@ -52,8 +53,9 @@ class Admission:
 class Grant:
     """The lease of one attempt. `fencing_token` grows with every lease of the same lock.
 
-    stage: of a step, the priority of the stage that its run is at. asked_at: when the call that
-    was answered with it was sent, by `times.clock`; from then on the lease counts.
+    stage: of a step, the priority of the stage that its run is at. references: where its arguments
+    have references of a schedule file, as in a Run, or "args", "kwargs" as a whole. asked_at: when
+    the call that was answered with it was sent, by `times.clock`; from then on the lease counts.
     """
 
     run_id: str
@@ -64,6 +66,7 @@ class Grant:
     nominal_at: datetime
     lease_ttl: timedelta
     stage: str = ""
+    references: tuple[Reference, ...] = ()
     asked_at: float = field(default_factory=clock, compare=False)
 
 
@@ -75,6 +78,7 @@ class Refusal(StrEnum):
     EXPIRED = "expired"
     GRACE = "grace"
     DRAINED = "drained"
+    DIFFERS = "differs"
     UNKNOWN = "unknown"
     UNAVAILABLE = "unavailable"
 

@@ -12,6 +12,7 @@ from functools import cached_property
 from itertools import chain
 from typing import Any, NamedTuple
 
+from supervisor.job.content import content_of_job
 from supervisor.job.policies import AfterPolicy, OverlapPolicy
 from supervisor.job.run import Reference, RunRules, RunState, tick_id
 from supervisor.job.spec import GuardedTaskSpec, JobSpec
@@ -197,12 +198,13 @@ def change_facts(change: JobChange) -> tuple[str | int, ...]:
         "" if change.is_paused is None else str(int(change.is_paused)),
         ms_of(change.next_at) if change.next_at else "",
         ms_of(change.due_at) if change.due_at else "",
+        content_of_job(change.spec) if change.spec else "",
     )
 
 
 def move_facts(job: str, place: str) -> tuple[str | int, ...]:
     """The change of a job that only has another place, as load.lua reads it."""
-    return (job, "", "", "=", place, "", "", "", "", "")
+    return (job, "", "", "=", place, "", "", "", "", "", "")
 
 
 #: What runs may have in common, as admit.lua reads it: their rules without the lock (JSON), and of

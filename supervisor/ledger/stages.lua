@@ -17,7 +17,7 @@ local function plan_of(id) return cjson.decode(hget(K.run(id), 'steps')) end
 local function open_step(run, step)
   local id = run.id .. '/' .. step.name
   local fields = { 'job', run.job, 'nominal', run.nominal, 'kind', 'step', 'parent', run.id,
-    'rules', cjson.encode(step.rules), 'step', step.name }
+    'rules', cjson.encode(step.rules), 'step', step.name, 'content', step.content }
   if step.foreach then
     append(fields, { 'foreach', step.foreach, 'max_parallel', step.max_parallel,
       'max_failed', step.max_failed, 'max_failed_is_share', step.max_failed_is_share and 1 or 0 })

@@ -260,6 +260,11 @@ def lateness(found: RunFacts, local: LocalTime) -> Iterator[str]:
 def duplicates(run: Run) -> Iterator[str]:
     if run.duplicates:
         yield f"it was delivered again {times(run.duplicates)}; duplicates are dropped"
+    if run.differed:
+        yield (
+            f"a message of it was refused {times(run.differed)}: its task or arguments were not"
+            " those of the job; code of another version does that, or code that changes messages"
+        )
 
 
 # Deadlines that the job names.

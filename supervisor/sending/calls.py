@@ -50,9 +50,9 @@ from supervisor.ledger.replies import Admission, Placement
 from supervisor.ledger.requests import CallArguments, Message, RunRequest
 from supervisor.logs import get_logger
 from supervisor.sending.app_settings import required_settings
+from supervisor.sending.content import OF_RUNS
 from supervisor.sending.messages import is_ordinary, of_job, run_of
 from supervisor.sending.publisher import Publisher, as_json, publisher_of
-from supervisor.sending.signing import OF_RUNS
 from supervisor.sending.templates import recorded
 from supervisor.sending.tracing import current_headers, options_with_trace
 from supervisor.times import LONGEST_SECONDS
@@ -317,6 +317,7 @@ def asked_of(header: Mapping[str, Any], request: Context, task: Any) -> CallArgu
     """
     if work_of(header).is_tick:
         return CallArguments()
+    # The ledger has lost the run, and cannot say which arguments are the schedule file's.
     references = header.get("references", ())
     found = {
         **request.as_execution_options(),

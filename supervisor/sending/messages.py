@@ -43,7 +43,6 @@ from supervisor.ledger.requests import Message, RunRequest, Tick
 from supervisor.logs import get_logger
 from supervisor.sending.app_settings import broker_address, required_settings
 from supervisor.sending.queues import UNAVAILABLE, is_on_redis
-from supervisor.sending.signing import Signer
 from supervisor.sending.templates import (
     NOMINAL,
     NOMINAL_TEXT,
@@ -258,11 +257,10 @@ def connected_to(pool: Any) -> tuple[str, ...] | None:
 class PrebuiltMessages:
     """Makes the messages of ticks. send: publishes with a given producer, like any message."""
 
-    def __init__(self, app: Celery, ledger: Client, send: Send, signer: Signer) -> None:
+    def __init__(self, app: Celery, ledger: Client, send: Send) -> None:
         self._app = app
         self._ledger = ledger
         self._send = send
-        self._signer = signer
         self._shapes: dict[tuple[Any, ...], Shape | None] = {}
         self._of_calls: dict[tuple[str, str, str], tuple[JobSpec, Shape | None]] = {}
         # A broker that is elsewhere, and may be unavailable, is not asked while runs are admitted.
@@ -299,7 +297,7 @@ class PrebuiltMessages:
         if known[1] is None:
             return None
         now = datetime.now(UTC).isoformat()
-        return known[1].message(self._content(spec, request, now), self._signer)
+        return known[1].message(self._content(spec, request, now))
 
     def _of_call(self, spec: JobSpec, task: str, request: RunRequest, channel: Any) -> Shape | None:
         if any(type(request.options.get(name, "")) is not str for name in OF_A_CALL):
@@ -312,7 +310,7 @@ class PrebuiltMessages:
             return None
         try:
             own = self._content(spec, request, NOMINAL_TEXT)
-            return shape_of(self._app, push, json.loads(push.text), own, self._signer)
+            return shape_of(self._app, push, json.loads(push.text), own)
         except (KeyError, TypeError, ValueError):  # of Celery's older protocol, or compressed
             return None
 
@@ -345,7 +343,7 @@ class PrebuiltMessages:
             if task is not None and task.typing:
                 task.__header__(*spec.args, **spec.kwargs)  # refuses arguments that do not fit
             shape = self._shape(spec, spec.task)
-            return shape.message(of_tick(tick), self._signer) if shape else None
+            return shape.message(of_tick(tick)) if shape else None
         except UNAVAILABLE:
             raise
         except Exception as error:  # noqa: BLE001 - the outbox finds the same, and ends the run with it
@@ -375,7 +373,7 @@ class PrebuiltMessages:
             return None
         own = of_tick(Tick(spec, NOMINAL))._replace(id=RUN)
         message = without_trace(json.loads(push.text))
-        return shape_of(self._app, push, message, own, self._signer)
+        return shape_of(self._app, push, message, own)
 
     def _recorded(self, assignment: Assignment, channel: Any = None) -> Message | None:
         def publish(producer: Any) -> str:

@@ -23,6 +23,7 @@ from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.reads import chunks
 from supervisor.logs import get_logger
 from supervisor.sending.app_settings import owner_of, required_settings
+from supervisor.sending.content import NotingProducer, serializer_of_runs
 from supervisor.sending.messages import (
     Assignment,
     Assignments,
@@ -32,7 +33,6 @@ from supervisor.sending.messages import (
 )
 from supervisor.sending.queues import UNAVAILABLE, producers_of, queue_of
 from supervisor.sending.rabbitmq import BrokerBlocked, listener_of
-from supervisor.sending.signing import Signer, SigningProducer, content_of, serializer_of_runs
 from supervisor.sending.tracing import current_headers, trace_headers, within
 from supervisor.settings import is_redis
 
@@ -55,7 +55,6 @@ class Publisher:
         self.app = app
         self.ledger = ledger
         self._assignments = Assignments(ledger)
-        self.signer = Signer(ledger.client, ledger.keys)
         self._identity = [ledger.keys.prefix, owner_of(app)]
         #: Where messages were sent last, if its queues are keys beside the ledger's.
         self.channel_beside: Any = None
@@ -66,7 +65,7 @@ class Publisher:
 
     @cached_property
     def prebuilt(self) -> PrebuiltMessages:
-        return PrebuiltMessages(self.app, self.ledger.client, self.send, self.signer)
+        return PrebuiltMessages(self.app, self.ledger.client, self.send)
 
     def publish(self, run_ids: Sequence[str]) -> int:
         """Sends those of the runs that are queued; returns how many messages the broker took.
@@ -203,31 +202,16 @@ class Publisher:
         else:
             self.ledger.cancel(run.id, "the job was removed")
 
-    def would_send(self, task: str, args: Any, kwargs: Any, header: Mapping[str, Any]) -> bool:
-        """Whether a message says what the ledger says of its run, or the ledger has no such run.
-
-        Raises RedisError.
-        """
-        if self.signer.has_signed(task, args, kwargs, header):
-            return True
-        runs = self.ledger.runs([header["run"]])
-        if not runs:
-            return True
-        assignment = self._assignments.of(runs).get(header["run"])
-        if assignment is None:
-            return False
-        own = message_header(assignment, destination(self.app, assignment))
-        if LEDGER in header:  # by it the worker knew that the message is for this ledger
-            own[LEDGER] = header[LEDGER]
-        expected = content_of(assignment.step.task, assignment.args, assignment.kwargs, own)
-        return content_of(task, args, kwargs, header) == expected
-
     def send(self, producer: Any, assignment: Assignment) -> str:
         """Sends the message of one run through Celery; gives its queue."""
         run, step, queue = assignment.run, assignment.step, destination(self.app, assignment)
+        args, kwargs = assignment.args, dict(assignment.kwargs)
+        named = ",".join(each for each in assignment.references if isinstance(each, str))
         options: dict[str, Any] = {
             "task_id": run.id,
-            "producer": SigningProducer(producer, self.signer),
+            "producer": NotingProducer(
+                producer, self.ledger, (step.task, list(args), {**kwargs}), named
+            ),
             "retry": False,  # the outbox is the retry
             "retries": run.retries,
         }
@@ -251,7 +235,6 @@ class Publisher:
             **options.get("headers", {}),
             HEADER: {**message_header(assignment, queue), LEDGER: self._identity},
         }
-        args, kwargs = assignment.args, dict(assignment.kwargs)
         # As Celery's beat does: a task it knows brings its own options and routes.
         if task is None:
             self.app.send_task(step.task, args, kwargs, **options)

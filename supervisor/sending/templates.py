@@ -23,8 +23,8 @@ from kombu.utils.json import dumps
 from supervisor.guard.delivery import HEADER
 from supervisor.job.run import tick_id
 from supervisor.ledger.requests import Message, Tick
+from supervisor.sending.content import ENCODER
 from supervisor.sending.queues import is_on_redis
-from supervisor.sending.signing import ENCODER, Signer, content_of, digest_of, signed_of
 
 #: Publishes one message with a given producer. Returns the name of its queue.
 Publish = Callable[[Any], str]
@@ -80,16 +80,13 @@ RUN = tick_id("any", NOMINAL)
 #: They stand where messages of one shape differ, and occur in no job, argument or setting.
 PLACEHOLDERS = {
     name: f"<{name} of {RUN}>"
-    for name in ("job", "rules", "signature", "argsrepr", "kwargsrepr", "body", "header", "headers")
+    for name in ("job", "rules", "argsrepr", "kwargsrepr", "body", "header", "headers")
 }
 PLACEHOLDERS |= {"root": f"<root of {RUN}>", "parent": f"<parent of {RUN}>"}
 PLACEHOLDERS |= {"run": RUN, "nominal": NOMINAL_TEXT}  # last: the others contain them
 
 #: Options of a call within a task, and the placeholders of their values.
 OF_A_CALL = {"root_id": PLACEHOLDERS["root"], "parent_id": PLACEHOLDERS["parent"]}
-
-#: kombu writes text that contains this differently from how it was read.
-KOMBUS_MARK = '"__type__"'
 
 
 class OfShape(NamedTuple):
@@ -125,7 +122,6 @@ class Own:
     argsrepr: str
     kwargsrepr: str
     body: str
-    signature: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +160,6 @@ class TextTemplate:
             "argsrepr": quoted(own.argsrepr)[1:-1],
             "kwargsrepr": quoted(own.kwargsrepr)[1:-1],
             "body": b64encode(own.body.encode()).decode(),
-            "signature": own.signature,
             "reply_to": run.reply_to or self.reply_to,
             "root": quoted(run.root)[1:-1],
             "parent": quoted(run.parent)[1:-1],
@@ -179,42 +174,29 @@ class TextTemplate:
 class Shape:
     """What messages have in common that differ only in `Own`.
 
-    signed: the signed part of the header, as JSON with places for the job's name and rules. embed:
-    what the body has beside the arguments, as JSON. levels, length: bounds of their `repr`.
+    embed: what the body has beside the arguments, as JSON. levels, length: bounds of their `repr`.
     """
 
     queue: str
-    task: str
-    signed: str
     embed: str
     levels: int
     length: int
     template: TextTemplate
 
-    def message(self, run: OfShape, signer: Signer) -> Message:
-        return self.template.message(self.queue, self.own(run, signer))
+    def message(self, run: OfShape) -> Message:
+        return self.template.message(self.queue, self.own(run))
 
-    def own(self, run: OfShape, signer: Signer) -> Own:
+    def own(self, run: OfShape) -> Own:
         args, kwargs = encoded(run.args), ENCODER.encode(run.kwargs) if run.kwargs else "{}"
-        before, lock, after = run.rules
-        rules = before + quoted(lock) + after
-        signed = self.signed % {"job": quoted(run.job), "rules": rules}
-        if KOMBUS_MARK in args or KOMBUS_MARK in kwargs:
-            content = content_of(self.task, run.args, run.kwargs, json.loads(signed))
-        else:
-            content = digest_of(f"[{quoted(self.task)}, {args}, {kwargs}]{signed}")
         return Own(
             run,
             argsrepr=shown_args(run.args, self.length, self.levels),
             kwargsrepr=shown_kwargs(run.kwargs, self.length, self.levels),
             body=f"[{args}, {kwargs}, {self.embed}]",
-            signature=signer.signature(run.id, run.nominal, content),
         )
 
 
-def shape_of(
-    app: Celery, push: Message, message: dict[str, Any], run: OfShape, signer: Signer
-) -> Shape | None:
+def shape_of(app: Celery, push: Message, message: dict[str, Any], run: OfShape) -> Shape | None:
     """The shape of a message that Celery made for a run; None if it has none.
 
     push: as it was recorded. message: what it says. Raises KeyError, TypeError or ValueError for
@@ -224,20 +206,14 @@ def shape_of(
     if message["content-type"] != "application/json" or headers.get("expires"):
         return None
     _, _, embed = json.loads(b64decode(message["body"]))
-    header = signed_of(with_placeholders(message)["headers"][HEADER])
-    signed = json.dumps(header, sort_keys=True).replace("%", "%%")
-    for name in ("job", "rules"):
-        signed = signed.replace(json.dumps(PLACEHOLDERS[name]), f"%({name})s")
     shape = Shape(
         queue=push.queue,
-        task=headers["task"],
-        signed=signed,
         embed=dumps(embed),
         levels=app.conf.get("task_repr_maxlevels", 3),  # since Celery 5.7
         length=app.amqp.argsrepr_maxsize,
         template=TextTemplate.of(message, push.key),
     )
-    return shape if shape.template.is_as_made(shape.own(run, signer), message) else None
+    return shape if shape.template.is_as_made(shape.own(run), message) else None
 
 
 def encoded(args: tuple[Any, ...]) -> str:
@@ -278,7 +254,7 @@ def brief(value: Any) -> str:
 def with_placeholders(message: Mapping[str, Any]) -> dict[str, Any]:
     """The message with a placeholder for each value that is a job's or a run's own."""
     headers = message["headers"]
-    own = {name: PLACEHOLDERS[name] for name in ("job", "rules", "signature")}
+    own = {name: PLACEHOLDERS[name] for name in ("job", "rules")}
     reprs = {name: PLACEHOLDERS[name] for name in ("argsrepr", "kwargsrepr")}
     headers = {**headers, **reprs, HEADER: {**headers[HEADER], **own}}
     return {**message, "body": PLACEHOLDERS["body"], "headers": headers}

@@ -376,7 +376,7 @@ def prepare_children(app: Celery) -> None:
 
     def connect() -> None:
         with suppress(RedisError):  # its first run finds the same
-            publisher_of(app).signer.read_key()
+            publisher_of(app).ledger.schema()
 
     def start(**_: Any) -> None:
         if os.getpid() != main:

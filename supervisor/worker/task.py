@@ -15,7 +15,7 @@ from __future__ import annotations
 import os
 import socket
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from datetime import datetime
 from functools import cache
 from typing import Any
@@ -44,7 +44,6 @@ from supervisor.guard.delivery import TOKEN, Delivery, supervised
 from supervisor.guard.progress import Reporter
 from supervisor.job.run import ReportedProgress, RunState
 from supervisor.job.steps import filled, handed_on
-from supervisor.ledger.connection import RedisError
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.replies import Refusal, Refused
 from supervisor.ledger.runs import Reports
@@ -57,6 +56,7 @@ from supervisor.sending.calls import (
     is_guarded_call,
     without_parent,
 )
+from supervisor.sending.content import content_of
 from supervisor.sending.publisher import as_json, publisher_of
 from supervisor.sending.tracing import traced
 from supervisor.worker.retries import asked_again, delay_of, is_sent_again, retry_of, sent_again
@@ -145,28 +145,11 @@ class GuardedTask(Task):  # type: ignore[type-arg]
         if header is not None:
             token = getattr(request, TOKEN, None) or uuid4().hex
             guard = guard_of(self.app, os.getpid())
-            self._check(request, header)
-            ignore_refused(begun(Attempt(guard, Delivery(header, token, request.retries))))
+            content = content_of(task_id, self.name, request.args or (), request.kwargs or {})
+            delivery = Delivery(header, token, request.retries)
+            ignore_refused(begun(Attempt(guard, delivery, content)))
         store_started(self, request, is_run=header is not None)
         super().before_start(task_id, args, kwargs)
-
-    def _check(self, request: Context, header: Mapping[str, Any]) -> None:
-        """Raises Ignore for a forged message, which differs from what the ledger has of the run.
-
-        Also while the ledger is unavailable.
-        """
-        facts = {"job": header["job"], "run": header["run"]}
-        try:
-            publisher = publisher_of(self.app)
-            if publisher.would_send(self.name, request.args, request.kwargs, header):
-                return
-        except RedisError as error:
-            log.error("run not begun", **facts, reason="ledger unavailable", error=str(error))
-            raise Ignore("unavailable") from error
-        log.error(
-            "message refused", **facts, reason="it differs from what the ledger has of the run"
-        )
-        raise Ignore("forged")
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Calls the body, under the guard if this is a run's own call and not one further in."""
@@ -222,7 +205,7 @@ class GuardedTask(Task):  # type: ignore[type-arg]
     def _call(self, attempt: Attempt, body: Body, args: Any, kwargs: Any) -> Any:
         """The task's body; a step's arguments are filled up, and what it returns is kept."""
         run = current_run()
-        if attempt.delivery.references:
+        if attempt.references:
             args, kwargs = attempt.with_secrets(args, kwargs, os.environ)
         if run is None or run.step is None:
             attempt.hide(args, kwargs)

@@ -11,7 +11,7 @@ from celery import Celery
 from kombu import Producer
 
 from supervisor.ledger.requests import RunRequest
-from supervisor.sending.signing import besides_json
+from supervisor.sending.content import besides_json
 from tests.acceptance.project import Project
 from tests.waiting import wait_until
 

@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from supervisor.guard.delivery import Delivery
+from supervisor.job.content import content_of_job
 from supervisor.job.spec import JobSpec
 from supervisor.ledger.keys import Keys
 from supervisor.ledger.ledger import Ledger
@@ -20,6 +21,8 @@ def job(ledger: Ledger, name: str = "nightly", **keys: Any) -> JobSpec:
     """A job that the ledger has loaded."""
     spec = JobSpec(**{"name": name, "task": "proj.nightly", "every": "1s", **keys})
     ledger.client.hset(ledger.keys.jobs, name, spec.model_dump_json(exclude_defaults=True))
+    if content := content_of_job(spec):
+        ledger.client.set(ledger.keys.content(name), content)
     return spec
 
 

@@ -15,7 +15,6 @@ from celery import Celery, Task, current_task, group, signals
 from celery._state import _task_stack  # type: ignore[attr-defined]
 from celery.contrib.abortable import AbortableTask
 from celery.exceptions import TaskRevokedError
-from kombu.utils.json import loads
 
 from supervisor.app import supervise
 from supervisor.errors import InvalidGuard, InvalidRequest
@@ -126,9 +125,7 @@ def test_the_message_of_a_call_is_the_one_that_celery_would_send(
     del from_celery["properties"]["reply_to"]
     for message in (as_called, from_celery):
         own = message["headers"]["supervisor"]
-        read = loads(json.dumps(ledger.run(call.id).args)), {}
-        assert publisher.signer.has_signed(task.name, *read, own)
-        del own["nominal_at"], own["signature"], message["properties"]["delivery_tag"]
+        del own["nominal_at"], message["properties"]["delivery_tag"]
         message["headers"].pop("expires", None)
     assert as_called == from_celery
 

@@ -12,12 +12,11 @@ from celery import Celery
 from celery.app.trace import build_tracer
 
 from supervisor.app import supervise
-from supervisor.guard.delivery import HEADER
+from supervisor.guard.delivery import HEADER, LEDGER
 from supervisor.job.run import RunState
 from supervisor.job.spec import JobSpec
 from supervisor.ledger.ledger import Ledger
 from supervisor.sending.messages import Assignments, message_header
-from supervisor.sending.signing import SIGNATURE, Signer
 from supervisor.times import clock
 from supervisor.worker.task import adopt
 from tests.ledger.jobs import admitted, begin, run_id
@@ -58,13 +57,10 @@ def deliver(redis_url: str, way: Proxy, bodies: Bodies, ledger: Ledger) -> Calla
     adopt(app.tasks["proj.nightly"])
     tracer = build_tracer("proj.nightly", app.tasks["proj.nightly"], app=app)
 
-    signer = Signer(ledger.client, ledger.keys)
-
     def deliver(run: str) -> Thread:
         assignment = Assignments(ledger).of([ledger.run(run)])[run]
         header = message_header(assignment, "celery")
-        signature = signer.signature_of("proj.nightly", [], {}, header)
-        headers = {HEADER: {**header, SIGNATURE: signature}}
+        headers = {HEADER: {**header, LEDGER: ["supervisor", "proj"]}}
         request = {"id": run, "headers": headers, "retries": 0, **headers}
         thread = Thread(target=tracer, args=(run, [], {}, request), daemon=True)
         thread.start()

@@ -33,10 +33,8 @@ from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.presence import Attendance, Broker, WorkerFacts
 from supervisor.ledger.replies import LeaseState, Refusal, Refused, ms_of
 from supervisor.ledger.requests import RunRequest
-from supervisor.sending import signing
 from supervisor.sending.publisher import Publisher
 from supervisor.sending.queues import AppQueues
-from supervisor.sending.signing import Signer
 from supervisor.settings import Settings
 from supervisor.worker.request import guarded_request
 from supervisor.worker.task import adopt
@@ -260,8 +258,7 @@ def test_a_message_of_before_a_retry_begins_no_attempt_after_it(
     second = delivered()
     work_off(first)
     work_off(second)
-    # Nothing is known of one without the number: it begins as it always did.
-    assert bodies == ([1, 2])
+    assert bodies == [1, 2]
     assert ledger.run(run).duplicates == 1
 
 
@@ -291,23 +288,6 @@ def test_a_run_that_two_processes_publish_begins_once(
     wait_until(ledger.rescue)
     late = ledger.begin(run, "third", "worker", "celery", retries)
     assert late == Refused(run, Refusal.DUPLICATE, "queued")
-
-
-def test_a_signing_key_that_was_lost_is_one_for_all_processes_again(
-    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    header = {"run": "nightly@1", "nominal_at": "2026-03-01T00:00:00+00:00"}
-    message = ("proj.work", [1], {})
-    beat, worker = Signer(ledger.client, ledger.keys), Signer(ledger.client, ledger.keys)
-    beat.signature_of(*message, header)
-    ledger.client.hdel(ledger.keys.server, signing.FIELD)
-    assert not worker.has_signed(*message, header)  # it has made another key
-    signed = {**header, signing.SIGNATURE: worker.signature_of(*message, header)}
-    monkeypatch.setattr(signing, "KEPT_SECONDS", 0)
-    assert beat.has_signed(*message, signed)
-    ledger.client.hdel(ledger.keys.server, signing.FIELD)
-    signed = {**header, signing.SIGNATURE: beat.signature_of(*message, header)}
-    assert Signer(ledger.client, ledger.keys).has_signed(*message, signed)
 
 
 # Messages of runs that ended before they began do not pile up in a queue without workers

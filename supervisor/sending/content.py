@@ -1,0 +1,102 @@
+"""The content of messages: what a run's message says, and content that runs no code.
+
+A worker sends digests of the message with `begin`, and the ledger compares them with its own
+(job/content.py).
+
+Messages of runs are JSON, plain or signed by Celery; other messages are the app's own business. A
+pickle runs code while it is read: what can write to the broker can run anything in a worker that
+accepts it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from celery import Celery
+from kombu.utils.json import JSONEncoder
+
+from supervisor.guard.delivery import HEADER
+from supervisor.job.content import ANY, Content, digest_of
+from supervisor.job.run import StepId
+from supervisor.ledger.ledger import Ledger
+
+#: Writes JSON as kombu does, which makes one of these for each text.
+ENCODER = JSONEncoder()
+
+
+def content_of(run_id: str, task: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Content:
+    """The digests of the message of a run, as it was read."""
+    encode = ENCODER.encode
+    step, item = StepId.of(run_id), ""
+    if args and step is not None and step.item is not None:
+        value, rest = encode(args[0]), digest_of(encode(list(args[1:])))
+        item = ANY if ANY in (rest, digest_of(value)) else digest_of(value + rest)
+    return Content(task, digest_of(encode(list(args))), digest_of(encode(kwargs)), item)
+
+
+class NotingProducer:
+    """Tells the ledger what a message is to say that the app's own code has changed.
+
+    Signals and the classes of tasks may do that before it is sent. expected: as it was given to
+    them: task, args and kwargs. named: which of these have references to secrets.
+    """
+
+    def __init__(
+        self, producer: Any, ledger: Ledger, expected: tuple[str, list[Any], Any], named: str
+    ) -> None:
+        self._producer = producer
+        self._ledger = ledger
+        self._expected = expected
+        self._named = named
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._producer, name)
+
+    def publish(self, body: Any, *more: Any, **options: Any) -> Any:
+        headers = options.get("headers") or {}
+        if HEADER in headers:
+            args, kwargs, _ = body
+            task, run_id = headers["task"], headers["id"]
+            if (task, list(args), kwargs) != self._expected:
+                said = content_of(run_id, task, args, kwargs)
+                line = f"{said.args} {said.kwargs} {self._named or '-'} {said.task}"
+                self._ledger.note_content(run_id, line)
+        return self._producer.publish(body, *more, **options)
+
+
+#: Names and content types; `auth` is Celery's own envelope of signed content.
+OF_RUNS = frozenset({"json", "application/json", "auth", "application/data"})
+
+SETTINGS = (
+    "accept_content",
+    "result_accept_content",
+    "task_serializer",
+    "result_serializer",
+    "event_serializer",
+)
+
+
+def serializer_of_runs(app: Celery, task: Any) -> str:
+    """The serializer of a task's runs: the task's own if runs may have it, else JSON."""
+    own = getattr(task, "serializer", None) or app.conf.task_serializer
+    return str(own) if own in OF_RUNS else "json"
+
+
+def besides_json(app: Celery) -> list[str]:
+    """Settings and tasks with which an app sends or takes anything else, in words."""
+    conf = app.conf
+    return [
+        *(f"{name}={value!r}" for name in SETTINGS for value in others(conf.get(name))),
+        *(
+            f"{name} has serializer={value!r}"
+            for name, task in sorted(app.tasks.items())
+            for value in others(task.serializer)
+            if value != conf.task_serializer
+        ),
+    ]
+
+
+def others(given: str | Iterable[str] | None) -> Iterator[str]:
+    names = [given] if isinstance(given, str) else given or ()
+    return (name for name in names if name not in OF_RUNS)
