@@ -152,14 +152,18 @@ class UnreadableJob(UnknownJob):
 class InvalidJob(SupervisorError, ValueError):
     """A job that is put at run time has problems, listed in `problems`. Nothing was changed.
 
-    `job` is empty if several jobs were put or removed; then each problem names its job.
+    `job` is empty if several jobs were put or removed; then each problem names its job. `places`
+    has for each problem the keys that lead to what it is about, as far as that is known.
     """
 
     exit_code = USAGE
 
-    def __init__(self, job: str, problems: Sequence[str]) -> None:
+    def __init__(
+        self, job: str, problems: Sequence[str], places: Sequence[tuple[str | int, ...]] = ()
+    ) -> None:
         self.job = job
         self.problems = tuple(problems)
+        self.places = tuple(places) or ((),) * len(self.problems)
         super().__init__((f"job {job!r}: " if job else "") + "; ".join(problems))
 
 

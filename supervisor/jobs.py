@@ -325,7 +325,7 @@ def checked(ledger: Ledger, name: str, keys: Keys) -> JobSpec:
         raise InvalidJob(str(name), ["the keys of a job are a mapping with texts as its keys"])
     spec, faults = judged(name, keys)
     if faults:
-        raise InvalidJob(name, [f.what + (f" ({f.hint})" if f.hint else "") for f in faults])
+        raise InvalidJob(name, [f.text for f in faults], [f.place_in(keys) for f in faults])
     return spec.kept_apart(ledger.keys.prefix)
 
 

@@ -44,7 +44,15 @@ class JobFault:
     keys: tuple[str, ...]
     what: str
     hint: str | None = None
-    path: tuple[str | int, ...] = ()
+    path: KeyPath = ()
+
+    @property
+    def text(self) -> str:
+        return self.what + (f" ({self.hint})" if self.hint else "")
+
+    def place_in(self, values: Mapping[str, Any]) -> KeyPath:
+        """The path of the first of its keys that the job has; empty if it has none of them."""
+        return next(((key, *self.path) for key in self.keys if key in values), ())
 
 
 def item_faults(key: str, faults: Sequence[ItemFault]) -> Iterator[JobFault]:

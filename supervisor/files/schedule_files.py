@@ -253,7 +253,7 @@ class _Loading:
             shared = JobSpec(name="job", task="task", every=60, notify=defaults["notify"])
             faults += reference_faults(shared, self.environ)
         for fault in [*faults, *item_faults("exclude", holiday_faults)]:
-            path = _place(("defaults",), fault, values)
+            path = ("defaults", *fault.place_in(values))
             self._fault(document, path, f"defaults: {fault.what}", fault.hint)
         return defaults
 
@@ -274,7 +274,7 @@ class _Loading:
         missing = reference_faults(spec, self.environ)
         faults += [fault for fault in missing if fault.keys != ("notify",) or "notify" in own]
         for fault in [*faults, *item_faults("exclude", holiday_faults)]:
-            self._fault(document, _place(path, fault, own), fault.what, fault.hint)
+            self._fault(document, (*path, *fault.place_in(own)), fault.what, fault.hint)
 
     def _is_new(self, document: Document, name: str) -> bool:
         path = ("jobs", name)
@@ -305,11 +305,6 @@ class _Loading:
 
 def _job_of(path: KeyPath) -> str | None:
     return str(path[1]) if len(path) > 1 and path[0] == "jobs" else None
-
-
-def _place(parent: KeyPath, fault: JobFault, values: Mapping[str, Any]) -> KeyPath:
-    """The path of the first of the fault's keys that the file has, or else of the parent."""
-    return next(((*parent, key, *fault.path) for key in fault.keys if key in values), parent)
 
 
 # The JSON Schema of a schedule file.

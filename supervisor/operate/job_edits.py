@@ -24,6 +24,7 @@ from supervisor.errors import (
 from supervisor.files.holidays import as_written
 from supervisor.files.import_text import ORDER, entry_text
 from supervisor.files.job_checks import JobFault, call_faults
+from supervisor.files.yaml_source import KeyPath
 from supervisor.job.changes import ARGUMENTS, Changes, masked_destinations, masked_url
 from supervisor.job.secrets import MASK, masked, texts_in
 from supervisor.job.spec import JobSpec
@@ -47,9 +48,13 @@ MOST_UNGUARDED = 1_000
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What saving a job would do. plan: None where there are problems, and nothing is saved."""
+    """What saving a job would do. plan: None where there are problems, and nothing is saved.
+
+    places: for each problem, the keys that lead to what it is about, as far as that is known.
+    """
 
     problems: tuple[str, ...]
+    places: tuple[KeyPath, ...] = ()
     warnings: tuple[str, ...] = ()
     plan: JobPlan | None = None
 
@@ -165,13 +170,13 @@ class JobEdits:
             if before is None:
                 self._check_entry(name)
         except InvalidJob as error:
-            return Verdict(error.problems)
+            return Verdict(error.problems, error.places)
         except JobElsewhere as error:
-            return Verdict((str(error),))
+            return Verdict((str(error),), ((),))
         [record] = self._ledger.records_of([spec])
         loaded = before.spec if before else None
         plan = job_plan(loaded, spec, {spec.name: record.durations}, self._ledger.now())
-        return Verdict((), tuple(self._warnings(spec)), plan)
+        return Verdict((), (), tuple(self._warnings(spec)), plan)
 
     def save(
         self,
@@ -222,13 +227,17 @@ class JobEdits:
 
         prefix, spec = self._ledger.keys.prefix, before.spec if before else None
         given = revealed(document, spec, prefix) if spec else dict(document)
-        masks = [f"{fault.what} ({fault.hint})" for fault in mask_faults(given, spec)]
+        faults = list(mask_faults(given, spec))
+        masks, places = (
+            [fault.text for fault in faults],
+            [fault.place_in(given) for fault in faults],
+        )
         try:
             found = checked(self._ledger, name, given)
         except InvalidJob as error:
-            raise InvalidJob(name, [*error.problems, *masks]) from None
+            raise InvalidJob(name, [*error.problems, *masks], [*error.places, *places]) from None
         if masks:
-            raise InvalidJob(name, masks)
+            raise InvalidJob(name, masks, places)
         return found
 
     def _check_following(self, spec: JobSpec) -> None:
@@ -266,7 +275,7 @@ class JobEdits:
 
         known = self._app.tasks
         tasks = {name: arguments_of(known[name]) for name in spec.tasks if name in known}
-        return [f"{fault.what} ({fault.hint})" for fault in call_faults(spec, tasks)]
+        return [fault.text for fault in call_faults(spec, tasks)]
 
     def _load(
         self,
@@ -429,6 +438,11 @@ def schedule_json(specs: Iterable[JobSpec], prefix: str = DEFAULT_PREFIX) -> str
     """The same as JSON, which YAML includes."""
     jobs = {spec.name: document_of(spec, prefix) for spec in specs}
     return json.dumps({"jobs": jobs}, indent=2, ensure_ascii=False) + "\n"
+
+
+def job_text(name: str, document: Document) -> str:
+    """A schedule file of this job alone."""
+    return "jobs:\n" + entry_text(name, document)
 
 
 def document_text(document: Document) -> str:

@@ -1,31 +1,29 @@
-"""The pages that make and edit jobs at run time.
+"""The pages that make and edit jobs at run time, as the text of a schedule file.
 
-The form is checked while it is filled in: the page's script sends it to `actions/check` and shows
-the answer. Without the script its button does the same. Saving names the version that the form was
-made of; if another was saved since, nothing is saved, and the form comes back with what differs and
-with the version that a second try would replace.
-
-The keys that most jobs have are fields of their own; all others are one field, which is read as a
-schedule file is. So the form has every key that a schedule file has.
+1. The text has one job. It is checked as schedule files are, each problem with its line; the page's
+   script sends it while it is typed, and without the script a button does.
+2. Where there is no problem, the page says what saving would do: the differences, the next times,
+   the queues and their workers, overlaps.
+3. Saving names the version that the text was made of. If another was saved since, nothing is saved:
+   the page comes back with what differs, and with the version that a second try would replace.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import Route
 
 from supervisor.errors import InvalidJob, JobConflict, JobElsewhere, NotConfigured, TooManyJobs
-from supervisor.files.yaml_source import UNREADABLE, plain_value, read
+from supervisor.files import yaml_source
 from supervisor.job.changes import Edit
-from supervisor.job.policies import OverlapPolicy
+from supervisor.job.spec import JobSpec
 from supervisor.ledger.ledger import Ledger
-from supervisor.operate.job_edits import Document, JobEdits, Verdict, document_text
+from supervisor.ledger.queues import Queue, Queues
+from supervisor.operate.job_edits import Document, JobEdits, Verdict, job_text
 from supervisor.web.http import (
     TEMPLATES,
     Refused,
@@ -33,108 +31,180 @@ from supervisor.web.http import (
     actor_of,
     form_endpoint,
     job_url,
-    loads,
     place_of,
     root_of,
 )
+from supervisor.web.jobs_page import queues_of
 
 Fields = Mapping[str, str]
+
+#: What the text of a new job begins as.
+NEW = "jobs:\n  name:\n    task: proj.report\n    every: 1h\n"
+
+ONE_JOB = "not one job: write jobs: and below it a name, and below that the job's keys"
+
+#: The text has at least that many lines of room.
+LEAST_ROWS = 14
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """line: of the text, counted from 1; None for what is about no line."""
+
+    line: int | None
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenJob:
+    """The job in a text. problems: of the text as such; with any, the job is not to be used."""
+
+    name: str
+    keys: Document
+    source: yaml_source.Document
+    problems: Sequence[Problem] = ()
+
+    def problems_of(self, texts: Sequence[str], places: Sequence[yaml_source.KeyPath]) -> Found:
+        """The problems of the job, each with the line that it is about."""
+        lines = [self.source.line_of(("jobs", self.name, *place)) for place in places]
+        return Found(sorted(map(Problem, lines, texts), key=lambda problem: problem.line or 0))
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What a check has found. queues: that runs of the job would go to."""
+
+    problems: Sequence[Problem] = ()
+    verdict: Verdict | None = None
+    queues: Sequence[Queue] = ()
+
+    @property
+    def lines(self) -> Sequence[int]:
+        return [problem.line for problem in self.problems if problem.line]
 
 
 @dataclass(frozen=True, slots=True)
 class Conflict:
-    """Why a form was not saved. version: that of the other edit; 0 where the job is gone.
+    """Why a text was not saved. version: that of the other edit; 0 where the job is gone.
 
-    keys: what the other saved. edits: from there to what the form says, if that is a job.
+    theirs: what the other saved. edits: from there to what the text says, if that is a job.
     """
 
     text: str
     version: int
-    keys: str = ""
-    edits: tuple[Edit, ...] = ()
+    theirs: str = ""
+    edits: Sequence[Edit] = ()
 
 
 class Editor:
-    def __init__(self, ledger: Ledger, jobs: JobEdits) -> None:
+    def __init__(self, ledger: Ledger, jobs: JobEdits, broker: Queues | None) -> None:
         self._ledger = ledger
         self._jobs = jobs
+        self._broker = broker
 
     def new(self, request: Request, _: Fields) -> Response:
-        return self._form(request, {"version": "0"})
+        return self._page(request, {"version": "0", "text": NEW})
 
     def edit(self, request: Request, _: Fields) -> Response:
-        """The form of a job, or the reason why the job is not edited here."""
+        """The page with a job's text, or the reason why the job is not edited here."""
         name = request.path_params["target"]
         job = self._jobs.job(name)
         if not job.is_editable:
             raise Refused(409, f"{name} is not edited here: it is from {job.origin.place}")
-        fields = fields_of(self._jobs.shown(job)) | {"version": str(job.origin.version)}
-        return self._form(request, {**fields, "name": name, "edits": name})
+        text = job_text(name, self._jobs.shown(job))
+        fields = {"version": str(job.origin.version), "text": text, "edits": name}
+        return self._page(request, fields, self._found(written(fields)))
 
     def check(self, request: Request, fields: Fields) -> Response:
-        verdict = self._verdict(fields)
+        found = self._found(written(fields))
         if "part" not in request.query_params:
-            return self._form(request, fields, verdict)
+            return self._page(request, fields, found)
         template = TEMPLATES.get_template("parts/verdict.html")
-        return HTMLResponse(template.render(verdict=verdict, now=self._ledger.now()))
+        return HTMLResponse(template.render(found=found, now=self._ledger.now()))
 
     def save(self, request: Request, fields: Fields) -> Response:
-        name = fields.get("name", "").strip()
+        version, job = version_in(fields), written(fields)
+        if job.problems:
+            return self._page(request, fields, Found(job.problems), 422)
         try:
-            document = document_in(fields)
-            version, reason = version_in(fields), fields.get("reason", "")
-            self._jobs.save(name, document, version, actor_of(request), reason)
+            self._jobs.save(
+                job.name, job.keys, version, actor_of(request), fields.get("reason", "")
+            )
         except JobConflict as error:
-            verdict = self._verdict(fields)
-            conflict = self._conflict(name, fields, error, verdict)
+            found = self._found(job)
+            conflict = self._conflict(job.name, bool(fields.get("edits")), error.version, found)
             seen = {**fields, "version": str(conflict.version)}
-            return self._form(request, seen, verdict, 409, conflict)
-        except (InvalidForm, InvalidJob) as error:
-            return self._form(request, fields, Verdict(tuple(error.problems)), 422)
+            return self._page(request, seen, found, 409, conflict)
+        except InvalidJob as error:
+            found = job.problems_of(error.problems, error.places)
+            return self._page(request, fields, found, 422)
         except (JobElsewhere, TooManyJobs, NotConfigured) as error:
-            return self._form(request, fields, Verdict((str(error),)), 409)
-        return RedirectResponse(f"{root_of(request)}/{job_url(name)}", 303)
+            return self._page(request, fields, Found([Problem(None, str(error))]), 409)
+        return RedirectResponse(f"{root_of(request)}/{job_url(job.name)}", 303)
 
-    def _verdict(self, fields: Fields) -> Verdict:
-        try:
-            document = document_in(fields)
-        except InvalidForm as error:
-            return Verdict(tuple(error.problems))
-        return self._jobs.verdict(fields.get("name", "").strip(), document)
+    def _found(self, job: WrittenJob) -> Found:
+        if job.problems:
+            return Found(job.problems)
+        verdict = self._jobs.verdict(job.name, job.keys)
+        if verdict.plan is None:
+            return job.problems_of(verdict.problems, verdict.places)
+        return Found((), verdict, self._queues(verdict.plan.spec))
 
-    def _conflict(
-        self, name: str, fields: Fields, error: JobConflict, verdict: Verdict
-    ) -> Conflict:
-        """What the form would change in the version that was saved meanwhile."""
-        if not error.version:
+    def _queues(self, spec: JobSpec) -> Sequence[Queue]:
+        found = queues_of(self._ledger, self._broker, [spec])
+        return [queue for queue in found if queue.jobs]
+
+    def _conflict(self, name: str, is_edit: bool, version: int, found: Found) -> Conflict:
+        """What the text would change in the version that was saved meanwhile."""
+        if not version:
             return Conflict(f"{name} was removed while you edited it.", 0)
         theirs = self._jobs.job(name)
-        place, keys = theirs.origin.place, document_text(self._jobs.shown(theirs))
-        is_edited = f"Another saved {name} while this form was open"
-        text = f"{is_edited if fields.get('edits') else f'There is a job {name} already'}: {place}."
-        return Conflict(text, error.version, keys, verdict.plan.edits if verdict.plan else ())
+        what = f"Another saved {name} meanwhile" if is_edit else f"There is a job {name} already"
+        plan = found.verdict.plan if found.verdict else None
+        text = job_text(name, self._jobs.shown(theirs))
+        return Conflict(
+            f"{what}: {theirs.origin.place}.", version, text, plan.edits if plan else ()
+        )
 
-    def _form(
+    def _page(
         self,
         request: Request,
         fields: Fields,
-        verdict: Verdict | None = None,
+        found: Found | None = None,
         status: int = 200,
         conflict: Conflict | None = None,
     ) -> Response:
-        text = TEMPLATES.get_template("editor.html").render(
+        page = TEMPLATES.get_template("editor.html").render(
             name=fields.get("edits", ""),
             fields=fields,
-            verdict=verdict,
+            rows=max(LEAST_ROWS, fields.get("text", "").count("\n") + 2),
+            found=found,
             conflict=conflict,
-            kinds=TIMES,
-            policies=[policy.value for policy in OverlapPolicy],
-            tasks=sorted(self._jobs.known_tasks()),
             now=self._ledger.now(),
             may_act=True,
             **place_of(request),
         )
-        return HTMLResponse(text, status)
+        return HTMLResponse(page, status)
+
+
+def written(fields: Fields) -> WrittenJob:
+    """The job in the text; its name may not change in an edit."""
+    source = yaml_source.read(fields.get("text", ""))
+    problems = [
+        Problem(fault.line, fault.what + (f" ({fault.hint})" if fault.hint else ""))
+        for fault in source.faults
+    ]
+    data = source.data
+    jobs = data.get("jobs") if isinstance(data, dict) else None
+    if not isinstance(jobs, dict) or len(jobs) != 1 or len(data) != 1:
+        return WrittenJob("", {}, source, problems or [Problem(1, ONE_JOB)])
+    [(name, keys)] = jobs.items()
+    if not isinstance(keys, dict) and not problems:
+        problems = [Problem(source.line_of(("jobs", name)), ONE_JOB)]
+    if fields.get("edits", name) not in ("", name):
+        what = f"the name cannot be changed: it is {fields['edits']}"
+        problems.append(Problem(source.line_of(("jobs", name)), what))
+    return WrittenJob(name, keys if isinstance(keys, dict) else {}, source, problems)
 
 
 def version_in(fields: Fields) -> int:
@@ -145,8 +215,10 @@ def version_in(fields: Fields) -> int:
     return int(text)
 
 
-def editor_routes(ledger: Ledger, jobs: JobEdits, threads: Threads) -> list[Route]:
-    editor = Editor(ledger, jobs)
+def editor_routes(
+    ledger: Ledger, jobs: JobEdits, broker: Queues | None, threads: Threads
+) -> list[Route]:
+    editor = Editor(ledger, jobs, broker)
 
     return [
         Route("/actions/new", form_endpoint(threads, editor.new)),
@@ -154,103 +226,3 @@ def editor_routes(ledger: Ledger, jobs: JobEdits, threads: Threads) -> list[Rout
         Route("/actions/check", form_endpoint(threads, editor.check), methods=["POST"]),
         Route("/actions/put", form_endpoint(threads, editor.save), methods=["POST"]),
     ]
-
-
-# The keys of a job as the fields of a form, and back.
-
-
-#: Schedules that are one line of text; others are among the further keys.
-TIMES = ("every", "cron", "rrule")
-
-#: Keys that are texts as they are written.
-TEXTS = ("task", "description", "timezone", "overlap", "queue")
-
-#: Keys that are numbers or durations: 3, 90s, 5m.
-AMOUNTS = ("max_retries", "time_limit")
-
-#: Keys that are JSON, as when a job is triggered.
-JSONS = {"args": list, "kwargs": dict}
-
-
-class InvalidForm(Exception):
-    """The fields cannot be read; `problems` has all reasons."""
-
-    def __init__(self, problems: list[str]) -> None:
-        super().__init__("; ".join(problems))
-        self.problems = problems
-
-
-def fields_of(document: Document) -> dict[str, str]:
-    """The document as the fields of a form."""
-    rest = dict(document)
-    fields = {"kind": "", "times": ""}
-    for key in TIMES:
-        if is_line(rest.get(key)):
-            fields |= {"kind": key, "times": rest.pop(key)}
-    fields |= {key: rest.pop(key) for key in TEXTS if is_line(rest.get(key))}
-    fields |= {key: str(rest.pop(key)) for key in AMOUNTS if key in rest}
-    for key, kind in JSONS.items():
-        if isinstance(rest.get(key), kind):
-            value = rest.pop(key)
-            text = json.dumps(value, ensure_ascii=False)
-            fields[key] = text if text.isprintable() else json.dumps(value)
-    if rest.get("paused") is True:
-        fields["paused"] = str(rest.pop("paused"))
-    return fields | {"more": document_text(rest)}
-
-
-def is_line(value: Any) -> bool:
-    """Whether a field of one line keeps the text as it is."""
-    return isinstance(value, str) and value.isprintable() and value == value.strip()
-
-
-def document_in(fields: Fields) -> Document:
-    """The fields as a document, without the empty ones. Raises InvalidForm."""
-    document: Document = {}
-    problems: list[str] = []
-    more = further_keys(fields.get("more", ""), problems)
-    for key, value in given(fields, problems):
-        if key in more:
-            problems.append(f"{key!r} is given twice: in its field, and among the further keys")
-        document[key] = value
-    if problems:
-        raise InvalidForm(problems)
-    return document | more
-
-
-def given(fields: Fields, problems: list[str]) -> Iterator[tuple[str, Any]]:
-    """Keys and values of the fields that are keys of a job."""
-    kind, times = fields.get("kind", ""), fields.get("times", "").strip()
-    if kind in TIMES and times:
-        yield kind, times
-    elif times:
-        problems.append(f"{times!r}: choose what kind of schedule it is")
-    readers: dict[str, Callable[[str], Any]] = {
-        **dict.fromkeys(TEXTS, str),
-        **dict.fromkeys(AMOUNTS, plain_value),
-        **dict.fromkeys(JSONS, loads),
-    }
-    for key, reader in readers.items():
-        if text := fields.get(key, "").strip():
-            try:
-                yield key, reader(text)
-            except (ValueError, RecursionError) as error:
-                problems.append(f"{key!r}: {error}")
-    if "paused" in fields:
-        yield "paused", True
-
-
-def further_keys(text: str, problems: list[str]) -> Document:
-    document = read(text)
-    problems += [
-        f"further keys, line {fault.line}: {fault.what}"
-        + (f" ({fault.hint})" if fault.hint else "")
-        for fault in document.faults
-    ]
-    data = document.data
-    if data is None or data is UNREADABLE:
-        return {}
-    if not isinstance(data, dict):
-        problems.append("further keys: not keys and values, such as start_deadline: 10m")
-        return {}
-    return data

@@ -304,13 +304,16 @@ def queue_status(ledger: Ledger, broker: Queues | None) -> QueueStatus:
     )
 
 
+def queues_of(ledger: Ledger, broker: Queues | None, specs: Iterable[JobSpec]) -> list[Queue]:
+    """The queues that these jobs go to, that workers consume, or that are drained."""
+    roll = ledger.presences.roll()
+    broker = broker or LedgerQueues(ledger.client, roll)
+    return queues(specs, roll, broker, ledger.drains.since())
+
+
 def troubles_of(ledger: Ledger, broker: Queues | None) -> Iterable[str]:
     """Why queued runs do not begin."""
-    roll = ledger.presences.roll()
-    asked = broker or LedgerQueues(ledger.client, roll)
-    specs = ledger.scheduled().values()
-    drained = ledger.drains.since()
-    for queue in queues(specs, roll, asked, drained):
+    for queue in queues_of(ledger, broker, ledger.scheduled().values()):
         if queue.drained_at:
             yield f"The queue {queue.name} is drained: nothing begins from it."
         elif queue.jobs and not queue.consumers:

@@ -145,7 +145,7 @@ def create(
         *health_routes(ledger, metrics or Metrics(ledger, broker)),
         *api_routes(Api(ledger, broker, edits), threads),
         *login_routes(access, sessions, visits),
-        *editor_routes(ledger, edits, threads),
+        *editor_routes(ledger, edits, broker, threads),
         *action_routes(ledger, edits, threads),
         *page_routes(ledger, access, broker, edits, threads),
     ]

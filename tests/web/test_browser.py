@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal
@@ -179,21 +180,18 @@ def told(workers: Workers) -> Run:
     return wait_until(lambda: [each for each in ended(ledger, "tells") if each.id == run.id], 30)[0]
 
 
-def fill(page: Page, **fields: str) -> None:
-    for name, text in fields.items():
-        page.locator(f"[name={name}]").fill(text)
-
-
-def test_a_job_is_made_with_a_form_that_checks_while_it_is_typed(address: str, page: Page) -> None:
+def test_a_job_is_made_as_text_that_is_checked_while_it_is_typed(address: str, page: Page) -> None:
     log_in(page, address, TOKEN)
     page.get_by_role("link", name="New job").click()
     stays(page)
-    fill(page, name="typed", task="team.work", times="24x", more="paused: true")
-    page.locator("[name=kind]").select_option("every")
-    verdict = page.locator("[data-verdict]")
-    expect(verdict).to_contain_text("'24x' is not a duration")
-    fill(page, times="24h")
+    text, verdict = page.get_by_label("The job, as in"), page.locator("[data-verdict]")
+    text.fill("jobs:\n  typed:\n    task: team.work\n    every: 24x\n    paused: true\n")
+    expect(verdict).to_contain_text("Line 4: 'every': '24x' is not a duration")
+    expect(page.locator(".numbers .failed")).to_have_text("4")
+    text.fill("jobs:\n  typed:\n    task: team.work\n    every: 24h\n    paused: true\n")
     expect(verdict.locator(".ticks li")).to_have_count(5)
+    expect(verdict).to_contain_text(re.compile("workers? consumes? it"))
+    expect(page.locator(".numbers .failed")).to_have_count(0)
     assert has_stayed(page)
     page.get_by_role("button", name="Save").click()
     expect(page.locator("h1")).to_have_text("typed")
@@ -211,16 +209,39 @@ def test_two_people_edit_a_job_and_the_second_sees_what_the_first_saved(
     log_in(first, address, TOKEN)
     for page in (first, second):
         page.goto(f"{address}/actions/edit/made")
-    fill(first, times="23h")
-    first.get_by_role("button", name="Save").click()
+    for page, times in ((first, "23h"), (second, "22h")):
+        text = page.get_by_label("The job, as in")
+        text.fill(text.input_value().replace("every: 1d", f"every: {times}"))
+        page.get_by_role("button", name="Save").click()
     expect(first.locator("h1")).to_have_text("made")
-    fill(second, times="22h")
-    second.get_by_role("button", name="Save").click()
     row = second.get_by_role("alert").get_by_role("row").filter(has_text="every")
     expect(row).to_contain_text("23h")
     expect(row).to_contain_text("22h")
     second.get_by_role("link", name="take theirs").click()
-    expect(second.locator("[name=times]")).to_have_value("23h")
+    expect(second.get_by_label("The job, as in")).to_have_value(re.compile("every: 23h"))
+
+
+def test_what_is_in_use_stays_while_the_page_is_refreshed(
+    workers: Workers, address: str, page: Page
+) -> None:
+    ledger = workers.project.ledger
+    page.goto(address)
+    stays(page)
+    page.get_by_label("Find a job by name").fill("half a na")
+    page.locator("body").click(position={"x": 1, "y": 1})
+    ledger.pause("made", "for the test")
+    for _ in range(2):
+        page.wait_for_event("response")
+    expect(page.get_by_label("Find a job by name")).to_have_value("half a na")
+    assert has_stayed(page)
+    ledger.resume("made")
+    page.goto(f"{address}/jobs/made")
+    page.locator("details.keys summary").click()
+    page.get_by_role("link", name="tenant=acme").focus()
+    ledger.pause("made", "for the test")
+    expect(page.locator(".about-job")).to_contain_text("for the test")
+    expect(page.locator("details.keys pre")).to_be_visible()
+    assert page.evaluate("document.activeElement.textContent") == "tenant=acme"
 
 
 def test_a_click_on_a_label_lists_the_jobs_that_have_it(address: str, page: Page) -> None:

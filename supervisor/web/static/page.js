@@ -142,9 +142,24 @@ document.addEventListener("click", (event) => {
   }
 });
 
-// ---- the form of a job: checked while it is filled in ----
+// ---- the text of a job: checked while it is typed, with numbers of its lines ----
 
 const editor = document.querySelector("form[data-check]");
+
+function numberLines() {
+  const text = editor.elements.text;
+  const lines = [...editor.querySelectorAll("[data-line]")].map((problem) => Number(problem.dataset.line));
+  text.rows = Math.max(14, text.value.split("\n").length + 1);
+  editor.querySelector("[data-numbers]").replaceChildren(
+    ...Array.from({ length: text.rows }, (_, place) => {
+      const number = document.createElement("span");
+      number.textContent = place + 1;
+      number.classList.toggle("failed", lines.includes(place + 1));
+      return [number, "\n"];
+    }).flat(),
+  );
+}
+
 let checkTimer = null;
 let checks = 0;
 
@@ -157,6 +172,7 @@ async function check() {
     // A later check has its own answer; where this one is none, saving says what is wrong.
     if (number !== checks || !answer.ok || answer.redirected) return;
     verdict.innerHTML = await answer.text();
+    numberLines();
     tellTime();
   } catch {
     // The server is unavailable; the next change asks again.
@@ -166,9 +182,9 @@ async function check() {
 if (editor) {
   editor.addEventListener("input", () => {
     clearTimeout(checkTimer);
+    numberLines();
     checkTimer = setTimeout(check, 400);
   });
-  if (editor.elements.edits.value && !document.querySelector("[role=alert]")) check();
 }
 
 function setClock(page) {
