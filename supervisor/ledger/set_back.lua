@@ -4,11 +4,8 @@
 -- gives nothing
 
 for i = 2, #ARGV do
-  local key = K.job(ARGV[i])
-  if tonumber(hget(key, 'watermark') or 0) > now then
-    redis.call('HSET', key, 'watermark', now)
-    redis.call('HDEL', key, 'audited_until')
-  end
+  redis.call('HSET', K.job(ARGV[i]), 'watermark', now)
+  redis.call('HDEL', K.job(ARGV[i]), 'audited_until')  -- the audit begins again
 end
 redis.call('HINCRBY', K.beat, 'clock_set_backs', 1)
 redis.call('HSET', K.beat, 'clock_set_back_at', now, 'clock_set_back_ms', ARGV[1])

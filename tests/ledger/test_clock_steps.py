@@ -23,6 +23,7 @@ from supervisor.operate.doctor_facts import read
 from supervisor.operate.why import answer
 from supervisor.operate.why_facts import facts_of_job
 from supervisor.settings import Settings
+from supervisor.ticks.audit import audit
 from tests.ledger.jobs import renew
 from tests.programs import needed
 from tests.waiting import patience, wait_until
@@ -138,10 +139,12 @@ def test_ticks_go_on_after_a_leap_of_a_day_and_back(
     tomorrow = ms_of(ledger.now()) + DAY * 1000
     clock.set(DAY)
     wait_until(lambda: beat.tick() >= 0 and newest(ledger) > tomorrow)
+    list(audit(ledger, [ledger.spec("often")], ledger.now()))
     clock.set(0)
     now = ms_of(ledger.now())
     wait_until(lambda: beat.tick() >= 0 and ran_since(ledger, now) >= 3)
     counters = ledger.job("often").counters
+    assert list(audit(ledger, [ledger.spec("often")], ledger.now())) == []
     assert ledger.job("often").unaccounted_ticks == 0
     assert counters["ticks"] >= 3
 
