@@ -16,14 +16,13 @@ without the right to load functions can read.
 from __future__ import annotations
 
 import hashlib
-import os
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from datetime import timedelta
 from functools import cache, cached_property, lru_cache
 from importlib.resources import files
-from itertools import islice
+from itertools import chain
 from typing import Any, NamedTuple
 
 import redis
@@ -40,75 +39,14 @@ from supervisor.ledger.connection import (
     Client,
     NotServed,
     NotWritable,
-    RedisError,
     is_of_server_without_functions,
     naming_the_right,
 )
 from supervisor.ledger.keys import Keys
 from supervisor.times import to_ms
 
-# One connection of a client's pool, kept at hand for the next call.
-#
-# To take one from redis-py's pool and give it back costs a worker's child a sixth of the processor
-# that the guard costs it, in locks and in counters that are never read. What the pool looks at is
-# looked at here as well.
-
 #: redis-py before 5.3 wants the name of the command for which a connection is taken.
 NAMED = ("FCALL",) if redis.VERSION < (5, 3) else ()
-
-
-class KeptConnection:
-    def __init__(self, client: Client) -> None:
-        self._pool = client.connection_pool
-        # It lives as long as the pool, whose connections are numbered, and all callers share it.
-        self._kept: list[Any] = vars(self._pool).setdefault("kept_by_supervisor", [])
-
-    @contextmanager
-    def taken(self) -> Iterator[Any]:
-        """Connected, and the caller's own; closed after an exception, for a reply may still come.
-
-        Raises what connecting does.
-        """
-        connection = self.take()
-        try:
-            yield connection
-        except BaseException:
-            self.drop(connection)
-            raise
-        self.give_back(connection)
-
-    def take(self) -> Any:
-        try:
-            connection = self._kept.pop()
-        except IndexError:  # also where another thread was quicker
-            return self._pool.get_connection(*NAMED)
-        if is_ready(connection):
-            return connection
-        self._pool.release(connection)
-        return self._pool.get_connection(*NAMED)
-
-    def give_back(self, connection: Any) -> None:
-        if self._kept or not self._is_wanted(connection):
-            self._pool.release(connection)
-        else:
-            self._kept.append(connection)
-
-    def drop(self, connection: Any) -> None:
-        connection.disconnect()
-        self._pool.release(connection)
-
-    def _is_wanted(self, connection: Any) -> bool:
-        """Not one to a primary that is none any more, or that is about to go (since redis-py 7)."""
-        is_leaving = getattr(connection, "should_reconnect", bool)
-        return bool(self._pool.owns_connection(connection)) and not is_leaving()
-
-
-def is_ready(connection: Any) -> bool:
-    """Not a copy of a parent process' own, not closed, and with nothing to be read first."""
-    try:
-        return connection.pid == os.getpid() and not connection.can_read()
-    except (RedisError, OSError):
-        return False
 
 
 # The ledger's schema: one number for what its keys mean, kept in the ledger itself.
@@ -206,10 +144,10 @@ EDITS_KEPT = 2 * MOST_JOBS
 #: blocks.
 ACTIONS_KEPT = 10_000
 
-#: Packets of calls that are sent before the replies to the first of them are read, and how many
-#: calls go into one where they are small.
-PACKETS_AHEAD = 2
-CALLS_A_PACKET = 100
+#: Calls that are sent before the reply to the first of them is read: one that takes the server
+#: long, and one that is small.
+CALLS_AHEAD = 2
+SMALL_CALLS_AHEAD = 100
 
 #: Upper bounds, in seconds, of the duration and start-delay histograms.
 BOUNDS = (0.1, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 900, 3600, 14400)
@@ -323,7 +261,6 @@ class Functions:
         sources()
         self._client = client
         self._keys = keys
-        self._connections = KeptConnection(client)
 
     @cached_property
     def _library(self) -> Library:
@@ -339,11 +276,7 @@ class Functions:
         return {name: ("EVALSHA", digest(text)) for name, text in self._readers.items()}
 
     def __call__(self, name: str, *args: str | int, keys: tuple[str, ...] = ()) -> Any:
-        """``functions("begin", run_id, token, worker)``
-
-        What a client does for any command costs a worker more than the rest of the call: here is
-        what it comes to for these, with the client's own connections and retries.
-        """
+        """``functions("begin", run_id, token, worker)``"""
         return self.as_of_sending(name, lambda: Call(args, keys))
 
     def act(self, entry: str, name: str, *args: str | int, keys: tuple[str, ...] = ()) -> Any:
@@ -355,29 +288,32 @@ class Functions:
 
     def as_of_sending(self, name: str, call: Callable[[], Call]) -> Any:
         """The same for a call that tells of time: it is asked for whenever it is sent."""
-        command, connection = self._command(name), self._connections.take()
+        with self._connected() as connection:
 
-        def made() -> Any:
-            connection.connect()  # where it is not yet: that may take its time
-            connection.check_health()
-            packed = connection.pack_command(*command, *self._arguments(call()))
-            connection.send_packed_command(packed, check_health=False)
-            return connection.read_response()
+            def made() -> Any:
+                connection.send_command(*self._command(name), *self._arguments(call()))
+                return connection.read_response()
 
-        try:
-            reply = connection.retry.call_with_retry(made, lambda _: connection.disconnect())
-        except ResponseError as error:
-            self._connections.give_back(connection)
-            refusal = error
-        except BaseException:
-            self._connections.drop(connection)
-            raise
-        else:
-            self._connections.give_back(connection)
-            return reply
+            try:
+                return connection.retry.call_with_retry(made, lambda _: connection.disconnect())
+            except ResponseError as error:
+                refusal = error
         if is_missing(refusal):
             return self._loaded(name, call())
         raise self._refused(name, refusal) from refusal
+
+    @contextmanager
+    def _connected(self) -> Iterator[Any]:
+        """A connection of the client's pool; closed after an error, for a reply may still come."""
+        pool = self._client.connection_pool
+        connection: Any = pool.get_connection(*NAMED)
+        try:
+            yield connection
+        except BaseException:
+            connection.disconnect()
+            raise
+        finally:
+            pool.release(connection)
 
     def _loaded(self, name: str, call: Call) -> Any:
         """The same on a server that does not have it yet."""
@@ -420,36 +356,35 @@ class Functions:
 
     def many(self, name: str, calls: Iterable[Call]) -> list[Any]:
         """The replies to all calls of one function, which are made in order."""
-        return list(self.stream(name, calls, CALLS_A_PACKET))
+        return list(self.stream(name, calls, SMALL_CALLS_AHEAD))
 
-    def stream(self, name: str, calls: Iterable[Call], a_packet: int = 1) -> Iterator[Any]:
+    def stream(self, name: str, calls: Iterable[Call], ahead: int = CALLS_AHEAD) -> Iterator[Any]:
         """The same one by one: while the server is at some calls, the next ones are made and sent.
 
-        a_packet: how many are sent together. Raises what the server says of a call once the
-        replies to those before it have been given.
+        Raises what the server says of a call once the replies to those before it have been given.
         """
         rest = iter(calls)
-        packet = list(islice(rest, a_packet))
-        if not packet:
-            return
-        with self.under_way(name) as under_way:
-            while packet:
-                under_way.send(packet)
-                while len(under_way) > PACKETS_AHEAD * a_packet:
-                    yield from under_way.replies()
-                packet = list(islice(rest, a_packet))
-            while under_way:
-                yield from under_way.replies()
+        for first in rest:
+            with self.ahead(name) as sent:
+                for call in chain((first,), rest):
+                    sent.send(call)
+                    while len(sent) > ahead:
+                        yield from sent.replies()
+                while sent:
+                    yield from sent.replies()
 
     @contextmanager
-    def under_way(self, name: str) -> Iterator[CallsUnderWay]:
-        """For calls of one function that are made and sent while the server is at earlier ones."""
-        with self._connections.taken() as connection:
-            yield CallsUnderWay(self, name, connection)
+    def ahead(self, name: str) -> Iterator[CallsAhead]:
+        """For calls of one function that are made and sent while the server is at earlier ones.
+
+        They are not tried again: which of them were made is not known where the server is away.
+        """
+        with self._connected() as connection:
+            yield CallsAhead(self, name, connection)
 
 
-class CallsUnderWay:
-    """Calls of one function on a connection of their own whose replies have not been read yet."""
+class CallsAhead:
+    """Calls of one function on one connection, in order, whose replies have not been read yet."""
 
     def __init__(self, functions: Functions, name: str, connection: Any) -> None:
         self._functions = functions
@@ -460,21 +395,15 @@ class CallsUnderWay:
     def __len__(self) -> int:
         return len(self._calls)
 
-    def send(self, calls: Sequence[Call]) -> None:
-        """Sends them together, and waits for no reply."""
-        command = self._functions._command(self._name)
-
-        def packed() -> Iterator[bytes]:
-            """Gone through once the connection is there, which may have taken its time."""
-            commands = [(*command, *self._functions._arguments(call)) for call in calls]
-            yield from self._connection.pack_commands(commands)
-
+    def send(self, call: Call) -> None:
+        functions = self._functions
+        command = (*functions._command(self._name), *functions._arguments(call))
         # A check of health would take a reply that is on its way for its own.
-        self._connection.send_packed_command(packed(), check_health=not self._calls)
-        self._calls += calls
+        self._connection.send_command(*command, check_health=not self._calls)
+        self._calls.append(call)
 
     def replies(self) -> list[Any]:
-        """To the first call; to all that are under way, where the server had no such function.
+        """To the first call; to all that were sent, where the server had no such function.
 
         Raises what the server says of the call.
         """

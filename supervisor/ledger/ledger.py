@@ -206,7 +206,7 @@ class Ledger(Readings):
 
         action: entered with the first of them.
         """
-        with self._functions.under_way("act" if action else "admit") as calls:
+        with self._functions.ahead("act" if action else "admit") as calls:
             yield Admitting(calls, leadership, action.text() if action else "")
 
     def trigger(

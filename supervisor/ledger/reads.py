@@ -191,9 +191,9 @@ RESCUED_WITHIN = timedelta(seconds=5)
 #: Jobs or runs read in one pipeline: no reply keeps the server busy for long.
 CHUNK = 500
 
-#: Jobs whose open runs one call counts, runs of all of them, and calls that are sent together. The
+#: Jobs whose open runs one call counts, runs of all of them, and calls that are sent ahead. The
 #: server takes a millisecond or two for a call; a job with a hundred thousand runs takes many.
-JOBS_COUNTED, RUNS_COUNTED, CALLS_A_PACKET = 50, 500, 20
+JOBS_COUNTED, RUNS_COUNTED, COUNTS_AHEAD = 50, 500, 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -479,7 +479,7 @@ class Readings:
         while to_count:
             portions = chunks(to_count, JOBS_COUNTED)
             calls = (Call((RUNS_COUNTED, *chain.from_iterable(some))) for some in portions)
-            replies = self._functions.stream("open_runs", calls, CALLS_A_PACKET)
+            replies = self._functions.stream("open_runs", calls, COUNTS_AHEAD)
             left: list[tuple[str, str]] = []
             for some, found_of_some in zip(portions, replies, strict=True):
                 # Nothing was found where none of them has an open run.

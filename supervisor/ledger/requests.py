@@ -19,7 +19,7 @@ from supervisor.job.spec import GuardedTaskSpec, JobSpec
 from supervisor.job.steps import plan
 from supervisor.job.templates import checked_key
 from supervisor.ledger.connection import NotWritable
-from supervisor.ledger.functions import PACKETS_AHEAD, Call, CallsUnderWay
+from supervisor.ledger.functions import CALLS_AHEAD, Call, CallsAhead
 from supervisor.ledger.replies import Admission, Placement, admission, ms_of
 from supervisor.times import to_ms
 
@@ -345,7 +345,7 @@ class Admitting:
     """
 
     def __init__(
-        self, calls: CallsUnderWay, leadership: Leadership | None = None, entry: str = ""
+        self, calls: CallsAhead, leadership: Leadership | None = None, entry: str = ""
     ) -> None:
         self._calls = calls
         self._is_act, self._entry = bool(entry), entry
@@ -390,13 +390,11 @@ class Admitting:
         ]
         facts_of_all = chain((self._token, len(terms)), *terms, (len(runs[0]),), *runs)
         args: tuple[str | int, ...] = tuple(facts_of_all)
-        self._calls.send(
-            [Call((*args, "admit", self._entry) if self._is_act else args, self._keys)]
-        )
+        self._calls.send(Call((*args, "admit", self._entry) if self._is_act else args, self._keys))
         self._entry = ""
         self._sent += self._next
         self._next = []
-        self._read(calls_left=PACKETS_AHEAD)
+        self._read(calls_left=CALLS_AHEAD)
 
     def _read(self, calls_left: int) -> None:
         while len(self._calls) > calls_left:

@@ -1,4 +1,4 @@
-"""A Redis that refuses commands, a user or all writes; and the connection that is kept to it."""
+"""A Redis that refuses commands, a user or all writes; and the connections to it."""
 
 from __future__ import annotations
 
@@ -6,16 +6,17 @@ import os
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
 import redis
 
 from supervisor.deploy.embedded import EmbeddedServer
+from supervisor.job.run import RunState
 from supervisor.ledger.connection import Unavailable, connect_for_heartbeat
-from supervisor.ledger.functions import KeptConnection
 from supervisor.ledger.ledger import Ledger
+from supervisor.ledger.replies import Ending, Placement
+from supervisor.ledger.requests import RUNS_PER_CALL
 from supervisor.settings import Settings
 from tests.ledger.commands import supervisor_at
 from tests.ledger.jobs import admitted, begin, job, run_id, ticks
@@ -84,40 +85,46 @@ def contents(url: str) -> dict[bytes, bytes]:
         return {key: client.dump(key) for key in client.scan_iter()}
 
 
-# What is kept at hand is as good as what the pool would give
+# The connections of the functions are those of the client's pool.
 
 
-def test_a_connection_that_the_server_closed_costs_no_call(ledger: Ledger, redis_url: str) -> None:
-    """Also of the heartbeat, which makes no call twice."""
-    kept = KeptConnection(connect_for_heartbeat(Settings(redis_url=redis_url)))
-    with kept.taken() as connection:
-        ledger.client.client_kill_filter(_id=said(connection, "CLIENT", "ID"))
-    with kept.taken() as another:
-        assert said(another, "ECHO", "here") == "here"
+def name_now(ledger: Ledger) -> object:
+    """The connection that the ledger's next call is made on, as the server numbers it."""
+    return ledger.client.execute_command("CLIENT", "ID")
+
+
+@pytest.fixture
+def heartbeat(ledger: Ledger, redis_url: str) -> Iterator[Ledger]:
+    """The ledger of a client that tries nothing again."""
+    client = connect_for_heartbeat(Settings(redis_url=redis_url))
+    yield Ledger(client, ledger.keys)
+    client.close()
+
+
+def test_a_connection_that_the_server_closed_costs_no_call(
+    ledger: Ledger, heartbeat: Ledger
+) -> None:
+    run = run_id(admitted(ledger, 0), 0)
+    begin(heartbeat, run)
+    ledger.client.client_kill_filter(_id=name_now(heartbeat))
+    assert heartbeat.finish(run, "token", RunState.SUCCEEDED).ending is Ending.ENDED
 
 
 def test_a_reply_that_still_comes_is_nobodys(ledger: Ledger) -> None:
-    kept = KeptConnection(ledger.client)
-    with suppress(KeyboardInterrupt), kept.taken() as connection:
-        connection.send_command("ECHO", "of another call")
+    specs = [job(ledger, name=f"job-{number}") for number in range(RUNS_PER_CALL + 1)]
+    with suppress(KeyboardInterrupt), ledger.admitting() as admitting:
+        for spec in specs:  # a full call is sent before the last of them
+            admitting.add_tick(*ticks(spec, 0))
         raise KeyboardInterrupt
-    with kept.taken() as connection:
-        assert said(connection, "ECHO", "here") == "here"
+    assert ledger.admit(ticks(specs[-1], 0))[0].placement is Placement.START
 
 
 def test_a_fork_leaves_its_parents_connection_alone(ledger: Ledger) -> None:
-    kept = KeptConnection(ledger.client)
-    with kept.taken() as own:
-        number = said(own, "CLIENT", "ID")
+    run, number = run_id(admitted(ledger, 0), 0), name_now(ledger)
     child = os.fork()
     if child == 0:
-        with kept.taken() as other:
-            os._exit(0 if said(other, "CLIENT", "ID") != number else 1)
+        begin(ledger, run)
+        os._exit(0 if name_now(ledger) != number else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-    with kept.taken() as own:
-        assert said(own, "CLIENT", "ID") == number
-
-
-def said(connection: Any, *command: str) -> object:
-    connection.send_command(*command)
-    return connection.read_response()
+    assert name_now(ledger) == number
+    assert ledger.finish(run, "token", RunState.SUCCEEDED).ending is Ending.ENDED
