@@ -302,7 +302,6 @@ TEMPLATES.filters.update(
     stamp=stamp,
     surprise=surprise_text,
     value=value,
-    why=reason_words,
 )
 
 
@@ -335,8 +334,8 @@ def unless_skipped(run: Run) -> Run:
 
 def problem_response(request: Request, problem: Problem, **facts: Any) -> Response:
     headers = {"WWW-Authenticate": "Bearer"} if problem.status == 401 else {}
-    if problem.status in (413, 503):
-        headers["Connection"] = "close"  # the rest of a body is not waited for
+    if problem.status in (400, 413, 503):
+        headers["Connection"] = "close"  # the rest of a body is not waited for, nor guessed at
     if path_of(request).startswith("/api/") or "text/html" not in request.headers.get("accept", ""):
         return JSONResponse({"error": problem.text, **facts}, problem.status, headers)
     text = TEMPLATES.get_template("problem.html").render(problem=problem, **place_of(request))

@@ -52,7 +52,7 @@ def test_a_panel_of_the_fleet_shows_the_worst_of_several_ledgers(
     [panel] = [panel for panel in panels() if panel["title"] == title]
     series = {}
     for ledger, count in zip("ab", leaders, strict=True):
-        of = f'ledger="{ledger}", instance="serve"'
+        of = f'instance="{ledger}"'
         for number in range(2 if count is not None else 0):
             is_leader = int(number < (count or 0))
             series[f'supervisor_beat_is_leader{{{of}, beat="{number}"}}'] = is_leader
