@@ -173,9 +173,8 @@ __all__ = [
 #: primary, forbidden by its operators. redis-py has classes for some of them.
 NOT_NOW = (
     redis.exceptions.OutOfMemoryError,
-    redis.exceptions.ClusterDownError,
-    redis.exceptions.TryAgainError,
-    redis.exceptions.NoPermissionError,
+    MasterDownError,
+    NoPermissionError,
 )
 NOT_NOW_CODES = ("BUSY", "MISCONF", "NOREPLICAS", "ACL failure")
 
@@ -199,7 +198,7 @@ NO_FUNCTIONS = (
     " (docs/how-to/redis.md)"
 )
 
-#: Errors of a cluster's nodes to a client that is not a cluster client.
+#: Errors of a cluster's nodes to a client of one server.
 CLUSTER_ERRORS = (AskError, ClusterDownError, ClusterCrossSlotError, TryAgainError)
 CLUSTER_WORDS = ("cluster mode", "cluster node", "hash to the same slot")
 

@@ -20,9 +20,8 @@ OLDEST_VERSION = (7, 0)
 
 CLOCKS_APART = timedelta(seconds=1)
 
-#: What a process tried and gave up is reported for this long: a newer version that could not
-#: start, a beat of another app that was refused.
-ATTEMPT_SHOWN = timedelta(minutes=15)
+#: A beat of another app that was refused is reported for this long.
+REFUSAL_SHOWN = timedelta(minutes=15)
 
 #: A clock that was set back is reported for this long, or until it has passed its earlier time.
 SET_BACK_SHOWN = timedelta(hours=1)
@@ -203,7 +202,7 @@ def owner(facts: DoctorFacts) -> Findings:
             "give it a prefix of its own; if it was renamed, "
             "`supervisor -A proj apply --take-over`",
         )
-    if beat.refused and beat.refused_at and facts.ago(beat.refused_at) < ATTEMPT_SHOWN:
+    if beat.refused and beat.refused_at and facts.ago(beat.refused_at) < REFUSAL_SHOWN:
         yield Finding(
             f"a beat of another app was refused at {beat.refused_at:%F %T} UTC: {beat.refused}",
             f"two apps share this ledger, which belongs to {own!r}; no job of the other one runs",
