@@ -99,7 +99,7 @@ def test_a_request_is_entered_with_who_sent_it_and_why(
     version = maker.put(f"{API}/jobs/report", json=HOURLY).json()["version"]
     body = {"reason": "stocktaking"}
     if route.startswith("POST /actions/"):
-        new = {"name": "new", "task": "t", "kind": "every", "times": "1h"}
+        new = {"text": "jobs: {new: {task: t, every: 1h}}"}
         body |= new if route.endswith("/put") else {}
         body |= {"version": "0" if route.endswith("/put") else str(version)}
         body |= {"note": "stocktaking"} if "pause" in route else {}
