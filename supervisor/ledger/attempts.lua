@@ -171,7 +171,7 @@ end
 -- overlapped from the successor's begin on. Counted once an attempt, its length as it grows. Returns the successor.
 local function count_overlap(run, token, till)
   local v = redis.call('HMGET', K.run(run.id), 'lost:' .. token, 'seen:' .. token)
-  local began, other = string.match(v[1] or '', '^(%d+) (.*)$')
+  local began, other = string.match(v[1], '^(%d+) (.*)$')
   local from = began and math.max(tonumber(began), tonumber(v[2] or 0))
   if not began or till <= from then return nil end
   if not v[2] then

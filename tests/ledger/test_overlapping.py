@@ -165,21 +165,23 @@ def test_what_an_end_brings_back_is_published_at_once(
 
 
 def test_an_attempt_given_up_overlaps_once_more_run_than_may(ledger: Ledger) -> None:
-    spec = job(ledger, overlap="queue_all", max_running=2, on_crash="fail")
+    spec = job(ledger, overlap="queue_all", max_running=3, on_crash="fail")
     at_work(ledger, spec, 0)
     at_work(ledger, spec, 1, "token-1")
     lease_runs_out(ledger, spec, run_id(spec, 0))
     ledger.rescue()
-    assert renew(ledger, run_id(spec, 0)) is LeaseState.LOST
-    assert "overlaps" not in ledger.job(spec.name).counters, "two may run"
     at_work(ledger, spec, 2, "token-2")
-    ledger.finish(run_id(spec, 1), "token-1", RunState.SUCCEEDED)
+    assert renew(ledger, run_id(spec, 0)) is LeaseState.LOST
+    assert "overlaps" not in ledger.job(spec.name).counters, "three may run"
     at_work(ledger, spec, 3, "token-3")
     assert renew(ledger, run_id(spec, 0)) is LeaseState.LOST
+    ledger.finish(run_id(spec, 1), "token-1", RunState.SUCCEEDED)
+    at_work(ledger, spec, 4, "token-4")
+    assert renew(ledger, run_id(spec, 0)) is LeaseState.LOST
     assert ledger.job(spec.name).counters["overlaps"] == 1
-    assert ledger.run(run_id(spec, 0)).overlapped_with == run_id(spec, 2)
-    assert ledger.run(run_id(spec, 2)).overlapped_with == run_id(spec, 0)
-    assert ledger.run(run_id(spec, 3)).overlapped_with is None
+    assert ledger.run(run_id(spec, 0)).overlapped_with == run_id(spec, 3)
+    assert ledger.run(run_id(spec, 3)).overlapped_with == run_id(spec, 0)
+    assert ledger.run(run_id(spec, 4)).overlapped_with is None
 
 
 def test_a_run_without_a_bound_may_begin_beside_one_that_was_given_up(ledger: Ledger) -> None:
