@@ -49,8 +49,6 @@ DEEPEST = 2_000
 #: Between two sweeps; a broker that hangs costs seconds each time.
 PAUSE_SECONDS = 5.0
 
-#: The content types that messages of runs may have.
-JSON = {"application/json"}
 
 log = get_logger("supervisor.beat")
 

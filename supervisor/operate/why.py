@@ -447,7 +447,7 @@ def skipped(found: RunFacts, facts: Facts, local: LocalTime) -> Iterator[str]:
     }.get(run.reason or "", f"{run.reason}, and ")
     at = run.blocker.at if run.blocker else run.finished_at or run.queued_at
     yield f"{who}{cause}{blocker_then(found, at, local)}"
-    yield from blocker_since(found, at, local)
+    yield from blocker_since(found, local)
 
 
 def upstream_cause(found: RunFacts, local: LocalTime) -> str:
@@ -656,7 +656,7 @@ def heartbeat(found: RunFacts) -> str:
     return f"; lease token {then.fencing_token}, heartbeat {span(max(0.0, silent))} before"
 
 
-def blocker_since(found: RunFacts, at: datetime, local: LocalTime) -> Iterator[str]:
+def blocker_since(found: RunFacts, local: LocalTime) -> Iterator[str]:
     """One level deeper: how the blocker went on."""
     if found.blocker is None:
         return

@@ -214,7 +214,7 @@ def test_a_run_that_was_to_end_before_its_body_does_not_start_it(ledger: Ledger)
     attempt.end(RunState.CANCELLED)
 
 
-# The recipe of docs/guarded-tasks.md: a store refuses the write of a run that lost its lease
+# The recipe of docs/how-to/guarded-tasks.md: a store refuses the write of a run that lost its lease
 
 
 PAGE = (Path(__file__).parents[2] / "docs" / "how-to" / "guarded-tasks.md").read_text()

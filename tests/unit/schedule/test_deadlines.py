@@ -15,7 +15,6 @@ from supervisor.job.spec import JobSpec
 from supervisor.schedule import due_at, next_due_at, schedule_of, ticks_after
 from supervisor.times import reading
 
-BERLIN = ZoneInfo("Europe/Berlin")
 DAY, HOUR = timedelta(days=1), timedelta(hours=1)
 
 ZONES = ("UTC", "Europe/Berlin", "America/New_York", "Australia/Lord_Howe", "America/Santiago")
