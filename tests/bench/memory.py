@@ -36,6 +36,9 @@ HISTORY = 200
 #: As workers in containers are called, with a proof of life as long as real ones.
 WORKER, PROOF = "worker-7d9f8b6c5d-x2x4z:17", f"{uuid4()}.{uuid4().hex[:16]}-1234567"
 
+#: In place of what the message says.
+UNCOMPARED = ("", "", "", "")
+
 #: One record of a job's, and its entry in the history, again and again.
 COPIES = """
 local run, history, job = KEYS[1], KEYS[2], ARGV[1]
@@ -110,10 +113,13 @@ def admit(ledger: Ledger, jobs: Sequence[JobSpec], turn: int) -> list[str]:
 
 def do(ledger: Ledger, runs: Sequence[str], outcome: str = "succeeded", reason: str = "") -> None:
     tokens = {run: uuid4().hex for run in runs}
-    begins = [Call((r, t, WORKER, "celery", 0, f"{PROOF} {t}")) for r, t in tokens.items()]
-    ledger._functions.many("begin", begins)
+    begins = [
+        Call((r, t, WORKER, "celery", 0, f"{PROOF} {t}", *UNCOMPARED)) for r, t in tokens.items()
+    ]
+    granted = {verdict for verdict, *_ in ledger._functions.many("begin", begins)}
     ends = [Call((r, t, outcome, reason, 0, "", "", 0)) for r, t in tokens.items()]
-    ledger._functions.many("finish", ends)
+    ended = {verdict for verdict, *_ in ledger._functions.many("finish", ends)}
+    assert (granted, ended) == ({"begin"}, {"ended"}), (granted, ended)
 
 
 def measure(ledger: Ledger, entries: Entries) -> None:
