@@ -225,7 +225,7 @@ to_file = option_group(
 #: These choose among the loaded jobs: see `is_chosen`.
 choosing = option_group(
     click.option("--prefix", default="", help="Only jobs whose names begin with this."),
-    click.option("--source", help="Only jobs from this source: files, runtime, django."),
+    click.option("--source", help="Only jobs from this source: files, runtime, redbeat, django."),
     click.option("--label", help="Only jobs with this label: tenant=acme, or tenant."),
 )
 
