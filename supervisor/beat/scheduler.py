@@ -457,7 +457,8 @@ class SupervisedScheduler(RedBeatScheduler):  # type: ignore[misc]
         if look.to_rescue or look.has_due or look.has_outbox or look.has_endings:
             is_complete = self._publish_outbox()
         if look.has_sent:
-            self._publisher.publish(self._vanished.to_resend(look.at))
+            until = time.monotonic() + PUBLISHING_SECONDS
+            self._publisher.publish(self._vanished.to_resend(look.at), until)
         if look.has_leftovers or self._sweeper.queue:
             self._sweeper.sweep()
         return is_complete
@@ -465,10 +466,11 @@ class SupervisedScheduler(RedBeatScheduler):  # type: ignore[misc]
     def _publish_outbox(self) -> bool:
         until = time.monotonic() + PUBLISHING_SECONDS
         while run_ids := self._ledger.outbox(RUNS_PER_PUBLISH):
-            if self._publisher.publish(run_ids) < RUNS_PER_PUBLISH:
-                return True
+            sent = self._publisher.publish(run_ids, until)
             if time.monotonic() > until:
                 return False
+            if sent < RUNS_PER_PUBLISH:
+                return True
         return True
 
     def _notify(self, look: Look) -> None:

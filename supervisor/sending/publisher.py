@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import math
 import os
+import time
 from collections import deque
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
@@ -67,37 +69,40 @@ class Publisher:
     def prebuilt(self) -> PrebuiltMessages:
         return PrebuiltMessages(self.app, self.ledger.client, self.send)
 
-    def publish(self, run_ids: Sequence[str]) -> int:
+    def publish(self, run_ids: Sequence[str], until: float = math.inf) -> int:
         """Sends those of the runs that are queued; returns how many messages the broker took.
 
         For a run of several steps, the queued steps are sent; for a batch, its items. If the broker
-        is unavailable, that is logged: the runs stay in the outbox and beat sends them later.
+        is unavailable, that is logged: the runs stay in the outbox and beat sends them later. So do
+        those whose turn has not come `until` then, by `time.monotonic()`.
         """
         sent = 0
         try:
             for some in chunks(run_ids, RUNS_PER_ROUND):
+                if time.monotonic() > until:
+                    break
                 runs = self.ledger.runs(some)
                 if len(runs) < len(some):  # those without a readable record do not stand in the way
                     self.ledger.put_off(sorted({*some} - {run.id for run in runs}), LATER)
-                sent += self._publish(runs)
+                sent += self._publish(runs, until)
         except UNAVAILABLE as error:
             log.warning("publish failed", runs=len(run_ids), sent=sent, error=str(error))
         return sent
 
-    def _publish(self, runs: Sequence[Run]) -> int:
+    def _publish(self, runs: Sequence[Run], until: float) -> int:
         steps = self.ledger.steps.below([run.id for run in runs if run.has_steps])
         open_runs = [*(run for run in runs if not run.has_steps), *self.ledger.runs(steps)]
         queued = [run for run in open_runs if run.state is RunState.QUEUED]
-        sent = self._send_all([run for run in queued if run.foreach is None])
+        sent = self._send_all([run for run in queued if run.foreach is None], until)
         for batch in queued:
             if batch.foreach is not None:
-                sent += self._publish_items(batch, batch.foreach)
+                sent += self._publish_items(batch, batch.foreach, until)
         return sent
 
-    def _publish_items(self, batch: Run, param: str) -> int:
+    def _publish_items(self, batch: Run, param: str, until: float) -> int:
         """The first items of a batch, some at a time, until the broker is unavailable."""
         sent, run_ids = 0, self._expanded(batch, param)
-        while run_ids and (taken := self.publish(run_ids)):
+        while run_ids and (taken := self.publish(run_ids, until)):
             sent += taken
             run_ids = self.ledger.steps.fill(batch.id)
         return sent
@@ -112,7 +117,7 @@ class Publisher:
             return []
         return self.ledger.steps.expand(batch.id, items)
 
-    def _send_all(self, runs: Sequence[Run]) -> int:
+    def _send_all(self, runs: Sequence[Run], until: float) -> int:
         """Sends one message after another, and records which of them the broker took.
 
         What is not recorded, because this process dies or the broker's answer is lost, is sent once
@@ -121,8 +126,8 @@ class Publisher:
         assignments = self._assignments.of(runs)
         traces = trace_headers(self.ledger, runs)
         remaining, sent = deque(runs), 0
-        while remaining:
-            sent += self._send_until_refused(remaining, assignments, traces)
+        while remaining and time.monotonic() <= until:
+            sent += self._send_until_refused(remaining, assignments, traces, until)
         return sent
 
     def _send_until_refused(
@@ -130,6 +135,7 @@ class Publisher:
         remaining: deque[Run],
         assignments: Mapping[str, Assignment],
         traces: Mapping[str, Mapping[str, str]],
+        until: float,
     ) -> int:
         """Sends the remaining runs, and takes them off, until RabbitMQ refuses one of them.
 
@@ -140,7 +146,7 @@ class Publisher:
         try:
             with self._producers.acquire(block=True) as producer:
                 try:
-                    while remaining:
+                    while remaining and time.monotonic() <= until:
                         run = remaining[0]
                         with within(traces.get(run.id, {})):
                             queue = self._send(producer, run, assignments.get(run.id))
@@ -167,6 +173,8 @@ class Publisher:
             self._do_without(run)
             return None
         listener = listener_of(producer)
+        if listener:
+            listener.has_returned()  # not of this message
         try:
             queue = self.send(producer, assignment)
         except UNAVAILABLE as error:

@@ -72,7 +72,10 @@ def listener_of(producer: Any) -> Listener | None:
     if listener.is_blocked:
         raise BrokerBlocked("RabbitMQ takes no messages: it is out of memory or disk space")
     if listener.needs_channel:
-        producer.revive(producer.connection.channel())
+        try:
+            producer.revive(producer.connection.channel())
+        except AMQPError as error:
+            raise OperationalError(str(error)) from error
         listener.needs_channel = False
     producer.channel.events["basic_return"].add(listener.on_return)
     return listener

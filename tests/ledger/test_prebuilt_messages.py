@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from base64 import b64decode
 from collections.abc import Iterator
 from typing import Any
@@ -22,6 +23,7 @@ from supervisor.sending.content import content_of
 from supervisor.sending.messages import PrebuiltMessages
 from supervisor.sending.publisher import Publisher
 from tests.ledger.jobs import MIDNIGHT, admit_sent, job, ticks
+from tests.waiting import wait_until
 
 
 def app_on(url: str) -> Celery:
@@ -231,6 +233,27 @@ def test_what_another_redis_refuses_is_left_in_the_outbox(
     publisher.publish(ledger.outbox())
     assert broken.run_id in ledger.outbox()
     assert [elsewhere.llen(queue) for queue in ("a", "b")] == [2, 2]
+
+
+def test_messages_whose_turn_has_not_come_in_time_stay_in_the_outbox(
+    ledger: Ledger, redis_url: str, elsewhere: redis.Redis
+) -> None:
+    publisher = Publisher(app_elsewhere(elsewhere, redis_url), ledger)
+    found = admitted(ledger, publisher.prebuilt, *(job(ledger, name) for name in "abcde"))
+    until = time.monotonic() + 5
+    heard: list[str] = []
+
+    def take_long(headers: dict[str, Any], **_: Any) -> None:
+        heard.append(headers["id"])
+        if len(heard) == 2:
+            wait_until(lambda: time.monotonic() > until)
+
+    signals.before_task_publish.connect(take_long)
+    try:
+        assert publisher.publish(ledger.outbox(), until) == 2
+    finally:
+        signals.before_task_publish.disconnect(take_long)
+    assert {*ledger.outbox()} == {tick.run_id for tick in found} - {*heard}
 
 
 def test_a_broker_elsewhere_is_not_asked_while_runs_are_admitted(
