@@ -14,7 +14,7 @@ import redis
 from celery import Celery
 from celery.result import AsyncResult
 
-from supervisor.guard.delivery import HEADER
+from supervisor.guard.delivery import HEADER, LEDGER
 from supervisor.job.run import Run, ulid
 from supervisor.sending.messages import message_header, of_job
 from tests.acceptance.project import needs_children
@@ -135,6 +135,7 @@ def test_a_delivery_that_is_refused_changes_no_result(workers: Workers, stored: 
     header = message_header(of_job(ledger.run(run.id), ledger.spec("tells"), "team.tell"), "celery")
     before = workers.refused()
     with Celery(broker=workers.project.url) as app:
+        header[LEDGER] = [ledger.keys.prefix, "another"]
         app.send_task("team.tell", [gate], task_id=run.id, headers={HEADER: header})
     wait_until(lambda: workers.refused() > before)
     assert stored(run) == ["STARTED", "PROGRESS"]
