@@ -31,6 +31,9 @@ GUARD = "guard"
 #: Set by the worker's main process for each delivery, read in the child: both know the token.
 TOKEN = "supervisor_token"
 
+#: Set before the task is traced: digests of the message as it came (job/content.py).
+CONTENT = "supervisor_content"
+
 
 HINT = (
     "give each deployment queues of its own"

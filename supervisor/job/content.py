@@ -47,4 +47,6 @@ def content_of_job(spec: JobSpec) -> str:
     if spec.task is None:
         return ""
     named = [name for name in ("args", "kwargs") if has_references(getattr(spec, name))]
-    return content_line(spec.task, spec.args, spec.kwargs, ",".join(named))
+    # As they are read back: code may have given a date, or a float that JSON does not have.
+    written = json.loads(spec.model_dump_json(include={"args", "kwargs"}))
+    return content_line(spec.task, written["args"], written["kwargs"], ",".join(named))

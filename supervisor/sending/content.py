@@ -38,13 +38,12 @@ def content_of(run_id: str, task: str, args: Sequence[Any], kwargs: Mapping[str,
 class NotingProducer:
     """Tells the ledger what a message is to say that the app's own code has changed.
 
-    Signals and the classes of tasks may do that before it is sent. expected: as it was given to
-    them: task, args and kwargs. named: which of these have references to secrets.
+    Signals and the classes of tasks may do that before it is sent. expected: of the message as it
+    was given to them, which may change it in place. named: which arguments have references to
+    secrets.
     """
 
-    def __init__(
-        self, producer: Any, ledger: Ledger, expected: tuple[str, list[Any], Any], named: str
-    ) -> None:
+    def __init__(self, producer: Any, ledger: Ledger, expected: Content, named: str) -> None:
         self._producer = producer
         self._ledger = ledger
         self._expected = expected
@@ -57,9 +56,9 @@ class NotingProducer:
         headers = options.get("headers") or {}
         if HEADER in headers:
             args, kwargs, _ = body
-            task, run_id = headers["task"], headers["id"]
-            if (task, list(args), kwargs) != self._expected:
-                said = content_of(run_id, task, args, kwargs)
+            run_id = headers["id"]
+            said = content_of(run_id, headers["task"], args, kwargs)
+            if said != self._expected:
                 line = f"{said.args} {said.kwargs} {self._named or '-'} {said.task}"
                 self._ledger.note_content(run_id, line)
         return self._producer.publish(body, *more, **options)

@@ -14,8 +14,9 @@ calls differ in their run alone, and are made without Celery for each.
 
 Messages that may differ in more are not prebuilt, and their runs go through the outbox: those whose
 arguments are masked or name secrets; all while a signal handler listens to messages being sent;
-those of tasks and routers with code of their own for it; and those whose shape, filled with what it
-was made of, differs from what Celery had made. So do all messages to a broker that is elsewhere.
+those of tasks and routers with code of their own for it, or with another name; and those whose
+shape, filled with what it was made of, differs from what Celery had made. So do all messages to a
+broker that is elsewhere.
 """
 
 from __future__ import annotations
@@ -373,6 +374,8 @@ class PrebuiltMessages:
             return None
         own = of_tick(Tick(spec, NOMINAL))._replace(id=RUN)
         message = without_trace(json.loads(push.text))
+        if message["headers"]["task"] != task:  # an alias: the outbox tells the ledger
+            return None
         return shape_of(self._app, push, message, own)
 
     def _recorded(self, assignment: Assignment, channel: Any = None) -> Message | None:

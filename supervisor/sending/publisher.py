@@ -8,6 +8,7 @@ import os
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence
+from copy import deepcopy
 from datetime import timedelta
 from functools import cache, cached_property
 from typing import Any
@@ -25,7 +26,7 @@ from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.reads import chunks
 from supervisor.logs import get_logger
 from supervisor.sending.app_settings import owner_of, required_settings
-from supervisor.sending.content import NotingProducer, serializer_of_runs
+from supervisor.sending.content import NotingProducer, content_of, serializer_of_runs
 from supervisor.sending.messages import (
     Assignment,
     Assignments,
@@ -213,13 +214,13 @@ class Publisher:
     def send(self, producer: Any, assignment: Assignment) -> str:
         """Sends the message of one run through Celery; gives its queue."""
         run, step, queue = assignment.run, assignment.step, destination(self.app, assignment)
-        args, kwargs = assignment.args, dict(assignment.kwargs)
+        # The app's own code may change them in place: those of a job are for its other runs too.
+        args, kwargs = deepcopy((assignment.args, dict(assignment.kwargs)))
+        expected = content_of(run.id, step.task, args, kwargs)
         named = ",".join(each for each in assignment.references if isinstance(each, str))
         options: dict[str, Any] = {
             "task_id": run.id,
-            "producer": NotingProducer(
-                producer, self.ledger, (step.task, list(args), {**kwargs}), named
-            ),
+            "producer": NotingProducer(producer, self.ledger, expected, named),
             "retry": False,  # the outbox is the retry
             "retries": run.retries,
         }

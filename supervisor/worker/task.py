@@ -28,6 +28,7 @@ from celery.app.registry import TaskRegistry
 from celery.app.task import Context
 from celery.backends.base import DisabledBackend
 from celery.exceptions import Ignore, Reject, Retry, SoftTimeLimitExceeded, TimeLimitExceeded
+from kombu.serialization import loads as loads_message
 from kombu.serialization import prepare_accept_content
 from kombu.utils.json import loads
 
@@ -40,7 +41,7 @@ from supervisor.errors import (
 from supervisor.guard.attempt import Attempt, Guard, NextAttempt, Phase, raise_in_current_run
 from supervisor.guard.child_table import receive_interrupts
 from supervisor.guard.current_run import current_attempt, current_run
-from supervisor.guard.delivery import TOKEN, Delivery, supervised
+from supervisor.guard.delivery import CONTENT, TOKEN, Delivery, supervised
 from supervisor.guard.progress import Reporter
 from supervisor.job.run import ReportedProgress, RunState
 from supervisor.job.steps import filled, handed_on
@@ -145,8 +146,8 @@ class GuardedTask(Task):  # type: ignore[type-arg]
         if header is not None:
             token = getattr(request, TOKEN, None) or uuid4().hex
             guard = guard_of(self.app, os.getpid())
-            content = content_of(task_id, self.name, request.args or (), request.kwargs or {})
             delivery = Delivery(header, token, request.retries)
+            content = getattr(request, CONTENT, None)
             ignore_refused(begun(Attempt(guard, delivery, content)))
         store_started(self, request, is_run=header is not None)
         super().before_start(task_id, args, kwargs)
@@ -408,13 +409,17 @@ def trace_run(
 ) -> Any:
     """What the pool calls for a run, in the place of Celery's own function for a task.
 
-    Runs are JSON, whatever else the app takes.
+    Runs are JSON, whatever else the app takes. The digests are of the message as it came: handlers
+    of `task_prerun` may change its arguments.
     """
     app = current_app._get_current_object()  # type: ignore[attr-defined]
     hostname = request.get("hostname") or socket.gethostname()
     prepare_to_run(app.tasks[name], hostname)
     known = [app.tasks, accepted_by(app), hostname]
-    return trace.fast_trace_task(name, uuid, request, body, content_type, encoding, _loc=known)
+    if content_type:
+        body = loads_message(body, content_type, encoding, accept=known[1])
+    request[CONTENT] = content_of(uuid, name, *body[:2])
+    return trace.fast_trace_task(name, uuid, request, body, None, None, _loc=known)
 
 
 @cache

@@ -29,9 +29,11 @@ jobs:
 #: No JSON, no message, or no text at all.
 RAW = [b"", b"text", b"\xff\xfe", b"null", b"[]", b"{}", b"1", b"[" * 50_000, b'{"body": 1}']
 
+NO_ARGUMENTS = b64encode(b"[5, 7, null]").decode()
+
 #: In the place of what Celery, kombu or the guard put there.
 WRONG: list[tuple[str, Any]] = [
-    *(("body", value) for value in (None, 1, "text", "9" * 5000, {})),
+    *(("body", value) for value in (None, 1, "text", "9" * 5000, {}, NO_ARGUMENTS)),
     *(("properties", value) for value in (None, [], {})),
     *(("headers", value) for value in (None, "text", {})),
     *((f"headers.{name}", value) for name in ("id", "task") for value in (None, 7, {}, "other")),

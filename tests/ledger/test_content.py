@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import json
+from base64 import b64decode
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
 
 import pytest
-from celery import Celery, Task
+from celery import Celery, Task, _state, signals
 
 from supervisor.beat.entries import Entries
 from supervisor.job.run import RunState
@@ -16,7 +20,8 @@ from supervisor.ledger.replies import Grant, Refusal, Refused
 from supervisor.ledger.requests import CallArguments, RunRequest
 from supervisor.sending.content import content_of
 from supervisor.sending.publisher import publisher_of
-from tests.ledger.jobs import job, run_id, ticks
+from supervisor.worker.task import trace_run
+from tests.ledger.jobs import MIDNIGHT, job, run_id, ticks
 from tests.ledger.test_after import loaded
 
 TASK = "proj.nightly"
@@ -115,6 +120,83 @@ def test_an_app_may_change_its_messages(ledger: Ledger, app: Celery) -> None:
     assert publisher_of(app).publish([run]) == 1
     assert begins(ledger, run, [], {"by": "another"}).refusal is Refusal.DIFFERS
     assert isinstance(begins(ledger, run, [], {"by": "beat"}), Grant)
+
+
+@contextmanager
+def heard(signal: Any, handler: Callable[..., None]) -> Iterator[None]:
+    signal.connect(handler)
+    try:
+        yield
+    finally:
+        signal.disconnect(handler)
+
+
+@pytest.mark.parametrize("registered", [True, False], ids=["known task", "unknown task"])
+def test_a_handler_may_change_arguments_in_place(
+    ledger: Ledger, app: Celery, registered: bool
+) -> None:
+    if registered:
+
+        @app.task(name=TASK, shared=False)
+        def nightly(context: Any) -> None: ...
+
+    def stamp(body: Any, **_: Any) -> None:
+        body[1]["context"]["tenant"] = "a"
+
+    spec = job(ledger, kwargs={"context": {"tree": "docs"}}, overlap="allow")
+    ledger.admit(ticks(spec, 0, 1))
+    both = [run_id(spec, second) for second in (0, 1)]
+    with heard(signals.before_task_publish, stamp):
+        assert publisher_of(app).publish(both) == 2
+    for run in both:
+        said = {"context": {"tree": "docs", "tenant": "a"}}
+        assert isinstance(begins(ledger, run, [], said, token=run), Grant)
+
+
+def test_a_number_of_another_type_is_a_change(ledger: Ledger, app: Celery) -> None:
+    def convert(body: Any, **_: Any) -> None:
+        body[1]["number"] = 1.0
+
+    spec = job(ledger, kwargs={"number": 1})
+    ledger.admit(ticks(spec, 0))
+    with heard(signals.before_task_publish, convert):
+        assert publisher_of(app).publish([run_id(spec, 0)]) == 1
+    assert isinstance(begins(ledger, run_id(spec, 0), [], {"number": 1.0}), Grant)
+
+
+def test_a_handler_in_a_worker_may_change_arguments_in_place(
+    ledger: Ledger, app: Celery, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bodies = []
+
+    @app.task(name=TASK, shared=False)
+    def nightly(**given: Any) -> None:
+        bodies.append(given)
+
+    def take(kwargs: Any, **_: Any) -> None:
+        del kwargs["trace"]
+
+    spec = job(ledger, kwargs={"tree": "docs", "trace": "7"})
+    ledger.admit(ticks(spec, 0))
+    run = run_id(spec, 0)
+    assert publisher_of(app).publish([run]) == 1
+    message = json.loads(ledger.client.rpop("celery"))
+    body, headers = b64decode(message["body"]), message["headers"]
+    monkeypatch.setattr(_state._tls, "current_app", app)
+    with heard(signals.task_prerun, take):
+        trace_run(TASK, run, headers, body, message["content-type"], message["content-encoding"])
+    assert bodies == [{"tree": "docs"}]
+    assert ledger.run(run).state is RunState.SUCCEEDED
+
+
+@pytest.mark.parametrize("value", [MIDNIGHT, float("inf")], ids=str)
+def test_a_value_that_json_does_not_have_is_compared_as_it_is_read_back(
+    ledger: Ledger, entries: Entries, value: Any
+) -> None:
+    spec = loaded(ledger, entries, nightly={"args": [value]})["nightly"]
+    ledger.admit(ticks(spec, 0))
+    said = ledger.spec("nightly").args
+    assert isinstance(begins(ledger, run_id(spec, 0), said, {}), Grant)
 
 
 def test_the_ledger_says_which_arguments_have_references(ledger: Ledger) -> None:

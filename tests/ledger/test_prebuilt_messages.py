@@ -145,6 +145,17 @@ def test_what_may_differ_or_be_refused_goes_through_the_outbox(
     assert ledger.client.llen("celery") == 0
 
 
+def test_an_alias_of_a_task_goes_through_the_outbox(ledger: Ledger, redis_url: str) -> None:
+    """Celery writes the name of the task, which the ledger has to be told."""
+    app, spec = app_on(redis_url), job(ledger, task="shop.alias")
+    app.tasks["shop.alias"] = app.tasks["shop.plain"]
+    admit_sent(ledger, ticks(spec, 0), prebuilt_of(app, ledger).message_for_ledger)
+    [run] = ledger.outbox()
+    assert Publisher(app, ledger).publish([run]) == 1
+    content = content_of(run, "shop.plain", [], {})
+    assert isinstance(ledger.begin(run, "token", "worker", content=content), Grant)
+
+
 def test_jobs_that_differ_in_their_priority_alone_go_to_different_lists(
     ledger: Ledger, redis_url: str
 ) -> None:
