@@ -132,7 +132,8 @@ def test_a_delivery_that_is_refused_changes_no_result(workers: Workers, stored: 
     run = workers.trigger("tells", gate)
     wait_until(lambda: stored(run)[-1:] == ["PROGRESS"], 20)
     ledger = workers.project.ledger
-    header = message_header(of_job(ledger.run(run.id), ledger.spec("tells"), "team.tell"), "celery")
+    of_run = of_job(ledger.run(run.id), ledger.spec("tells"), "team.tell")
+    header = {**message_header(of_run, "celery"), LEDGER: ["supervisor", "team"]}
     before = workers.refused()
     with Celery(broker=workers.project.url) as app:
         header[LEDGER] = [ledger.keys.prefix, "another"]
