@@ -118,18 +118,21 @@ local function undo_begin(run, token)
   return append(next_up, { run.id })
 end
 
--- The attempt is presumed dead, but its worker may be alive and report. Its locks name it, a line each of its token and
--- its run, until one begins that may not run beside it.
+-- The lock names attempts that were given up, a line each of its token and its run, until one begins that may not run
+-- beside them.
+local function add_given_up(lock, lines)
+  local state = K.lock_state(lock)
+  lines = (hget(state, 'given_up') or '') .. lines
+  redis.call('HSET', state, 'given_up', last_lines(lines, ATTEMPTS_KEPT))
+  redis.call('PEXPIRE', state, HISTORY_TTL)
+end
+
+-- The attempt is presumed dead, but its worker may be alive and report.
 local function note_given_up(run)
   redis.call('HSET', K.run(run.id), 'lost:' .. run.token, '')
-  local locks = run.rules.max_running > 0 and { run.rules.lock } or {}
-  if run.rules.serial ~= '' then locks[#locks + 1] = run.rules.serial end
-  for _, lock in ipairs(locks) do
-    local state = K.lock_state(lock)
-    local lines = (hget(state, 'given_up') or '') .. run.token .. ' ' .. run.id .. '\n'
-    redis.call('HSET', state, 'given_up', last_lines(lines, ATTEMPTS_KEPT))
-    redis.call('PEXPIRE', state, HISTORY_TTL)
-  end
+  local line = run.token .. ' ' .. run.id .. '\n'
+  if run.rules.max_running > 0 then add_given_up(run.rules.lock, line) end
+  if run.rules.serial ~= '' then add_given_up(run.rules.serial, line) end
 end
 
 -- Whether, with the run that begins, as many are running under its lock as may be. For a step's lock contend only its
@@ -144,14 +147,34 @@ local function is_full(run)
   return running >= run.rules.max_running
 end
 
+-- Where a run keeps which attempts this begin of it is the successor of.
+local function succeeded_by_begin(run, lock) return 'succeeds:' .. run.attempt .. ':' .. lock end
+
 -- The attempts that were given up under the lock are one too many from now on, if they are running still.
 local function name_successor(lock, run, given_up)
+  local named, successor = '', digits(now_us) .. ' ' .. run.id
   for token, id in string.gmatch(given_up, '(%S+) ([^\n]*)\n') do
-    if hget(K.run(id), 'lost:' .. token) == '' then
-      redis.call('HSET', K.run(id), 'lost:' .. token, digits(now_us) .. ' ' .. run.id)
+    local known = hget(K.run(id), 'lost:' .. token)
+    if known == '' or known == successor then  -- named under the run's other lock
+      redis.call('HSET', K.run(id), 'lost:' .. token, successor)
+      named = named .. token .. ' ' .. id .. '\n'
     end
   end
+  if named ~= '' then redis.call('HSET', K.run(run.id), succeeded_by_begin(run, lock), named) end
   redis.call('HDEL', K.lock_state(lock), 'given_up')
+end
+
+-- The run's begin is undone: those that it was named the successor of have none again.
+local function unname_successor(lock, run)
+  local field = succeeded_by_begin(run, lock)
+  for token, id in string.gmatch(hget(K.run(run.id), field) or '', '(%S+) ([^\n]*)\n') do
+    local known = hget(K.run(id), 'lost:' .. token)
+    if known == '' or string.match(known or '', ' (.*)$') == run.id then
+      redis.call('HSET', K.run(id), 'lost:' .. token, '')
+      add_given_up(lock, token .. ' ' .. id .. '\n')
+    end
+  end
+  redis.call('HDEL', K.run(run.id), field)
 end
 
 -- An attempt begins, perhaps as the successor of some that were given up.
@@ -161,6 +184,12 @@ local function note_successor(run)
   if given_up and is_full(run) then name_successor(lock, run, given_up) end
   given_up = serial ~= '' and hget(K.lock_state(serial), 'given_up')
   if given_up then name_successor(serial, run, given_up) end
+end
+
+-- What note_successor() did is undone: the attempt's body never ran.
+local function forget_successor(run)
+  unname_successor(run.rules.lock, run)
+  if run.rules.serial ~= '' then unname_successor(run.rules.serial, run) end
 end
 
 local function note_overlap(id, other)

@@ -49,6 +49,7 @@ if not is_current then
   take_back_attempt(run, token)
 end
 
+if outcome == 'unbegun' then forget_successor(run) end
 if outcome == 'unbegun' and run.ending == '' then
   return { 'rescued', unpack(undo_begin(run, token)) }
 end

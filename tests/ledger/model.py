@@ -31,6 +31,8 @@ class Attempt:
     is_forgotten: bool = False
     """The ledger's data was lost while this had its lease."""
     was_counted: bool = False
+    succeeds: set[str] = field(default_factory=set)
+    """The tokens of those that were given up, and that overlap with it from its begin on."""
 
 
 @dataclass
@@ -265,6 +267,7 @@ class Model:
                 run.given_up.discard(token)
                 return "stale"
             self._take_back(run, attempt)
+        self.overtaken -= attempt.succeeds
         if run.ending:
             self._crash(run)
             return "ended"
@@ -390,7 +393,8 @@ class Model:
         run.state, run.token = RunState.RUNNING, attempt.token
         if self.most is not None and len(self.in_state(RunState.RUNNING)) >= self.most:
             for other in self.runs.values():
-                self.overtaken |= other.given_up
+                attempt.succeeds |= other.given_up - self.overtaken
+            self.overtaken |= attempt.succeeds
 
     def _take_back(self, run: ModelRun, attempt: Attempt) -> None:
         run.crashes -= 1

@@ -26,7 +26,7 @@ from tests.ledger.jobs import (
     states,
     ticks,
 )
-from tests.waiting import wait_until
+from tests.waiting import let_pass, wait_until
 
 
 def commands(ledger: Ledger) -> int:
@@ -182,6 +182,46 @@ def test_an_attempt_given_up_overlaps_once_more_run_than_may(ledger: Ledger) -> 
     assert ledger.run(run_id(spec, 0)).overlapped_with == run_id(spec, 3)
     assert ledger.run(run_id(spec, 3)).overlapped_with == run_id(spec, 0)
     assert ledger.run(run_id(spec, 4)).overlapped_with is None
+
+
+@pytest.mark.parametrize("is_cancelled", [False, True], ids=["open", "cancelled"])
+def test_an_attempt_given_up_does_not_overlap_with_a_begin_that_is_undone(
+    ledger: Ledger, is_cancelled: bool
+) -> None:
+    spec = job(ledger, overlap="queue_all", serial="one", on_crash="fail")
+    beside = job(ledger, "beside", serial="one")
+    at_work(ledger, spec, 0)
+    lease_runs_out(ledger, spec, run_id(spec, 0))
+    ledger.client.delete(ledger.keys.lock(spec.serial_lock))
+    ledger.rescue()
+    at_work(ledger, spec, 1, "unheard")
+    if is_cancelled:
+        ledger.cancel(run_id(spec, 1), "")
+    ledger.undo_begin(run_id(spec, 1), "unheard")
+    assert renew(ledger, run_id(spec, 0)) is LeaseState.LOST
+    assert "overlaps" not in ledger.job(spec.name).counters
+    at_work(ledger, beside, 2, "heard")
+    assert renew(ledger, run_id(spec, 0)) is LeaseState.LOST
+    assert ledger.job(spec.name).counters["overlaps"] == 1
+    assert ledger.run(run_id(spec, 0)).overlapped_with == run_id(beside, 2)
+
+
+@pytest.mark.parametrize("serial", [False, "one"], ids=["lock", "serial"])
+def test_it_overlaps_once_the_run_has_begun_again(ledger: Ledger, serial: bool | str) -> None:
+    spec = job(ledger, overlap="queue_all", serial=serial, on_crash="fail")
+    at_work(ledger, spec, 0)
+    lease_runs_out(ledger, spec, run_id(spec, 0))
+    ledger.client.delete(ledger.keys.lock(spec.serial_lock))
+    ledger.rescue()
+    at_work(ledger, spec, 1, "unheard")
+    ledger.undo_begin(run_id(spec, 1), "unheard")
+    let_pass(0.02)
+    again_at = ledger.now()
+    begin(ledger, run_id(spec, 1), "heard")
+    late = ledger.finish(run_id(spec, 0), "token", RunState.SUCCEEDED)
+    counters = ledger.job(spec.name).counters
+    assert (late.overlapped_with, counters["overlaps"]) == (run_id(spec, 1), 1)
+    assert counters["overlap_ms"] <= (ledger.now() - again_at) / timedelta(milliseconds=1) + 1
 
 
 def test_a_run_without_a_bound_may_begin_beside_one_that_was_given_up(ledger: Ledger) -> None:
