@@ -136,7 +136,6 @@ def test_a_delivery_that_is_refused_changes_no_result(workers: Workers, stored: 
     header = {**message_header(of_run, "celery"), LEDGER: ["supervisor", "team"]}
     before = workers.refused()
     with Celery(broker=workers.project.url) as app:
-        header[LEDGER] = [ledger.keys.prefix, "another"]
         app.send_task("team.tell", [gate], task_id=run.id, headers={HEADER: header})
     wait_until(lambda: workers.refused() > before)
     assert stored(run) == ["STARTED", "PROGRESS"]
