@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
@@ -64,19 +63,6 @@ def test_a_stock_beat_emits_no_job_of_a_ledger_and_ours_does_again(project: Proj
     status_of(stock, 60)
     wait_until(lambda: client.llen("celery") > 0, 60)
     assert "same@" in client.lrange("celery", 0, 0)[0]
-
-
-def test_entries_that_a_stock_beat_would_emit_are_written_again(project: Project) -> None:
-    project.schedule("jobs:\n  same: {task: team.work, every: 24h}\n")
-    key, client = "redbeat:same", project.ledger.client
-    beat = project.beat()
-    project.wait_for_jobs()
-    beat.kill()
-    beat.wait()
-    enabled = json.loads(client.hget(key, "definition")) | {"enabled": True}
-    client.hset(key, "definition", json.dumps(enabled))
-    project.beat()
-    wait_until(lambda: not json.loads(client.hget(key, "definition"))["enabled"], 60)
 
 
 @pytest.mark.parametrize(
