@@ -16,6 +16,7 @@ with the same key: services that look at it (a webhook's `Idempotency-Key`) take
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -98,13 +99,13 @@ class Watch:
         self._leadership = leadership
         self._left: list[str] = []
         self._each = JOBS_PER_TURN
-        self._next_at: datetime | None = None
+        self._next_at = 0.0
 
     def look(self, now: datetime) -> None:
         if not self._left:
-            if self._next_at and now < self._next_at:
+            if time.monotonic() < self._next_at:  # the server's clock may be set back
                 return
-            self._next_at = now + EACH_WITHIN
+            self._next_at = time.monotonic() + EACH_WITHIN.total_seconds()
             self._left = self._ledger.notices.watched()
             self._each = max(JOBS_PER_TURN, -(-len(self._left) // TURNS))
         names, self._left = self._left[: self._each], self._left[self._each :]

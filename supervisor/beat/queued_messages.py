@@ -211,7 +211,7 @@ class VanishedMessages:
         self._app = app
         self._broker = AppQueues(app)
         self._ledger = ledger
-        self._next_check: datetime | None = None
+        self._next_check = 0.0
         self._looked_at = 0
 
     def to_resend(self, now: datetime) -> list[str]:
@@ -219,9 +219,9 @@ class VanishedMessages:
 
         None while the broker is unavailable, since its queues cannot be looked at.
         """
-        if self._next_check and now < self._next_check:
+        if time.monotonic() < self._next_check:  # the server's clock may be set back
             return []
-        self._next_check = now + CHECK_INTERVAL
+        self._next_check = time.monotonic() + CHECK_INTERVAL.total_seconds()
         # Nearly always all are young, which the time of the first one says at little cost.
         first = self._ledger.first_sent_at()
         if first is None or now - first <= PATIENCE:
@@ -236,7 +236,7 @@ class VanishedMessages:
             return []
         lengths = self._broker.by_priority(list(suspects))
         if not lengths:
-            self._next_check = now + UNAVAILABLE_INTERVAL
+            self._next_check = time.monotonic() + UNAVAILABLE_INTERVAL.total_seconds()
             return []
         # A run that a worker began while the broker was asked was in no queue, and is not lost.
         return self._ledger.still_sent([run.id for run in self._vanished(suspects, lengths, now)])

@@ -457,7 +457,8 @@ def test_beat_watches_the_loaded_jobs_that_ask_for_notices(
 
 
 @pytest.fixture
-def watched(ledger: Ledger, leader: Leader) -> Iterator[Watch]:
+def watched(ledger: Ledger, leader: Leader, monkeypatch: pytest.MonkeyPatch) -> Iterator[Watch]:
+    monkeypatch.setattr("supervisor.beat.notices.EACH_WITHIN", timedelta())
     ledger.client.sadd(ledger.keys.watched, "nightly")
     yield Watch(ledger, leader.leadership)
 
@@ -477,5 +478,13 @@ def test_run_that_no_worker_takes_is_late(ledger: Ledger, watched: Watch) -> Non
     ledger.admit(ticks(spec, 0))
     watched.look(MIDNIGHT + timedelta(seconds=20))
     assert events(ledger) == []
+    watched.look(MIDNIGHT + timedelta(minutes=10))
+    assert events(ledger) == ["late"]
+
+
+def test_what_is_late_after_a_clock_was_set_back_is_told(ledger: Ledger, watched: Watch) -> None:
+    spec = told(ledger, every="1m")
+    watched.look(MIDNIGHT + timedelta(hours=1))
+    ledger.admit(ticks(spec, 0))
     watched.look(MIDNIGHT + timedelta(minutes=10))
     assert events(ledger) == ["late"]

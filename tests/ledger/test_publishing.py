@@ -446,13 +446,22 @@ class Broken:
 
 
 @pytest.fixture
-def broken(ledger: Ledger, app: Celery) -> Broken:
+def broken(ledger: Ledger, app: Celery, monkeypatch: pytest.MonkeyPatch) -> Broken:
+    monkeypatch.setattr(queued_messages, "CHECK_INTERVAL", timedelta())
     return Broken(app, ledger)
 
 
 def test_a_run_whose_message_is_in_its_queue_is_left_alone(broken: Broken) -> None:
     broken.send("mail", 3)
     assert broken.after(MINUTE) == []
+
+
+def test_what_is_lost_after_a_clock_was_set_back_is_published_again(broken: Broken) -> None:
+    kept = broken.send("mail")
+    assert broken.after(60 * MINUTE) == []
+    broken.now -= 60 * MINUTE
+    broken.lose("mail")
+    assert broken.after(timedelta(seconds=3)) == kept
 
 
 def test_what_is_missing_from_its_queue_is_published_again(broken: Broken) -> None:
