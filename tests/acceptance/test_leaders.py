@@ -95,7 +95,7 @@ def test_a_beat_within_a_worker_ends_when_the_worker_is_killed(project: Project)
     project.schedule("jobs:\n  seldom: {task: team.work, every: 24h}")
     worker = project.worker("-B", "-P", "prefork")
     project.wait_for_jobs()
-    beat = leading_pid(project)
+    beat = wait_until(lambda: leading_pid(project), 20)  # its jobs are there before it says so
     assert beat in children_of(worker.pid)
     worker.kill()
     wait_until(lambda: not is_alive(beat), 20)
