@@ -77,7 +77,7 @@ class Examples:
         for folder in ("schedules", "docs"):
             shutil.copytree(ROOT / folder, directory / folder)
         access = directory / "access.yaml"
-        lines = [line_for(token, name, Role.EDITOR, (), ()) for name, token in self.tokens.items()]
+        lines = [line_for(token, name, Role.EDITOR) for name, token in self.tokens.items()]
         access.write_text("\n".join(["tokens:", *lines, ""]))
         self.environ = {
             **os.environ,
