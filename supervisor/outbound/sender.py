@@ -13,7 +13,7 @@
 
 Destinations that failed or were slow have half of the threads at most, so that others always find
 one. A thread that takes longer than `HANGS_AFTER_SECONDS`, whatever its server does, is replaced,
-up to `MOST_WITH_HANGING` threads; its destination is sent nothing else until it comes back. Nobody
+up to `MOST_WITH_HANGING` threads; its destination is sent nothing else until it comes back. Nothing
 waits for these threads: not beat's turn, and not the end of the process.
 """
 

@@ -104,5 +104,5 @@ def loaded(key: str, purpose: str, text: str) -> Any:
 
 
 def seal_of(key: str, token_digest: str) -> str:
-    """Shows which token it was to whoever has the key and the token, and to nobody else."""
+    """Shows which token it was only to a process that has the key and the token."""
     return Signer(key, salt="seal", digest_method=sha256).get_signature(token_digest).decode()
