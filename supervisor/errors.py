@@ -49,15 +49,16 @@ from typing import Any
 MOST_COMPARED = 5_000
 
 
-def did_you_mean(word: str, known: Iterable[str]) -> str:
+def did_you_mean(word: str, known: Iterable[str], ratio: float = 0.6) -> str:
     """A hint such as `` (did you mean 'overlap'?)``, or nothing when no known word is close.
 
+    ratio: how much of the words is the same, higher where words that look alike mean other things.
     If very many words are known, only those with the same first letter are considered.
     """
     words = list(known)
     if len(words) > MOST_COMPARED:
         words = [each for each in words if each[:1] == word[:1]][:MOST_COMPARED]
-    close = get_close_matches(word, words, n=1)
+    close = get_close_matches(word, words, n=1, cutoff=ratio)
     return f" (did you mean {close[0]!r}?)" if close else ""
 
 

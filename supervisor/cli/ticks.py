@@ -204,6 +204,8 @@ def audit_ticks(
     specs = [removed.get(job) or ledger.spec(job) for job in jobs]
     specs = specs or [*ledger.scheduled().values(), *removed.values()]
     specs = [spec for spec in specs if spec.has_schedule]
+    if start is None and end is not None:
+        raise click.UsageError("--to needs --from")
     audit(ledger, specs, ledger.now(), removed)
     records = compared(context, specs, start, end) if start else {}
     by_name = {spec.name: spec for spec in specs}
@@ -234,9 +236,12 @@ def compared(
     found, now = {}, context.ledger.now()
     for spec in specs:
         first, dealt_with = moment_of(start, spec.zone, now), marks[spec.name].watermark
+        to = moment_of(end, spec.zone, now)
+        if first and first >= (to or now):
+            raise click.UsageError("--from must be before " + ("--to" if to else "now"))
         if first and dealt_with:
             dealt_with += INSTANT  # the tick itself included
-            last = min(moment_of(end, spec.zone, now) or dealt_with, dealt_with)
+            last = min(to or dealt_with, dealt_with)
             found[spec.name] = compare_records(context.ledger, spec, first, last)
     return found
 

@@ -96,15 +96,30 @@ LONGEST_ZONE = 64
 
 @cache
 def zone_names() -> frozenset[str]:
-    """The zones this machine knows; read once, because it is a walk through the file system."""
-    return frozenset(available_timezones())
+    """The zones this machine knows; read once, because it is a walk through the file system.
+
+    Without two files beside them: the machine's own zone, which the next one may not have, and what
+    a machine without a zone has.
+    """
+    return frozenset(available_timezones()) - {"localtime", "Factory"}
 
 
 def _known(name: str) -> str:
     if name not in zone_names():
-        hint = did_you_mean(name, zone_names()) if len(name) < LONGEST_ZONE else ""
-        raise ValueError(f"unknown time zone {name[:LONGEST_ZONE]!r}{hint}")
+        raise ValueError(f"unknown time zone {name[:LONGEST_ZONE]!r}{_zone_hint(name)}")
     return name
+
+
+def _zone_hint(name: str) -> str:
+    """Only a slip of the pen is corrected: a name that merely looks alike has another hour."""
+    offset = re.fullmatch(r"(?:UTC|GMT)?[+-]0?(\d\d?)(?::?00)?", name)
+    if offset and f"Etc/GMT+{(hours := offset[1])}" in zone_names():
+        return f" ({hours} hours ahead of UTC is Etc/GMT-{hours}, behind it Etc/GMT+{hours})"
+    near = ""
+    if len(name) < LONGEST_ZONE and not name[-1:].isdigit():
+        written = name.title() if name.islower() else name
+        near = did_you_mean(written, zone_names(), ratio=0.9)
+    return near or " (name it by a city: Europe/Berlin; or UTC)"
 
 
 Timezone = Annotated[str, AfterValidator(_known)]

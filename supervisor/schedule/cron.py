@@ -8,8 +8,10 @@ from dataclasses import dataclass, field
 from datetime import date, datetime
 
 from cronsim import CronSim, CronSimError
+from cronsim.cronsim import Field
 
-from supervisor.errors import InvalidSchedule, did_you_mean
+from supervisor.errors import InvalidSchedule
+from supervisor.job.fields import zone_names
 from supervisor.schedule.clock_times import HORIZON
 from supervisor.times import DAY
 
@@ -32,6 +34,24 @@ FIELDS = (
     ("day-of-week", "0-7 or SUN-SAT, 5L (last Friday) or 1#2 (second Monday)", 8),
 )
 
+#: The values of each field, the days of the week without the second Sunday.
+SPANS = (range(60), range(24), range(1, 32), range(1, 13), range(7))
+
+#: What other programs read as a schedule, and what to write in its place.
+FOREIGN = (
+    (r"(CRON_)?TZ=", "the zone is a key of its own (timezone: Europe/Berlin)"),
+    (r"@EVERY\b", "use 'every' (every: 5m)"),
+    (r"@REBOOT$", "use 'run_at_start: true'"),
+    (r"@(MINUTELY|EVERY_MINUTE)$", "write * * * * *"),
+    (r"RATE\(", "use 'every' (every: 5m)"),
+    (
+        r"CRON\(|.*\?",
+        "write five fields, minute first and no year, * in place of ?, and the names of weekdays:"
+        " in Quartz and AWS 1 is Sunday",
+    ),
+    (r"H(\s|/|\()|.*\s?H(\s|/|\()", "there is no H of Jenkins; 'jitter' spreads jobs"),
+)
+
 LONGEST = 400
 
 #: Only to take an expression apart and to see that it fires at all; any instant would do.
@@ -41,8 +61,7 @@ SOME_TIME = datetime(2024, 1, 1)
 def parse(text: str) -> CronSim:
     """The five fields of `text`, taken apart. Raises InvalidSchedule."""
     fields = _split(text)
-    for number, one in enumerate(fields):
-        _check(number, one, text)
+    fields = [_checked(number, one, text) for number, one in enumerate(fields)]
     try:
         simulation = CronSim(" ".join(fields), SOME_TIME)
         next(CronSim(" ".join(fields), SOME_TIME))
@@ -54,16 +73,23 @@ def parse(text: str) -> CronSim:
 def _split(text: str) -> list[str]:
     if len(text) > LONGEST:
         raise InvalidSchedule(f"a cron expression of {len(text)} characters; {LONGEST} are allowed")
+    fields = text.upper().split()
+    for pattern, hint in FOREIGN:
+        if re.match(pattern, " ".join(fields)):
+            raise InvalidSchedule(f"{text!r}: {hint}")
     if text.startswith("@"):
         if (nickname := text.strip().lower()) not in NICKNAMES:
             known = ", ".join(NICKNAMES)
-            hint = did_you_mean(nickname, NICKNAMES) or f"; known are {known}"
-            raise InvalidSchedule(f"{text!r} is not a known nickname{hint}")
+            raise InvalidSchedule(f"{text!r} is not a known nickname; known are {known}")
         return NICKNAMES[nickname].split()
-    fields = text.upper().split()
+    if len(fields) > 1 and text.split()[-1] in zone_names():
+        raise InvalidSchedule(
+            f"{text!r}: the zone is a key of its own (timezone: {text.split()[-1]})"
+        )
     if len(fields) == 6:
         raise InvalidSchedule(
-            f"{text!r} has six fields; there is no field for seconds, use 'every' (every: 30s)"
+            f"{text!r} has six fields; cron has five, without seconds or a year; for less than a"
+            " minute use 'every' (every: 30s)"
         )
     if len(fields) != 5:
         raise InvalidSchedule(
@@ -73,8 +99,8 @@ def _split(text: str) -> list[str]:
     return fields
 
 
-def _check(number: int, field: str, text: str) -> None:
-    """Checks one field with stars for the others, so that an error is that of this field."""
+def _checked(number: int, field: str, text: str) -> str:
+    """The field, checked with stars for the others, so that an error is that of this field."""
     name, range_text, size = FIELDS[number]
     for step in re.findall(r"/([0-9]+)", field):
         if len(step) > 3 or int(step) >= size:
@@ -83,13 +109,37 @@ def _check(number: int, field: str, text: str) -> None:
                 "and start over; use 'every' for such intervals"
             )
     alone = ["*"] * len(FIELDS)
-    alone[number] = field
     try:
+        alone[number] = field = ",".join(_term(number, term, text) for term in field.split(","))
         CronSim(" ".join(alone), SOME_TIME)
+    except InvalidSchedule:
+        raise
     except (CronSimError, ValueError, AssertionError):
         raise InvalidSchedule(
             f"{text!r}: {field!r} is not valid in the {name} field; it may hold {range_text}"
         ) from None
+    return field
+
+
+def _term(number: int, term: str, text: str) -> str:
+    """A value, a range or a step, without the step of a range of one value, which has no next.
+
+    cronsim would go on to the end of the field, and ignore a step after L.
+    """
+    if number == 2 and re.match(r"LW?/", term):
+        raise InvalidSchedule(f"{text!r}: {term!r}: the last day has no step")
+    if not (found := re.fullmatch(r"(\w+)-(\w+)(/\w+)?", term)):
+        return term
+    first, last = (Field(number + 1).int(word) for word in found.group(1, 2))
+    if first == last:
+        return found[1]
+    if last < first:
+        every = SPANS[number]
+        values = (*every[every.index(first % 7 if number == 4 else first) :], *every)
+        around = values[: values.index(last) + 1][:: int((found[3] or "/1")[1:])]
+        write = ",".join(map(str, around))
+        raise InvalidSchedule(f"{text!r}: the range {term!r} runs backwards; write {write}")
+    return term
 
 
 # `cron` as a pattern of days and times.

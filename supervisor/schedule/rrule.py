@@ -77,8 +77,7 @@ def parse(text: str) -> Rule:
         if freq == "SECONDLY":
             raise InvalidSchedule("FREQ=SECONDLY is not supported; use 'every' (every: 30s)")
         what = f"FREQ: {freq!r} is not one of" if freq else "FREQ is missing; it is one of"
-        hint = did_you_mean(freq, FREQUENCIES)
-        raise InvalidSchedule(f"{what} {', '.join(FREQUENCIES)}{hint}")
+        raise InvalidSchedule(f"{what} {', '.join(FREQUENCIES)}")
     rule = {"INTERVAL": "1", "WKST": "MO", **ALWAYS.get(freq, {}), **given}
     rule["FREQ"] = "DAILY" if freq in ALWAYS else freq
     try:

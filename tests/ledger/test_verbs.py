@@ -218,6 +218,7 @@ def test_every_verb_takes_a_moment_in_every_form(
     makes_no_sense = {
         "pause": ("-2h",),
         "backfill": ("+2h", "2099-01-01"),
+        "audit": ("+2h", "2099-01-01"),
     }
     is_too_far = moment in TOO_FAR
     refused = is_too_far or moment == "soon" or moment in makes_no_sense.get(verb, ())
@@ -303,6 +304,8 @@ def test_the_audit_exits_1_until_what_it_found_is_acknowledged(
     by_record = supervisor("audit", "--from", (today - timedelta(days=3)).isoformat())
     assert "4 ticks, record by record" in by_record.stdout
     assert f"missing: {gone[:19]}" in by_record.stdout
+    for span in (("--to", "1h"), ("--from", "1h", "--to", "2h")):  # a span without a time
+        assert supervisor("audit", *span).exit_code == 2
     assert supervisor("audit", "--acknowledge").exit_code == 1
     assert supervisor("audit").stdout == "1 job audited, 0 with findings\n"
 

@@ -116,7 +116,7 @@ def test_in_utc_the_times_are_those_that_dateutil_finds_from_the_beginning(
         ("", "'' is not a part such as FREQ=WEEKLY"),
         ("BYDAY=MO", "FREQ is missing"),
         ("FREQ=DALY", "FREQ: 'DALY' is not one of YEARLY, MONTHLY, WEEKLY"),
-        ("FREQ=DALY", "(did you mean 'DAILY'?)"),
+        ("FREQ=QUARTERLY", "is not one of YEARLY, MONTHLY, WEEKLY, DAILY, HOURLY, MINUTELY"),
         ("FREQ=SECONDLY", "FREQ=SECONDLY is not supported; use 'every'"),
         ("FREQ=HOURLY;INTERVAL=2", "INTERVAL does not go with HOURLY; use 'every'"),
         ("FREQ=DAILY;BYHOR=3", "'BYHOR=3' is not a part such as FREQ=WEEKLY (did you mean 'BYHOUR"),
