@@ -25,7 +25,7 @@ from celery import Celery
 from redbeat.decoder import RedBeatJSONDecoder, RedBeatJSONEncoder
 from redbeat.schedulers import RedBeatSchedulerEntry
 
-from supervisor.beat.entries import AdoptedEntry, Entries, SavedEntry
+from supervisor.beat.entries import AdoptedEntry, Entries, SavedEntry, not_storable
 from supervisor.beat.import_celery import OF_BEAT, translate
 from supervisor.beat.load import put_jobs
 from supervisor.errors import InvalidJob, JobElsewhere, NotTranslatable, TooManyJobs
@@ -201,10 +201,19 @@ class Unguarded:
 def unguarded(app: Celery, ledger: Ledger) -> list[Unguarded]:
     entries = Entries(app, ledger)
     saved = entries.saved_by_app(frozenset(), but=())
-    found = entries.unguarded().items()
-    return [
-        Unguarded(name, at, why_unguarded(app, ledger, name, saved.get(name))) for name, at in found
+    listed = [
+        Unguarded(name, at, why_unguarded(app, ledger, name, saved.get(name)))
+        for name, at in entries.unguarded().items()
     ]
+    lost = entries_lost(app, entries).items()
+    return listed + [Unguarded(name, None, why) for name, why in lost]
+
+
+def entries_lost(app: Celery, entries: Entries) -> dict[str, str]:
+    """The entries of `beat_schedule` that are no jobs and that RedBeat cannot store, and why."""
+    found = not_storable(app)
+    taken = entries.jobs_among(found)
+    return {name: why for name, why in found.items() if name not in taken}
 
 
 def why_unguarded(app: Celery, ledger: Ledger, name: str, saved: SavedEntry | None) -> str:

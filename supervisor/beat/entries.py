@@ -16,7 +16,7 @@ from typing import Any
 from celery import Celery
 from celery.schedules import BaseSchedule, ParseException, crontab, schedule
 from redbeat.decoder import RedBeatJSONEncoder
-from redbeat.schedulers import ensure_conf
+from redbeat.schedulers import RedBeatSchedulerEntry, ensure_conf
 from redbeat.schedules import rrule
 
 from supervisor.files.import_text import job_name
@@ -303,6 +303,36 @@ class Entries:
                 for key, (text, mark) in zip(keys, found, strict=True)
                 if (spec := read_job(text) if text else None) or not text
             ]
+
+
+# The entries of `beat_schedule`.
+
+
+def beat_schedule_of(app: Celery) -> dict[str, Any]:
+    """By their names as RedBeat stores them: of a member of an Enum that is a text, its value."""
+    named: Mapping[Any, Any] = app.conf.beat_schedule or {}
+    return {str.__str__(n) if isinstance(n, str) else str(n): entry for n, entry in named.items()}
+
+
+def for_redbeat(entry: Any) -> Any:
+    """Without the key that django-celery-beat has and RedBeat has not."""
+    is_dict = isinstance(entry, dict)
+    return {key: entry[key] for key in entry if key != "description"} if is_dict else entry
+
+
+def not_storable(app: Celery) -> dict[str, str]:
+    """The entries of `beat_schedule` that RedBeat cannot store, so that no beat emits them; why."""
+    found = {}
+    for name, given in beat_schedule_of(app).items():
+        try:
+            entry = RedBeatSchedulerEntry(**dict(for_redbeat(given), name=name, app=app))
+            json.dumps(
+                [entry.args, entry.kwargs, entry.options, entry.schedule, entry.task],
+                cls=RedBeatJSONEncoder,
+            )
+        except Exception as error:  # noqa: BLE001 - objects of the app
+            found[name] = f"RedBeat cannot store it, so that no beat emits it: {error}"
+    return found
 
 
 def score_of(at: datetime | None) -> float:

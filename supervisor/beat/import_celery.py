@@ -20,7 +20,7 @@ from dateutil.tz import datetime_exists
 from redbeat.schedulers import RedBeatSchedulerEntry, ensure_conf, get_redis
 from redbeat.schedules import DAILY, HOURLY, MINUTELY, MONTHLY, SECONDLY, WEEKLY, YEARLY, rrule
 
-from supervisor.beat.entries import SPEC_FIELD
+from supervisor.beat.entries import SPEC_FIELD, beat_schedule_of
 from supervisor.errors import NotTranslatable
 from supervisor.files.import_text import (
     CRON_WEEKDAYS,
@@ -381,9 +381,15 @@ def every_text(every: timedelta) -> str:
     return render_duration(every)
 
 
+#: Signatures of several tasks: none of them is a task that a worker can execute by its name.
+CANVAS = ("celery.chain", "celery.group", "celery.chord")
+
+#: Options of a message without which other tasks would not run.
+CALLBACKS = ("link", "link_error", "chord")
+
 #: What an entry may hold; the last four are state, or beat's own.
 KNOWN = frozenset(
-    {"task", "schedule", "args", "kwargs", "options", "relative", "enabled"}
+    {"task", "schedule", "args", "kwargs", "options", "relative", "enabled", "description"}
     | {"name", "app", "last_run_at", "total_run_count"}
 )
 
@@ -401,9 +407,10 @@ def translate(
     """The job that the app's beat would make of the entry `name`; fields: those of KNOWN."""
     try:
         return _found(source, name, fields, app, now)
-    except NotTranslatable as error:
+    except Exception as error:  # noqa: BLE001 - objects of the app; an entry costs itself only
+        why = str(error) if isinstance(error, NotTranslatable) else f"it cannot be read: {error!r}"
         task, schedule = fields.get("task"), fields.get("schedule")
-        return LeftOut(source, str(error), [f"task: {task}", f"schedule: {schedule!r}"])
+        return LeftOut(source, why, [f"task: {task}", f"schedule: {schedule!r}"])
 
 
 def _found(source: str, name: str, fields: Mapping[str, Any], app: Celery, now: datetime) -> Found:
@@ -415,9 +422,14 @@ def _found(source: str, name: str, fields: Mapping[str, Any], app: Celery, now: 
 
 def found(source: str, name: str, fields: Mapping[str, Any], when: When) -> Found:
     """The job of an entry that runs at these times. Raises NotTranslatable."""
+    task = _json("task", fields.get("task"))
+    if task in CANVAS:
+        what = f"{task} is no task of a worker: make one that sends it, or a job with 'steps'"
+        raise NotTranslatable(what)
     options, lost = _options(fields.get("options") or {})
     values = {
-        "task": fields.get("task"),
+        "task": task,
+        "description": _json("description", fields.get("description") or ""),
         "args": list(_json("args", fields.get("args") or ())),
         "kwargs": _json("kwargs", dict(fields.get("kwargs") or {})),
         "paused": not fields.get("enabled", True),
@@ -446,6 +458,8 @@ def _options(options: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
     values: dict[str, Any] = {}
     lost: list[str] = []
     for option, value in options.items():
+        if option in CALLBACKS and value:
+            raise NotTranslatable(f"option {option!r}: a job has 'steps' for other tasks")
         try:
             values.update(_option(option, value))
         except NotTranslatable as error:
@@ -457,7 +471,7 @@ def _option(option: str, value: Any) -> Iterator[tuple[str, Any]]:
     if value is None:
         return
     if option == "queue" and isinstance(value, str):
-        yield "queue", value
+        yield "queue", str.__str__(value)
     elif option == "priority" and value in PRIORITIES:
         yield "priority", int(value)
     elif option in DURATIONS and isinstance(value, int | float) and not isinstance(value, bool):
@@ -472,8 +486,7 @@ def _option(option: str, value: Any) -> Iterator[tuple[str, Any]]:
 def read_beat_schedule(app: Celery, now: datetime) -> list[Item]:
     app.loader.import_default_modules()
     app.finalize()  # its signal may add periodic tasks
-    schedule: Mapping[str, Any] = app.conf.beat_schedule or {}
-    return [_item(str(name), entry, app, now) for name, entry in schedule.items()]
+    return [_item(name, entry, app, now) for name, entry in beat_schedule_of(app).items()]
 
 
 def _item(name: str, entry: Any, app: Celery, now: datetime) -> Item:

@@ -52,7 +52,7 @@ from redbeat.schedulers import RedBeatScheduler, ensure_conf
 
 from supervisor.beat.adopted import Adopted
 from supervisor.beat.emitter import Emitted, Emitter, note_rescue
-from supervisor.beat.entries import Entries
+from supervisor.beat.entries import Entries, beat_schedule_of, for_redbeat
 from supervisor.beat.following import Following, Starts
 from supervisor.beat.notices import Notices
 from supervisor.beat.outbound import outbound_of
@@ -136,6 +136,9 @@ HANGS_AFTER = timedelta(minutes=2)
 
 #: Hint when the lock is held by a beat that is not ours, for example one of an earlier deployment.
 LOCK_HINT = "no job starts until you stop that beat; it may be of a deployment without supervise()"
+
+#: Hint for an entry of `beat_schedule` that RedBeat cannot store.
+NOT_STORED = "no beat emits it; pass it what JSON can hold, or make a job of it"
 
 #: To audit a few jobs takes less than this. Beat audits more of them only if it has this long.
 AUDIT_SECONDS = 0.02
@@ -226,11 +229,20 @@ class SupervisedScheduler(RedBeatScheduler):  # type: ignore[misc]
     def setup_schedule(self) -> None:
         """Enters `beat_schedule` and removes what has left it, except for what is a job by now."""
         self._entries.take_from_static()
+        ensure_conf(self.app).schedule = beat_schedule_of(self.app)
         super().setup_schedule()
 
     def update_from_dict(self, dict_: dict[str, Any]) -> None:
+        """An entry that RedBeat cannot store costs itself only. What it was before goes too."""
         taken = self._entries.jobs_among(dict_)
-        super().update_from_dict({name: dict_[name] for name in dict_ if name not in taken})
+        for name in dict_.keys() - taken:
+            try:
+                super().update_from_dict({name: for_redbeat(dict_[name])})
+            except (RedisError, OSError):
+                raise
+            except Exception as error:  # noqa: BLE001 - objects of the app
+                log.error("entry not stored", entry=name, reason=repr(error), hint=NOT_STORED)
+                self.Entry(name, app=self.app).delete()
 
     def tick(self, *_: Any, **__: Any) -> float:
         """Seconds until the next turn. While the server is unavailable, turns are tried again.

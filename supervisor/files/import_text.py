@@ -258,7 +258,10 @@ def entry_text(name: str, values: Mapping[str, Any]) -> str:
 
 def fault_of(name: str, values: Mapping[str, Any]) -> str | None:
     """What `supervisor check` would say about the job, if anything."""
-    document = read("jobs:\n" + job_text(name, values))
+    try:
+        document = read("jobs:\n" + job_text(name, values))
+    except yaml.YAMLError as error:  # an object of the app's own
+        return f"YAML cannot hold it: {error}"
     if document.faults:
         return document.faults[0].what
     _, faults = check_job(name, document.data["jobs"][name], {}, None)

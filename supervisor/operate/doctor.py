@@ -460,6 +460,12 @@ def entries(app: AppFacts) -> Findings:
 
 
 def unguarded(app: AppFacts) -> Findings:
+    if app.unstored:
+        yield Finding(
+            f"RedBeat cannot store these entries of beat_schedule: {first_of(app.unstored, ', ')}",
+            "no beat emits them",
+            "`supervisor -A proj jobs --unguarded` says why: give them what JSON can hold",
+        )
     if app.unguarded:
         yield Finding(
             f"RedBeat emits these entries unguarded: {first_of(app.unguarded, ', ')}",

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from redis.exceptions import NoPermissionError, ResponseError
 
 from supervisor.app import Overridden, overridden
+from supervisor.beat.adopted import entries_lost
 from supervisor.beat.entries import Entries
 from supervisor.beat.import_celery import OF_BEAT
 from supervisor.errors import ScheduleFilesInvalid
@@ -179,7 +180,8 @@ def snapshots(ledger: Ledger) -> str | None:
 class AppFacts:
     """strange_entries: jobs whose entry in RedBeat's schedule is missing or differs, and entries
     of jobs that are not loaded.
-    unguarded: RedBeat's entries that are not jobs, except Celery's own.
+    unguarded: RedBeat's entries that are not jobs, except Celery's own. unstored: those of
+    `beat_schedule` that RedBeat cannot store.
     unloaded: jobs in which the app's schedule files, if they are here, differ from the ledger.
     fetches_ahead: busy workers take messages that they cannot begin yet. broker_apart: in words,
     that the broker is another Redis than the ledger; redbeat_apart: that RedBeat's is.
@@ -191,6 +193,7 @@ class AppFacts:
     overridden: tuple[Overridden, ...] = ()
     strange_entries: tuple[str, ...] = ()
     unguarded: tuple[str, ...] = ()
+    unstored: tuple[str, ...] = ()
     unloaded: tuple[str, ...] = ()
     fetches_ahead: bool = False
     broker_apart: str | None = None
@@ -225,6 +228,7 @@ def app_facts(app: Celery, ledger: Ledger | None, specs: Mapping[str, JobSpec]) 
         facts,
         strange_entries=tuple(entries.strange(loaded)),
         unguarded=tuple(name for name in entries.unguarded() if name != OF_BEAT),
+        unstored=tuple(entries_lost(app, entries)),
         unloaded=() if wanted is None else unloaded(ledger, wanted),
     )
 

@@ -7,12 +7,15 @@ import time
 from collections.abc import Iterator
 from contextlib import closing
 from datetime import timedelta
+from enum import StrEnum
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import pytest
 from celery import Celery
-from celery.schedules import crontab, schedule
+from celery.schedules import BaseSchedule, crontab, schedule
+from kombu import Queue
 from redbeat import RedBeatSchedulerEntry
 from redbeat.schedulers import ensure_conf
 from redbeat.schedules import rrule
@@ -20,6 +23,7 @@ from redbeat.schedules import rrule
 from supervisor import jobs
 from supervisor.app import supervise
 from supervisor.beat.adopted import Adopted
+from supervisor.beat.adopted import unguarded as every_unguarded
 from supervisor.beat.entries import Entries
 from supervisor.beat.load import load
 from supervisor.beat.release import give_back, release_of
@@ -27,6 +31,7 @@ from supervisor.beat.scheduler import SupervisedScheduler
 from supervisor.errors import JobElsewhere
 from supervisor.job.spec import JobSpec
 from supervisor.ledger.ledger import Ledger
+from supervisor.operate.doctor_facts import app_facts
 from supervisor.operate.job_edits import JobEdits
 from supervisor.web.access import Access
 from tests.ledger.commands import Supervisor, as_json
@@ -51,6 +56,10 @@ def beat(app: Celery, monkeypatch: pytest.MonkeyPatch) -> Iterator[SupervisedSch
     with closing(SupervisedScheduler(app, lazy=True)) as beat:
         beat.tick()
         yield beat
+
+
+class Own(BaseSchedule):
+    """A schedule of the app's own."""
 
 
 def save(app: Celery, name: str, when: Any = HOUR, **more: Any) -> RedBeatSchedulerEntry:
@@ -233,6 +242,31 @@ def test_entries_of_beat_schedule_are_left_to_redbeat(redis_url: str, ledger: Le
         beat.tick()
         assert adopted(app) == []
         assert "static" in Entries(app, ledger).unguarded()
+
+
+def test_an_entry_that_redbeat_cannot_store_costs_itself_only(
+    redis_url: str, ledger: Ledger
+) -> None:
+    class Word(StrEnum):
+        LAST = "last"
+
+    entry = {"task": "proj.task", "schedule": 3600}
+    app = Celery("odd", broker=redis_url, set_as_current=False)
+    app.conf.beat_schedule = {"edited": entry, "described": {**entry, "description": "for django"}}
+    with supervise(app), closing(SupervisedScheduler(app, lazy=True)) as beat:
+        beat.tick()
+        assert unguarded(app, ledger) == ["described", "edited"]
+    odd = {"args": [uuid4()], "options": {"queue": Queue("x")}, "schedule": Own(), "nonsense": 1}
+    refused = {f"odd {key}": {**entry, key: value} for key, value in odd.items()}
+    app.conf.beat_schedule = {**refused, "edited": refused["odd args"], Word.LAST: entry}
+    with app, capture_logs() as logs, closing(SupervisedScheduler(app, lazy=True)) as beat:
+        beat.tick()
+        assert unguarded(app, ledger) == ["last"]
+        told = {log["entry"] for log in logs if log["event"] == "entry not stored"}
+        assert told == {*refused, "edited"} - {"odd nonsense"}  # of which RedBeat's own log tells
+        listed = {one.entry: one for one in every_unguarded(app, ledger)}
+        assert all(listed[name].reason.startswith("RedBeat cannot store it") for name in refused)
+        assert app_facts(app, ledger, {}).unstored == (*refused, "edited")
 
 
 def test_it_is_edited_where_it_was_saved_and_nowhere_else(

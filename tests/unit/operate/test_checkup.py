@@ -242,6 +242,10 @@ def test_a_healthy_deployment_has_no_findings() -> None:
             {"app": AppFacts(unguarded=("mail", "poll"))},
             ["note RedBeat emits these entries unguarded: mail, poll"],
         ),
+        (
+            {"app": AppFacts(unstored=("mail",))},
+            ["WRONG RedBeat cannot store these entries of beat_schedule: mail"],
+        ),
     ],
 )
 def test_what_is_found(change: dict[str, Any], told: list[str]) -> None:

@@ -1,17 +1,28 @@
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta, timezone
+from datetime import UTC, date, datetime, timedelta, timezone
+from decimal import Decimal
+from enum import Enum
 from typing import Any
+from uuid import uuid4
 from zoneinfo import ZoneInfo
 
 import pytest
-from celery import Celery
+import yaml
+from celery import Celery, chain, group
 from celery.beat import BeatLazyFunc, ScheduleEntry
 from celery.schedules import crontab, schedule, solar
 
 from supervisor.beat.import_celery import read_beat_schedule, zone_name, zone_remark
 from supervisor.errors import NotTranslatable
-from supervisor.files.import_text import Found, Item, LeftOut, fault_of, without_defaults
+from supervisor.files.import_text import (
+    Found,
+    Item,
+    LeftOut,
+    fault_of,
+    without_defaults,
+    write,
+)
 
 NOW = datetime(2026, 3, 1, tzinfo=UTC)
 
@@ -139,6 +150,10 @@ def test_a_relative_interval_is_a_time_of_the_clock_where_it_is_one() -> None:
     assert "relative" in item.lost[0]
 
 
+@Celery("other", set_as_current=False).task(name="nothing")
+def nothing() -> None: ...
+
+
 class Fortnightly(crontab):
     """A schedule of a project's own."""
 
@@ -158,6 +173,10 @@ class Fortnightly(crontab):
         ({"task": "t", "schedule": 60, "kwargs": {"a": float("nan")}}, "kwargs"),
         ({"task": "t", "schedule": 60, "args": [BeatLazyFunc(print)]}, "computes"),
         (17, "no entry"),
+        ({"task": chain(nothing.si(), nothing.si())["task"], "schedule": 60}, "celery.chain is no"),
+        ({"task": group(nothing.si())["task"], "schedule": 60}, "celery.group is no task"),
+        ({"task": nothing, "schedule": 60}, "JSON cannot hold a"),
+        ({"task": "t", "schedule": 60, "options": {"link": nothing.si()}}, "option 'link'"),
     ],
 )
 def test_what_cannot_be_translated_says_why(entry: Any, reason: str) -> None:
@@ -179,6 +198,54 @@ def test_an_option_without_a_key_is_reported_and_the_job_stays(option: str, valu
     assert isinstance(item, Found)
     (lost,) = item.lost
     assert lost.startswith(f"option '{option}' is not translated")
+
+
+class Word(str, Enum):  # noqa: UP042 - its str() is not its value
+    """As apps name tasks, queues and entries."""
+
+    REPORT = "reports.nightly"
+    SLOW = "slow"
+
+
+def test_a_member_of_an_enum_is_the_text_that_it_stands_for() -> None:
+    entry = {"task": Word.REPORT, "schedule": 60, "options": {"queue": Word.SLOW}}
+    [item] = read_beat_schedule(app_with({Word.REPORT: {**entry, "description": Word.SLOW}}), NOW)
+    written = write([], [item])
+    assert (written.jobs, written.reports) == (["reports.nightly"], [])
+    job = yaml.safe_load(written.text)["jobs"]["reports.nightly"]
+    assert job == {
+        "task": "reports.nightly",
+        "description": "slow",
+        "every": "1m",
+        "queue": "slow",
+    }
+
+
+class SafeText(str):
+    """As Django's."""
+
+
+OPTIONS = ("queue", "priority", "expires", "time_limit", "routing_key", "headers")
+
+ODD = (
+    *(uuid4(), Decimal(1), {1}, timedelta(days=1), date(2026, 1, 1), b"x", object(), nothing, Word),
+    *(1e400, -1, "", "\ud800", ["a"], {"a": {1}}, {1: 2}, True, SafeText("x"), nothing.si()),
+)
+
+
+@pytest.mark.parametrize("key", ["task", "schedule", "args", "kwargs", "options", "description"])
+@pytest.mark.parametrize("value", ODD, ids=lambda value: type(value).__name__)
+def test_an_entry_that_cannot_be_taken_costs_itself_only(key: str, value: Any) -> None:
+    """Whatever it is, the entries beside it are written, and it is too, or it is named."""
+    odd = {"task": "t", "schedule": 60, key: value}
+    options = {"task": "t", "schedule": 60, "options": dict.fromkeys(OPTIONS, value)}
+    app = app_with({"first": odd, "second": options, "last": {"task": "t", "schedule": 60}})
+    written = write([], read_beat_schedule(app, NOW))
+    assert "last" in written.jobs
+    named = "".join(written.reports)
+    assert all(name in written.jobs or name in named for name in ("first", "second"))
+    if "first" in written.jobs:
+        assert yaml.safe_load(written.text)["jobs"]["first"]["task"]
 
 
 def test_a_priority_is_kept() -> None:
