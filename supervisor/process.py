@@ -11,6 +11,7 @@ import ctypes
 import gc
 import os
 import pickle
+import re
 import resource
 import signal
 import sys
@@ -30,6 +31,9 @@ NICE = 10
 
 #: A killed process that is still there after this hangs in the kernel, and is left behind.
 GONE_SECONDS = 2
+
+#: `reserve_closed_files` leaves so many for the process itself.
+FILES_LEFT = 256
 
 Work = Callable[[], Any]
 """Done in the child; what it returns or raises must be picklable."""
@@ -109,6 +113,20 @@ def die_with_parent() -> None:
     """
     if sys.platform == "linux":
         ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+
+
+def reserve_closed_files() -> None:
+    """For a process whose files were closed while objects that opened them are still there.
+
+    Such an object closes, and may write into, whatever file has its number later. So /dev/null
+    takes all numbers that the process can have had. Linux only.
+    """
+    if sys.platform == "linux":
+        table = re.search(r"^FDSize:\s*(\d+)", Path("/proc/self/status").read_text(), re.MULTILINE)
+        most = resource.getrlimit(resource.RLIMIT_NOFILE)[0] - FILES_LEFT
+        numbers = min(int(table[1]), most) if table else 0
+        while os.open(os.devnull, os.O_RDWR) < numbers - 1:  # each takes the lowest that is free
+            pass
 
 
 def sendable(error: Exception) -> Exception:

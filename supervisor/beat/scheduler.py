@@ -70,7 +70,7 @@ from supervisor.ledger.presence import PRESENCE_INTERVAL, Attendance, BeatFacts
 from supervisor.ledger.records import REDBEAT
 from supervisor.logs import get_logger
 from supervisor.outbound.services import missing_extra
-from supervisor.process import die_with_parent
+from supervisor.process import die_with_parent, reserve_closed_files
 from supervisor.schedule import schedule_of
 from supervisor.sending.app_settings import broker_apart, owner_of, required_settings, schedules_of
 from supervisor.sending.publisher import Publisher
@@ -155,7 +155,13 @@ RESCUES_PER_TURN = 4_000
 
 @signals.beat_embedded_init.connect(weak=False)
 def end_with_worker(**_: Any) -> None:
-    """For a beat within a worker (`-B`), which would survive it if the worker is killed."""
+    """For a beat within a worker (`-B`), which would survive it if the worker is killed.
+
+    Celery has closed all files that the worker had open, and not told their objects: sys.stdin is
+    one of them, which each fork closes again.
+    https://github.com/celery/celery/blob/v5.4.0/celery/beat.py#L711
+    """
+    reserve_closed_files()
     die_with_parent()
     main = current_process()._parent_pid  # type: ignore[attr-defined]
     if os.getppid() != main:  # it was gone already

@@ -9,7 +9,6 @@ import sys
 import time
 from collections.abc import Iterator
 
-import celery
 import pytest
 
 from supervisor.ticks.audit import audit
@@ -91,9 +90,6 @@ def test_a_leader_frozen_past_its_lock_emits_nothing_when_it_wakes(busy: Project
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux ends the children of the killed")
-@pytest.mark.skipif(
-    celery.VERSION < (5, 5), reason="celery before 5.5: a beat within a worker may load no files"
-)
 def test_a_beat_within_a_worker_ends_when_the_worker_is_killed(project: Project) -> None:
     """It would lead on for ever, with the app as it was when it started."""
     project.schedule("jobs:\n  seldom: {task: team.work, every: 24h}")

@@ -72,6 +72,26 @@ process.join()
     assert said(code) == "begun\n"
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="the numbers of files come from the kernel")
+def test_objects_whose_files_were_closed_close_none_of_later_ones() -> None:
+    """As in a beat within a worker: Celery closes the file of sys.stdin, and a fork closes it."""
+    code = """
+import socket, sys
+from supervisor.process import reserve_closed_files
+
+sys.stdin = open(os.devnull)
+stale = [socket.socketpair() for _ in range(3)]
+os.closerange(3, 100)
+reserve_closed_files()
+print(Child(lambda: "heard", LIMITS).result())
+reader, writer = os.pipe()
+stale.clear()
+os.write(writer, b"written")
+print(os.read(reader, 7).decode())
+"""
+    assert said(code) == "heard\nwritten\n"
+
+
 @pytest.mark.parametrize(
     ("work", "expected"),
     [
