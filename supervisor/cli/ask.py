@@ -144,8 +144,8 @@ def facts_shape(facts: Facts) -> dict[str, Any]:
         "now": iso_utc(facts.now),
         "watermark": iso_utc(facts.watermark),
         "run": found_shape(facts.run) if facts.run else None,
-        "other_runs": [shapes.Run.dumped(run) for run in facts.others],
         "open_runs": [found_shape(found) for found in facts.open_runs],
+        "open_count": facts.open_count,
         "schedule": calendar_shape(facts.calendar) if facts.calendar else None,
         "paused": job.paused,
         "paused_at": iso_utc(facts.paused_at),
@@ -155,22 +155,21 @@ def facts_shape(facts: Facts) -> dict[str, Any]:
         "beat_last_tick_at": iso_utc(beat.last_tick_at),
         "problems": list(beat.problems),
         "nothing_begins_until": iso_utc(facts.grace_until),
-        "oldest_nominal_at": iso_utc(facts.oldest_at),
     }
 
 
 def found_shape(found: RunFacts) -> dict[str, Any]:
-    usual, then = found.usual, found.run.blocker
-    no_beat, workers = found.no_beat, found.workers
+    then, workers = found.run.blocker, found.workers
+    no_beat = found.no_beat or (None, None)
     return shapes.Run.dumped(found.run) | {
         "admitted_at": iso_utc(found.admitted_at),
         "queue": found.queue,
         "duplicates": found.run.duplicates,
         "note": found.run.note,
-        "no_beat_from": iso_utc(no_beat.start) if no_beat else None,
-        "no_beat_until": iso_utc(no_beat.end) if no_beat else None,
+        "no_beat_from": iso_utc(no_beat[0]),
+        "no_beat_until": iso_utc(no_beat[1]),
         "crew": workers and {"workers": workers.count, "processes": workers.processes},
-        "usual": usual and {"p95_seconds": usual.p95, "attempts": usual.attempts},
+        "usual": found.usual and {"p95_seconds": found.usual},
         "steps": [shapes.Step.dumped(step) for step in found.steps],
         "blocker_then": blocker_shape(then) if then else None,
         "blocker": found_shape(found.blocker) if found.blocker else None,
@@ -192,7 +191,6 @@ def calendar_shape(calendar: Calendar) -> dict[str, Any]:
     return {
         "is_tick": calendar.is_tick,
         "is_excluded": calendar.excluded,
-        "before": iso_utc(calendar.before),
         "after": iso_utc(calendar.after),
         "clock_change": surprise_shape(surprise) if surprise else None,
     }

@@ -16,7 +16,8 @@ from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.page_reads import admitted_at, server_since, silences
 from supervisor.ledger.records import BeatRecord, Histogram, JobRecord
 from supervisor.ledger.replies import ms_of
-from supervisor.schedule import missed_before, schedule_of, ticks_between
+from supervisor.operate.words import LocalTime
+from supervisor.schedule import schedule_of, ticks_between
 from supervisor.ticks.clock_changes import Surprise, surprises
 from supervisor.ticks.plan import excluded
 from supervisor.times import DAY, INSTANT, clock_time
@@ -30,29 +31,10 @@ ENOUGH_ATTEMPTS = 5
 #: Up to this many of a job's open runs are explained.
 MOST_OPEN = 5
 
-#: How far back the previous tick is searched for, step by step.
-LOOKS_BACK = (timedelta(hours=1), DAY, 40 * DAY, 800 * DAY)
-
 MINUTE = timedelta(minutes=1)
 
 #: By job, how the run that is followed ended; None as long as the follower has not seen it end.
 Upstreams = Mapping[str, RunState | None]
-
-
-@dataclass(frozen=True, slots=True)
-class Usual:
-    """How long attempts of a job take: seconds that 95 of 100 do not exceed."""
-
-    p95: float
-    attempts: int
-
-
-@dataclass(frozen=True, slots=True)
-class NoBeat:
-    """A time in which no beat led."""
-
-    start: datetime
-    end: datetime
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,21 +55,21 @@ class Workers:
 class RunFacts:
     """A run and, one level deep, the run that blocked it.
 
-    admitted_at: when the ledger recorded it; None once the job's history has dropped that.
-    lease_ttl: of its job, if that is loaded.
-    blocker: None when nothing blocked the run, or the record is gone. no_beat: at the run's time.
-    workers: of a run that is queued or expired; of all queues where the job names none.
-    drained_at: of such a run, since when its queue is drained. upstreams: what it waits for.
+    admitted_at: when the ledger recorded it; None once the job's history has dropped that. usual:
+    seconds that 95 of 100 attempts of its job do not exceed.
+    queue: where its message was sent; before that, as its job says. blocker: None when nothing
+    blocked the run, or the record is gone. no_beat: the time at which no beat led, around the
+    run's. workers: of a run that is queued or expired. drained_at: of such a run, since when its
+    queue is drained. upstreams: what it waits for.
     """
 
     run: Run
     admitted_at: datetime | None = None
     queue: str | None = None
-    usual: Usual | None = None
-    lease_ttl: timedelta | None = None
+    usual: float | None = None
     steps: Sequence[StepRecord] = ()
     blocker: RunFacts | None = None
-    no_beat: NoBeat | None = None
+    no_beat: tuple[datetime, datetime] | None = None
     workers: Workers | None = None
     drained_at: datetime | None = None
     upstreams: Upstreams = field(default_factory=dict)
@@ -101,7 +83,6 @@ class Calendar:
     """
 
     is_tick: bool
-    before: datetime | None
     after: datetime | None
     excluded: bool = False
     surprise: Surprise | None = None
@@ -111,10 +92,10 @@ class Calendar:
 class Facts:
     """The facts of one question. at: the nominal time in question; None without one.
 
-    others: further runs for the same nominal time. open_runs: those of the job, where the question
-    names no time. oldest_at: the first nominal time that the job's history still has. grace_until:
-    no run starts before, because the server is new. paused_at: None unless the job is paused.
-    upstreams: what a job without a schedule follows.
+    open_runs: the first of the job's, where the
+    question names no time, and open_count: how many there are. grace_until: no run starts before,
+    because the server is new. paused_at: None unless the job is paused. upstreams: what a job
+    without a schedule follows.
     """
 
     now: datetime
@@ -124,13 +105,19 @@ class Facts:
     at: datetime | None = None
     calendar: Calendar | None = None
     run: RunFacts | None = None
-    others: Sequence[Run] = ()
     open_runs: Sequence[RunFacts] = ()
-    oldest_at: datetime | None = None
+    open_count: int = 0
     grace_until: datetime | None = None
-    beat_leads: bool = True
     paused_at: datetime | None = None
     upstreams: Upstreams = field(default_factory=dict)
+
+    @property
+    def local(self) -> LocalTime:
+        return LocalTime(self.now, self.job.spec.zone)
+
+    @property
+    def beat_leads(self) -> bool:
+        return self.beat.leads(self.now)
 
 
 # What a question is about: a time, a run, or the job now.
@@ -158,6 +145,7 @@ def facts_of_job(ledger: Ledger, name: str) -> Facts:
         facts,
         run=facts_of_run(ledger, newest[0]) if newest else None,
         open_runs=[facts_of_run(ledger, run) for run in ledger.first_open(name, MOST_OPEN)],
+        open_count=ledger.client.scard(ledger.keys.open(name)),
         calendar=calendar_of(spec, facts.now) if spec.has_schedule else None,
         upstreams={} if spec.has_schedule else upstreams_of(ledger, spec, None),
     )
@@ -168,32 +156,19 @@ def facts_of_run_id(ledger: Ledger, run_id: str) -> Facts:
     step_id = StepId.of(run_id)
     run = ledger.run(step_id.run if step_id else run_id)
     facts = about(ledger, run.job)
-    history = ledger.history(run.job, facts.job.spec.history)
-    return replace(
-        facts,
-        at=run.nominal_at,
-        run=facts_of_run(ledger, run),
-        others=others(history, run.nominal_at, run.id),
-    )
+    return replace(facts, at=run.nominal_at, run=facts_of_run(ledger, run))
 
 
 def facts_of_tick(ledger: Ledger, name: str, at: datetime) -> Facts:
     """Raises UnknownJob."""
     facts = about(ledger, name)
     spec = facts.job.spec
-    history = ledger.history(name, spec.history)
-    passed_over = (r for r in history if r.state in PASSED_OVER and first_of(r) <= at)
-    run = known_run(ledger, tick_id(name, at)) or next(
-        (record for record in passed_over if at <= record.nominal_at), None
-    )
+    run = known_run(ledger, tick_id(name, at)) or passed_over(ledger, spec, at)
     return replace(
         facts,
         at=at,
         calendar=calendar_of(spec, at) if spec.has_schedule else None,
         run=facts_of_run(ledger, run) if run else None,
-        others=others(history, at, run.id if run else None),
-        # Backfills are for times long past, and say nothing about what is kept.
-        oldest_at=min((first_of(run) for run in history if is_tick(run)), default=None),
     )
 
 
@@ -209,15 +184,8 @@ def about(ledger: Ledger, name: str) -> Facts:
         beat=beat,
         watermark=mark.watermark,
         grace_until=ready_at if ready_at and ready_at > now else None,
-        beat_leads=beat.leads(now),
         paused_at=mark.pause.start if job.paused and mark.pause else None,
     )
-
-
-def others(history: Sequence[Run], at: datetime, own: str | None) -> Sequence[Run]:
-    """Further runs for the same nominal time: backfills and triggers."""
-    same = (run for run in history if run.nominal_at == at and run.id != own)
-    return [run for run in same if run.state not in PASSED_OVER]
 
 
 def is_tick(run: Run) -> bool:
@@ -229,6 +197,14 @@ def first_of(run: Run) -> datetime:
     return run.first_nominal_at or run.nominal_at
 
 
+def passed_over(ledger: Ledger, spec: JobSpec, at: datetime) -> Run | None:
+    """The record of a range of ticks that were missed or excluded."""
+    for run in ledger.history(spec.name, spec.history):
+        if run.state in PASSED_OVER and first_of(run) <= at <= run.nominal_at:
+            return run
+    return None
+
+
 # What the job's schedule says about one instant.
 
 
@@ -236,12 +212,10 @@ def calendar_of(spec: JobSpec, at: datetime) -> Calendar:
     schedule = schedule_of(spec)
     following = schedule.next_after(at - INSTANT)
     is_tick = following == at
-    last = (missed_before(schedule, at - ago, at - INSTANT, keep=1)[1] for ago in LOOKS_BACK)
     local = at.astimezone(spec.zone).replace(tzinfo=None, fold=0)
     near = surprises(spec, at - DAY, at + DAY)
     return Calendar(
         is_tick=is_tick,
-        before=next((ticks[0] for ticks in last if ticks), None),
         after=schedule.next_after(at) if is_tick else following,
         excluded=not is_tick and at in excluded(spec, at - INSTANT, at),
         surprise=next((one for one in near if local in (*one.times, *one.runs_at)), None),
@@ -253,7 +227,7 @@ def calendar_of(spec: JobSpec, at: datetime) -> Calendar:
 
 def facts_of_run(ledger: Ledger, run: Run, *, looks_deeper: bool = True) -> RunFacts:
     spec = ledger.some_specs([run.job]).get(run.job)
-    queue = spec.routed_queue if spec else None
+    queue = run.queue or (spec.routed_queue if spec else None)
     waits_for_worker = run.state in (RunState.QUEUED, RunState.EXPIRED) and not run.has_steps
     waits_for_others = run.is_held and run.state is RunState.WAITING and run.after is None
     blocker = known_run(ledger, run.blocked_by) if looks_deeper and run.blocked_by else None
@@ -262,7 +236,6 @@ def facts_of_run(ledger: Ledger, run: Run, *, looks_deeper: bool = True) -> RunF
         admitted_at=admitted_at(ledger, [run]).get(run.id),
         queue=queue,
         usual=usual_of(ledger.durations(run.job)) if spec else None,
-        lease_ttl=spec.lease_ttl if spec else None,
         steps=ledger.steps.records(run.id) if run.has_steps else (),
         blocker=facts_of_run(ledger, blocker, looks_deeper=False) if blocker else None,
         no_beat=no_beat_at(ledger, run),
@@ -279,17 +252,14 @@ def known_run(ledger: Ledger, run_id: str) -> Run | None:
         return None
 
 
-def usual_of(durations: Histogram) -> Usual | None:
-    attempts, p95 = durations.observations, durations.quantile(0.95)
-    return Usual(p95, attempts) if p95 is not None and attempts >= ENOUGH_ATTEMPTS else None
+def usual_of(durations: Histogram) -> float | None:
+    return durations.quantile(0.95) if durations.observations >= ENOUGH_ATTEMPTS else None
 
 
-def no_beat_at(ledger: Ledger, run: Run) -> NoBeat | None:
+def no_beat_at(ledger: Ledger, run: Run) -> tuple[datetime, datetime] | None:
     """The time without a leading beat that these ticks fell into, or that made the run late."""
-    for start, end in silences(ledger):
-        if start <= run.nominal_at and first_of(run) <= end:
-            return NoBeat(start, end)
-    return None
+    fits = (s for s in silences(ledger) if s[0] <= run.nominal_at and first_of(run) <= s[1])
+    return next(fits, None)
 
 
 def workers_of(ledger: Ledger, queue: str | None, spec: JobSpec | None) -> Workers:
