@@ -298,16 +298,6 @@ class JobSpec(When):
         return key
 
     @model_validator(mode="after")
-    def _nothing_masked_in_the_key(self) -> Self:
-        if self.mask and self.key is not None:
-            named = set(placeholders(self.key)) - {"job", "task", "arguments"}
-            hidden = named if isinstance(self.mask, bool) else named & set(self.mask)
-            if hidden:
-                text = f"'key' would show {min(hidden)!r}, which 'mask' hides"
-                raise conflict(text, "mask", "key")
-        return self
-
-    @model_validator(mode="after")
     def _one_of_two(self) -> Self:
         if self.serial and self.queue:
             raise conflict("'serial' names the queue; leave 'queue' out", "serial", "queue")
@@ -418,7 +408,9 @@ class JobSpec(When):
         """The lock of a run with these arguments. Raises InvalidKey."""
         if self.key is None:
             return self.name
-        return lock_key(self.key, job=self.name, task=self.work, args=args, kwargs=kwargs)
+        return lock_key(
+            self.key, job=self.name, task=self.work, args=args, kwargs=kwargs, mask=self.mask
+        )
 
     @property
     def most_running(self) -> int | None:

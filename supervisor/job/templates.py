@@ -20,6 +20,7 @@ from urllib.parse import quote, urlsplit
 
 from supervisor.errors import InvalidKey, did_you_mean
 from supervisor.job.run import Run, log_place
+from supervisor.job.secrets import Mask, masked
 from supervisor.times import render_milliseconds
 
 #: A serial queue's own lock; no other key begins like it.
@@ -51,19 +52,32 @@ def lock_key(
     task: str,
     args: Sequence[Any] = (),
     kwargs: Mapping[str, Any] | None = None,
+    mask: Mask = False,
 ) -> str:
-    """The template filled in. Raises InvalidKey when it names an argument that is missing."""
+    """The template filled in. Raises InvalidKey when it names an argument that is missing.
+
+    An argument of which `mask` hides anything is shown as a digest.
+    """
     kwargs, names = dict(kwargs or {}), placeholders(template)
-    arguments = digest_of(args, kwargs) if "arguments" in names else ""
-    own = {"job": job, "task": task, "arguments": arguments}
-    known = {**own, **{str(position): value for position, value in enumerate(args)}, **kwargs}
+    digest = digest_of(args, kwargs) if "arguments" in names else ""
+    own = {"job": job, "task": task, "arguments": digest}
+    given = {**{str(position): value for position, value in enumerate(args)}, **kwargs}
+    known = own | {name: visible(name, given[name], mask) for name in names if name in given}
     for name in names:
         if name not in known:
-            hint = did_you_mean(name, known) or f" (there are {', '.join(sorted(known))})"
+            there = {*own, *given}
+            hint = did_you_mean(name, there) or f" (there are {', '.join(sorted(there))})"
             raise InvalidKey(f"no argument {name!r}{hint}")
     parts = Formatter().parse(template)
-    filled = (text + ("" if name is None else as_text(known[name])) for text, name, _, _ in parts)
+    filled = (text + ("" if name is None else known[name]) for text, name, _, _ in parts)
     return checked_key("".join(filled))
+
+
+def visible(name: str, argument: Any, mask: Mask) -> str:
+    """The argument as text, or a digest of it if the text would show what `mask` hides."""
+    whole = {name: argument}
+    hides = as_text(masked(mask, whole)) != as_text(whole)
+    return digest_of((), whole) if hides else as_text(argument)
 
 
 def digest_of(args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:

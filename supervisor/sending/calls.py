@@ -290,7 +290,8 @@ def key_of(
         return None
     bound = parameters_of(task).bind(*args, **kwargs)
     bound.apply_defaults()
-    return lock_key(spec.key, job=spec.name, task=spec.work, kwargs=bound.arguments)
+    arguments, mask = bound.arguments, spec.mask
+    return lock_key(spec.key, job=spec.name, task=spec.work, kwargs=arguments, mask=mask)
 
 
 def until(moment: Any) -> timedelta | None:

@@ -187,6 +187,13 @@ def test_a_mask_hides_names_at_any_depth_or_everything() -> None:
 
 @pytest.mark.parametrize("mask", [True, ["password"]])
 def test_the_key_of_a_lock_does_not_show_what_is_masked(mask: Any) -> None:
-    with pytest.raises(ValueError, match="would show 'password', which 'mask' hides"):
-        JobSpec(name="j", task="t", every="1h", key="x:{password}", mask=mask)
-    JobSpec(name="j", task="t", every="1h", key="{job}:{arguments}", mask=mask)
+    for name in ("password", "opts", "job", "0", "arguments"):
+        spec = JobSpec(name="j", task="t", every="1h", key=f"x:{{{name}}}", mask=mask)
+        locks = {
+            spec.lock_for([each], {**each, "opts": [each], "job": each})
+            for each in ({"password": "geheim"}, {"password": "other"})
+        }
+        assert len(locks) == 2
+        assert "geheim" not in "".join(locks)
+    spec = JobSpec(name="j", task="t", every="1h", key="{job}:{0}:{a}", mask=["password"])
+    assert spec.lock_for(["x"], {"a": (1, 2), "password": "geheim"}) == "j:x:[1, 2]"
