@@ -147,21 +147,27 @@ class Proxy(Part):
 
     def sent(self, headers: Headers) -> bool:
         """Whether the proxy sent the request: only the proxy has the secret."""
-        secret = headers.getlist(self.secret_header)
+        secret = texts(headers, self.secret_header)
         return len(secret) == 1 and is_same(f"sha256:{digest(secret[0])}", self.hash)
 
     def user(self, headers: Headers) -> str:
         """The user; empty if the proxy names none, or several."""
-        named = headers.getlist(self.user_header)
+        named = texts(headers, self.user_header)
         return named[0].strip() if len(named) == 1 else ""
 
     def role(self, headers: Headers) -> Role | None:
         """The role of the first person that fits."""
         user = self.user(headers)
-        lists = headers.getlist(self.groups_header)
+        lists = texts(headers, self.groups_header)
         groups = [group.strip() for group in ",".join(lists).split(",")]
         fitting = (person.role for person in self.people if person.fits(user, groups))
         return next(fitting, None)
+
+
+def texts(headers: Headers, name: str) -> list[str]:
+    """The values of a header. Proxies send UTF-8, which Starlette reads as Latin-1."""
+    sent = [value.encode("latin-1") for value in headers.getlist(name)]
+    return [value.decode(errors="replace") for value in sent]
 
 
 class Policy(Part):

@@ -22,7 +22,9 @@ proxy:
   hash: "sha256:{digest(SECRET)}"
   people:
     - {{user: eve, role: editor}}
+    - {{user: jürgen, role: editor}}
     - {{group: ops, role: operator}}
+    - {{group: 運用, role: operator}}
     - {{group: billing, role: viewer}}
 """
 
@@ -37,11 +39,11 @@ def bearing(name: str) -> dict[str, str]:
     return {"authorization": f"Bearer {TOKENS[name]}"}
 
 
-def named_by_the_proxy(user: str, groups: str = "") -> dict[str, str]:
+def named_by_the_proxy(user: str, groups: str = "") -> dict[str, str | bytes]:
     return {
         "x-supervisor-proxy": SECRET,
-        "x-forwarded-user": user,
-        "x-forwarded-groups": groups,
+        "x-forwarded-user": user.encode(),
+        "x-forwarded-groups": groups.encode(),
         "sec-fetch-site": "same-origin",
         "accept": "text/html",
     }

@@ -222,7 +222,10 @@ def test_a_header_that_is_sent_twice_names_nobody(serve: Serve, tmp_path: Path, 
 
 @pytest.mark.parametrize(
     "user, groups, paused, made",
-    [("eve", "", 303, 400), ("ada", "ops", 303, 403), ("bob", "billing", 403, 403)],
+    [
+        *(("eve", "", 303, 400), ("ada", "ops", 303, 403), ("bob", "billing", 403, 403)),
+        *(("jürgen", "", 303, 400), ("zoë", "staff,運用", 303, 403)),
+    ],
 )
 def test_people_have_the_role_that_fits_first(
     serve: Serve, ledger: Ledger, tmp_path: Path, user: str, groups: str, paused: int, made: int

@@ -309,6 +309,7 @@ def test_the_form_of_a_job_says_what_the_job_is(editor: httpx.Client, app: Celer
     form = editor.get("actions/edit/report")
     assert "geheim" not in form.text and "hc-ping.com/secret" not in form.text
     assert "<script>" not in form.text.replace("<script src", "")
+    assert "\u202e" not in form.text
     fields = fields_on(form)
     saved = editor.post("actions/put", data=fields, headers=FROM_OUR_PAGE)
     assert saved.status_code == 303, text_of(saved)

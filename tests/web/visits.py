@@ -69,10 +69,13 @@ class OurForms(httpx.Auth):
         if request.method != "POST" or not (page := page_of_form(request.url.path)):
             yield request
             return
-        sent = dict(request.headers) | {"content-type": "application/x-www-form-urlencoded"}
-        headers = {name: sent[name] for name in sent if name != "content-length"}
+        headers = httpx.Headers(request.headers.raw, encoding="utf-8")
+        headers["content-type"] = "application/x-www-form-urlencoded"
+        del headers["content-length"]
+        looking = httpx.Headers(headers.raw, encoding="utf-8")
+        looking.update(FROM_OUR_PAGE)
         there = request.url.copy_with(path=page)
-        looked = yield httpx.Request("GET", there, headers=headers | FROM_OUR_PAGE)
+        looked = yield httpx.Request("GET", there, headers=looking)
         token = re.search(r'name="csrf" value="([^"]+)"', looked.read().decode())
         content = request.read() + (f"&csrf={token[1]}".encode() if token else b"")
         yield httpx.Request("POST", request.url, headers=headers, content=content)
