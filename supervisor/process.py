@@ -106,6 +106,12 @@ class Child:
         self._pipe.close()
 
 
+def make_private(directory: Path) -> None:
+    """Makes the directory, and those above it that are missing, for this user alone."""
+    for each in (*reversed(directory.parents), directory):
+        each.mkdir(mode=0o700, exist_ok=True)
+
+
 def die_with_parent() -> None:
     """For a child: the kernel sends it SIGTERM when the thread that started it is gone.
 

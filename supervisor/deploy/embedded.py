@@ -22,7 +22,7 @@ from typing import IO, Self
 import redis
 
 from supervisor.errors import SupervisorError
-from supervisor.process import die_with_parent
+from supervisor.process import die_with_parent, make_private
 from supervisor.settings import TOKEN
 
 #: The first and the last port that Linux gives to outgoing connections.
@@ -85,7 +85,7 @@ class EmbeddedServer:
     def start(self, timeout_seconds: float = 30) -> str:
         """The url, once the server answers; SupervisorError says why it does not."""
         binary = server_binary()
-        self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_private(self.directory)
         self._take_directory()
         if not port_is_free(self._port):
             (self.directory / "port").unlink()

@@ -29,7 +29,7 @@ from supervisor.files.schedule_files import load
 from supervisor.job.topology import Topology
 from supervisor.ledger.ledger import Ledger
 from supervisor.logs import LOG_FORMAT, get_logger, wants_json
-from supervisor.process import die_with_parent
+from supervisor.process import die_with_parent, make_private
 from supervisor.settings import DEFAULT_PREFIX, TOKEN, URL_FILE, Settings
 
 #: How long a warm shutdown may take, and when a cold one ends: well under the promised ten seconds.
@@ -83,7 +83,7 @@ class Up:
             ledger.acknowledge_server()
             # The server belongs to this directory, and to whichever app is started in it.
             ledger.forget_owner()
-        URL_FILE.parent.mkdir(mode=0o700, exist_ok=True)
+        make_private(URL_FILE.parent)
         write_private(URL_FILE, url)
         try:
             self._supervise(self._environment(url))

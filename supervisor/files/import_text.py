@@ -272,7 +272,9 @@ def entry_text(name: str, values: Mapping[str, Any]) -> str:
         allow_unicode=True,
         width=10**9,
     )
-    return textwrap.indent(text, "  ")
+    # What would change how the text beside it is shown is in double quotes, see `_is_plain`.
+    shown = (c if c.isprintable() or c == "\n" else f"\\U{ord(c):08X}" for c in text)
+    return textwrap.indent("".join(shown), "  ")
 
 
 def fault_of(name: str, values: Mapping[str, Any]) -> str | None:

@@ -39,6 +39,7 @@ from supervisor.ledger.connection import RedisError, explained, may_pass
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.replies import Ending
 from supervisor.logs import get_logger
+from supervisor.process import make_private
 from supervisor.times import clock
 
 log = get_logger("supervisor.guard")
@@ -174,7 +175,7 @@ def directory() -> Path | None:
     default = Path(tempfile.gettempdir()) / f"celery-beat-supervisor-{os.getuid()}"
     found = Path(named) if named else default
     try:
-        found.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_private(found)
         facts = found.lstat()
     except OSError as error:
         log.warning("proof of life not written", directory=str(found), error=str(error))

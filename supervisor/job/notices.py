@@ -156,7 +156,7 @@ def body(notice: Notice) -> str:
     """Plain text, a fact on each line."""
     lines = [_named(notice)] if notice.job_count > 1 else []
     if notice.reason:
-        lines.append(notice.reason)
+        lines.append("".join(c if c.isprintable() else " " for c in notice.reason))
     if notice.is_good and notice.runs:
         lines.append(f"{notice.runs:,} more since {_clock(notice.first_at)}")
     elif notice.runs > max(1, notice.job_count):

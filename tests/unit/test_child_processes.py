@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from supervisor.deploy.embedded import EmbeddedServer
+from supervisor.guard import liveness
 from tests.acceptance import warm
 from tests.waiting import patience, wait_until
 
@@ -22,6 +24,21 @@ from supervisor.process import Child, Limits
 LIMITS = Limits(cpu_seconds=10, memory=1 << 28)
 {}
 """
+
+
+def test_what_is_made_under_any_umask_is_this_users_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(liveness.DIRECTORY_VARIABLE, str(tmp_path / "locks" / "of" / "app"))
+    before = os.umask(0)
+    try:
+        liveness.directory()
+        with EmbeddedServer(tmp_path / "state" / "valkey"):
+            made = [path for path in tmp_path.rglob("*") if path.is_dir()]
+    finally:
+        os.umask(before)
+    assert {path.name for path in made} >= {"locks", "of", "app", "state", "valkey"}
+    assert {oct(path.stat().st_mode & 0o777) for path in made} == {"0o700"}
 
 
 def said(code: str) -> str:

@@ -238,6 +238,20 @@ def test_an_address_that_slack_gives_out_is_slacks_and_not_a_webhook(
     assert "import-orders failed: ValueError" in body
 
 
+def test_an_exception_mentions_and_links_nothing_in_a_chat(
+    listener: Listener, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from apprise.plugins.slack import NotifySlack
+
+    listener.says = "ok"
+    monkeypatch.setattr(NotifySlack, "webhook_url", listener.url)
+    reason = "ValueError: <!channel> <https://evil.test|log in> [log in](//evil.test) \u202e\x1b[2J"
+    told("slack://T1JJ3T3L2/A1BRTD4JD/TIiajkdnlazkcOXrIdevi7FQ", replace(NOTICE, reason=reason))
+    [message] = json.loads(listener.heard[-1][1])["attachments"]
+    assert "<" not in message["text"]
+    assert "\u202e" not in message["text"]
+
+
 def test_each_address_on_the_page_is_that_of_the_service_it_stands_for() -> None:
     [table] = re.findall(r"\| service \| address .*?\n\n", PAGE.read_text(), re.DOTALL)
     examples = re.findall(r"\| `([^`]+)` \|$", table, re.MULTILINE)
