@@ -272,6 +272,9 @@ def dumped(task: Any, args: Any, kwargs: Any) -> tuple[Any, Any]:
 
 @cache
 def spec_of(task: Any) -> GuardedTaskSpec:
+    """Raises InvalidGuard."""
+    if has_own_strategy(task):
+        raise InvalidGuard(task.name, ["the task has a Strategy of its own: leave its guard out"])
     guard = guard_in_code(task)
     spec = guarded_task_spec(task.name, guard if guard not in (None, True, False) else {})
     return spec.kept_apart(task.app.supervisor["prefix"])
@@ -360,6 +363,14 @@ def guard_in_code(task: Any) -> Any:
     """The `guard` of a task, None without one; a method of that name is the app's own business."""
     guard = getattr(task, "guard", None)
     return None if callable(guard) else guard
+
+
+def has_own_strategy(task: Any) -> bool:
+    """Whether the task's own code takes its messages in the worker, as that of celery-batches does.
+
+    It may keep them, or give the pool several at once: no single one of them could be guarded.
+    """
+    return bool(task.Strategy != Task.Strategy)
 
 
 def is_guarded_call(task: Any, options: Mapping[str, Any]) -> bool:

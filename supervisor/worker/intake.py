@@ -1,8 +1,9 @@
 """Messages as a worker takes them from its queues.
 
-1. **No message ends a worker.** Celery and kombu expect messages of their own making: one that they
-   fail on would end the worker's main process. Here such a message is logged and rejected, and the
-   next one is taken.
+1. **No message ends a worker, or keeps a place in it.** Celery and kombu expect messages of their
+   own making: one that they fail on would end the worker's main process, or would count for ever as
+   a task that the pool has. Here such a message is logged and rejected, the place that it took is
+   free again, and the next one is taken.
 2. **Runs of another ledger are refused**: two deployments share a queue. So are runs that this
    worker's pool cannot do justice to: one with a time limit never runs where nothing would end it.
    The message is dropped, and beat sends it again until another worker takes it or the run expires.
@@ -14,13 +15,15 @@
    one that comes twice is refused, and so the copy is of no use. Messages of tasks that are not
    supervised are kept as ever.
 4. **No run is fetched ahead.** A run that a busy worker has fetched would wait for the one before
-   it, for nothing. So a worker fetches only as many messages as it has places, if the ledger knows
-   when the worker starts that jobs go to one of its queues, or once it gets a run. Other workers
-   fetch as their app says.
+   it, for nothing. So a worker takes no message while its pool is full, if the ledger knows when
+   the worker starts that jobs go to one of its queues, or once it gets a run. Other workers fetch
+   as their app says. What waits in the main process, for a rate limit or in a strategy of its
+   task's own, has no place in the pool, and of such messages a worker keeps as many as Celery
+   fetches by default. Brokers other than Redis count unacknowledged messages only: there a worker
+   fetches as many as it has places.
 5. **A task that is over frees its place.** If a result cannot be stored, Celery may raise the error
    of storing it again. In a pool without child processes nothing catches that, and the task would
-   keep its place until the worker ends. In a worker that counts places the task then fails, as it
-   does in a child process.
+   keep its place until the worker ends. Here the task then fails, as it does in a child process.
 6. **A result is read whole.** What a child sends, once it is more than 16 KiB (a traceback is),
    comes in two parts, and Celery's loop reads the first as soon as it is there. Where the broker's
    connection is lost just then, the loop starts afresh and forgets that part: it would take the
@@ -48,7 +51,7 @@ from celery import bootsteps
 from celery.app.defaults import DEFAULTS
 from celery.concurrency import asynpool, prefork
 from celery.exceptions import InvalidTaskError
-from celery.worker import state
+from celery.worker import WorkController, state
 from kombu.exceptions import OperationalError
 from kombu.transport import redis, virtual
 from redis.exceptions import ResponseError
@@ -60,6 +63,7 @@ from supervisor.job.topology import Needs, pool_name
 from supervisor.ledger.connection import RedisError
 from supervisor.logs import get_logger
 from supervisor.sending.app_settings import NEEDED, required_settings, settle_for_runs
+from supervisor.sending.calls import has_own_strategy
 from supervisor.sending.publisher import publisher_of
 from supervisor.times import clock
 
@@ -68,6 +72,9 @@ log = get_logger("supervisor.intake")
 #: What kombu reads a message from a queue with, and hands it on by.
 brpop_read = cast(Any, redis.Channel)._brpop_read
 deliver = cast(Any, virtual.Transport)._deliver
+
+#: What a worker gives a task to its pool with.
+give = cast(Any, WorkController)._process_task
 
 #: Marks the consumer's connection; its value counts the answers of Redis.
 TAKES_ANY = "supervisor_takes_any"
@@ -78,6 +85,12 @@ REPORTED_EVERY = 60
 POOLS_HINT = (
     "have its queue consumed by workers that were started with -P prefork alone, or remove from the"
     " job what it needs (docs/how-to/adopting.md, Pools)"
+)
+
+
+LIMITS_HINT = (
+    "Celery ignores it in this pool. If it has to hold, have its queue consumed by workers that were"
+    " started with -P prefork"
 )
 
 
@@ -113,9 +126,12 @@ def is_limit(value: Any) -> bool:
 class TakesAnyMessage(bootsteps.Step):
     """A message that the consumer fails on is rejected."""
 
+    requires = ("supervisor.worker.request:TakesRuns",)
+
     def __init__(self, parent: Any, **options: Any) -> None:
         super().__init__(parent, **options)
         create, connect = parent.create_task_handler, parent.connect
+        hear_of_errors(parent.pool)  # before strategies are made, which keep its `apply_async`
 
         def connect_own() -> Any:
             connection = connect()
@@ -138,6 +154,8 @@ class TakesAnyMessage(bootsteps.Step):
                     return parent.on_invalid_task(None, message, error)
                 except Exception:
                     log.exception("message dropped")
+                    for request in [r for r in state.reserved_requests if r.message is message]:
+                        state.task_ready(request)
                     if not message.acknowledged:
                         message.reject_log_error(getLogger(__name__), passed)
                     return None
@@ -182,10 +200,31 @@ def deliver_any(self: Any, message: Any, queue: str) -> Any:
         log.error("message dropped", queue=queue, error=repr(error))
 
 
+def give_any(self: Any, request: Any) -> None:
+    """Gives a task to the pool. One that the pool cannot take is dropped, and has no place there.
+
+    Also called by timers, for tasks that waited, and by the semaphore of the pool's places.
+    """
+    try:
+        give(self, request)
+    except Exception as error:
+        state.task_ready(request)
+        for result in [*getattr(getattr(self.pool, "_pool", None), "_cache", {}).values()]:
+            if getattr(result, "_accept_callback", None) == request.on_accepted:
+                result.discard()
+        if hasattr(self, "_quick_release"):
+            self._quick_release()
+        if isinstance(error, raised_by_others(request.connection_errors)):
+            raise
+        log.exception("message dropped", task=request.name, id=str(request.id))
+        request.reject(requeue=False)
+
+
 def take_any_message() -> None:
     """Drops what cannot be read, on the connection of a worker's consumer only."""
     cast(Any, redis.Channel)._brpop_read = read_any
     cast(Any, virtual.Transport)._deliver = deliver_any
+    cast(Any, WorkController)._process_task = give_any
 
 
 def run_header(message: Any) -> dict[str, Any] | None:
@@ -229,17 +268,29 @@ class RefusedRuns:
         return is_due
 
     def _unmet(self, header: Mapping[str, Any], headers: Mapping[str, Any]) -> str | None:
-        """What the run needs and this pool lacks."""
+        """What the run needs and this worker lacks."""
+        task = self._consumer.app.tasks.get(headers["task"])
+        if task and has_own_strategy(task):
+            return "a task without a Strategy of its own"
         if self._pool == "prefork":
             return None if forks(self._consumer.controller) else "children that are forked"
         hard, soft = headers.get("timelimit") or (None, None)
-        task = self._consumer.app.tasks.get(headers["task"])
+        own_hard, own_soft = getattr(task, "time_limit", None), getattr(task, "soft_time_limit", None)
         needs = Needs(
-            time_limit=bool(hard or getattr(task, "time_limit", None)),
-            soft_time_limit=bool(soft or getattr(task, "soft_time_limit", None)),
+            time_limit=hard not in (None, own_hard),
+            soft_time_limit=soft not in (None, own_soft),
             replace=header["rules"].get("overlap") == OverlapPolicy.REPLACE,
         )
-        return needs.unmet_by(self._pool)
+        if unmet := needs.unmet_by(self._pool):
+            return unmet
+        if without := Needs(bool(own_hard), bool(own_soft)).unmet_by(self._pool):
+            self._warn_of_limit(headers["task"], without)
+        return None
+
+    def _warn_of_limit(self, task: str, limit: str) -> None:
+        if self._is_to_report(f"{task} {limit}"):
+            facts = {"task": task, "limit": limit, "pool": self._pool}
+            log.warning("limit of a task has no effect", **facts, hint=LIMITS_HINT)
 
 
 def forks(worker: Any) -> bool:
@@ -252,16 +303,17 @@ def fetch_no_run_ahead(consumer: Any) -> None:
     """Called for each connection of a worker that gets runs."""
     name = "worker_prefetch_multiplier"
     settle_for_runs(consumer.app.conf)
-    if consumer.prefetch_multiplier == DEFAULTS[name]:
-        consumer.prefetch_multiplier = NEEDED[name]
-        # With autoscaling it is computed from the largest number of processes.
-        places = consumer.initial_prefetch_count // DEFAULTS[name]
-        ahead = consumer.initial_prefetch_count - places
-        consumer.initial_prefetch_count = places
-        consumer.qos.decrement_eventually(ahead)
-    hear_of_errors(consumer.pool)
+    own = consumer.prefetch_multiplier
+    if own not in (DEFAULTS[name], NEEDED[name]):
+        return
     is_redis = consumer.connection.transport.driver_type == "redis"
-    if is_redis and consumer.prefetch_multiplier == NEEDED[name]:
+    consumer.prefetch_multiplier = (DEFAULTS if is_redis else NEEDED)[name]
+    # With autoscaling it is computed from the largest number of processes.
+    fetched = consumer.initial_prefetch_count // own * consumer.prefetch_multiplier
+    more = fetched - consumer.initial_prefetch_count
+    (consumer.qos.increment_eventually if more > 0 else consumer.qos.decrement_eventually)(abs(more))
+    consumer.initial_prefetch_count = fetched
+    if is_redis:
         take_with_a_place_free(consumer)
 
 
@@ -279,15 +331,25 @@ def take_with_a_place_free(consumer: Any) -> None:
 
 
 def hear_of_errors(pool: Any) -> None:
-    """Has a pool without child processes catch what its tasks raise outside their bodies."""
+    """Has a pool without child processes catch what is raised around the bodies of its tasks."""
     if isinstance(pool, prefork.TaskPool) or "apply_async" in vars(pool):
         return
     apply = pool.apply_async
 
     def apply_async(target: Callable[..., Any], *args: Any, **options: Any) -> Any:
+        if accept := options.get("accept_callback"):
+            options["accept_callback"] = partial(hear_of, accept)
         return apply(partial(with_errors, target), *args, **options)
 
     pool.apply_async = apply_async
+
+
+def hear_of(accept: Callable[..., Any], *args: Any) -> None:
+    """Notes that a task begins. It begins whatever that raises, as in a pool of processes."""
+    try:
+        accept(*args)
+    except Exception:
+        log.exception("start of a task not noted")
 
 
 def with_errors(target: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:

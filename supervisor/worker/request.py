@@ -251,7 +251,7 @@ def warn_once(task: str) -> None:
 class TakesRuns(bootsteps.StartStopStep):
     """Messages of runs are taken by strategies of their own; all others as Celery takes them."""
 
-    requires = (TakesAnyMessage, Tasks)
+    requires = (Tasks,)
 
     def __init__(self, parent: Any, **options: Any) -> None:
         super().__init__(parent, **options)

@@ -29,6 +29,7 @@ jobs:
   stays: {task: team.stubborn, every: 24h, queue: alone}
   unstored: {task: team.unstored, every: 24h, overlap: allow}
   spins: {task: team.spin, every: 24h}
+  bounded: {task: team.bounded, every: 24h}
   limited: {task: team.work, every: 24h, time_limit: 2s}
   soft: {task: team.work, every: 24h, soft_time_limit: 2s, queue: soft}
   replaces: {task: team.work, every: 24h, overlap: replace, queue: soft}
@@ -43,6 +44,10 @@ class Away(KeyValueStoreBackend):
         raise ConnectionError("away")
 
     get = set
+
+@app.task(soft_time_limit=300, time_limit=600)
+def bounded():
+    pass
 
 @app.task(bind=True, backend=Away(app=app))
 def unstored(self):
@@ -200,6 +205,14 @@ def test_a_run_with_a_limit_that_the_pool_lacks_is_refused(workers: Workers) -> 
     project.run_when(runs[0].id, "timed_out", 120)
     project.run_when(runs[1].id, "succeeded", 120)
     assert {sign.pid for run in runs for sign in workers.starts(run)} != {unfit.pid}
+
+
+def test_limits_of_the_task_itself_are_as_without_the_guard(workers: Workers) -> None:
+    run = workers.project.run_when(workers.trigger("bounded").id, "succeeded")
+    [logged] = workers.project.events_of(workers.worker_of(run), "limit of a task has no effect")
+    pool = pool_of(workers)
+    lacks = "soft_time_limit" if pool == "gevent" else "time_limit"
+    assert (logged["task"], logged["limit"], logged["pool"]) == ("team.bounded", lacks, pool)
 
 
 def test_a_run_never_starts_beside_itself_in_one_process(workers: Workers) -> None:
