@@ -42,6 +42,7 @@ from supervisor.ledger.records import AT_RUN_TIME, Origin
 from supervisor.ledger.requests import RunRequest
 from supervisor.operate import control
 from supervisor.schedule import schedule_of
+from supervisor.sending.calls import options_of_caller
 from supervisor.sending.publisher import as_json, publisher_of
 from supervisor.ticks.expectations import next_ticks as ticks_of
 from supervisor.times import render_duration, render_moment
@@ -255,6 +256,9 @@ def trigger(
     check_type("at", at, datetime | None, "a datetime")
     for text, value in {"key": key, "after": after, "run_id": run_id}.items():
         check_type(text, value, str | None, "a text")
+    publisher = publisher_of(app_or_current(app))
+    ledger = publisher.ledger
+    options = options_of(priority)
     request = RunRequest(
         run_id=run_id,
         args=None if args is None else in_json("args", builtins.list(args)),
@@ -262,11 +266,10 @@ def trigger(
         params=None if params is None else in_json("params", dict(params)),
         key=key,
         overlap=None if overlap is None else word_of(OverlapPolicy, "overlap", overlap),
-        options=options_of(priority),
+        options={**options, **options_of_caller(publisher, ledger.spec(name))},
         after=after,
         after_policy=word_of(AfterPolicy, "after_policy", after_policy),
     )
-    ledger, _ = ledger_of(app)
     return control.trigger(ledger, name, request, at, by=actor_of(by), reason=reason).id
 
 
@@ -400,9 +403,13 @@ def in_words(value: Any) -> str:
 
 def ledger_of(app: Celery | None) -> tuple[Ledger, Entries]:
     """Raises NotConfigured for an app that is not supervised."""
-    app = app or current_app._get_current_object()  # type: ignore[attr-defined]
+    app = app_or_current(app)
     ledger = publisher_of(app).ledger
     return ledger, Entries(app, ledger)
+
+
+def app_or_current(app: Celery | None) -> Celery:
+    return app or current_app._get_current_object()  # type: ignore[attr-defined]
 
 
 def jobs_of(ledger: Ledger, names: builtins.list[str] | None) -> builtins.list[Job]:

@@ -5,7 +5,7 @@ A tick's path, step 2 of 6. Next: ledger/admit.lua.
 1. **Load** the entries that are due, a portion at a time: specs, watermarks, pauses.
 2. **Decide** which nominal times since its watermark each job runs for, and which have passed for
    good: a pure function (ticks/emission.py). The latter are accounted for.
-3. **Admit** the former with their messages, RUNS_PER_CALL a call. No reply is waited for: while
+3. **Admit** the former, RUNS_PER_CALL a call. No reply is waited for: while
    the server gives these their places, the next portion is loaded and decided.
 4. **Record** when the jobs are next due, in one go, once all have their places.
 5. **Log** what became of the ticks, once none is due any more.
@@ -28,10 +28,9 @@ from supervisor.job.spec import MOST_JOBS, JobSpec
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.reads import chunks
 from supervisor.ledger.replies import Admission, Placement, Rescue
-from supervisor.ledger.requests import RUNS_PER_CALL, Leadership
+from supervisor.ledger.requests import RUNS_PER_CALL, Leadership, tick_facts
 from supervisor.logs import get_logger
 from supervisor.schedule import schedule_of
-from supervisor.sending.publisher import Publisher
 from supervisor.ticks.emission import PROMPT, Emission, emission
 
 #: Entries dealt with in one turn, in a second or so. Of more, the rest are due in the next turn,
@@ -114,13 +113,11 @@ class Emitter:
         self,
         ledger: Ledger,
         entries: Entries,
-        publisher: Publisher,
         leadership: Leadership,
         as_admitted: Callable[[JobSpec], JobSpec],
     ) -> None:
         self._ledger = ledger
         self._entries = entries
-        self._publisher = publisher
         self._leadership = leadership
         self._as_admitted = as_admitted
         self._unlogged: list[Admission] = []
@@ -149,7 +146,7 @@ class Emitter:
                 undecided |= errors
                 self._pass_over(emissions)
                 for tick in (tick for each in emissions for tick in each.ticks):
-                    admitting.add_tick(tick, self._publisher.prebuilt.message_for_ledger(tick))
+                    admitting.add(tick_facts(tick))
                     ticks += 1
                 emitted.emissions += emissions
                 emitted.stock += [entry.key for entry in entries if entry.spec is None]

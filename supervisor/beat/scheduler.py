@@ -54,6 +54,7 @@ from supervisor.beat.adopted import Adopted
 from supervisor.beat.emitter import Emitted, Emitter, note_rescue
 from supervisor.beat.entries import Entries, beat_schedule_of, for_redbeat
 from supervisor.beat.following import Following, Starts
+from supervisor.beat.job_messages import JobMessages
 from supervisor.beat.notices import Notices
 from supervisor.beat.outbound import outbound_of
 from supervisor.beat.queued_messages import Sweeper, VanishedMessages
@@ -201,10 +202,10 @@ class SupervisedScheduler(RedBeatScheduler):  # type: ignore[misc]
         self._emitter = Emitter(
             self._ledger,
             self._entries,
-            self._publisher,
             self._leader.leadership,
             self._check_ins.monitored,
         )
+        self._messages = JobMessages(app, self._ledger, self._publisher, self._check_ins.monitored)
         self._following = Following(self._ledger, self._leader.leadership)
         self._starts = Starts(self._ledger)
         self._vanished = VanishedMessages(app, self._ledger)
@@ -220,7 +221,7 @@ class SupervisedScheduler(RedBeatScheduler):  # type: ignore[misc]
         self._attendance = Attendance(
             self._ledger.client, self._ledger.keys, broker_of(app, settings)
         )
-        self._witness = Witness(self._ledger, self._publisher.publish)
+        self._witness = Witness(self._ledger)
         self._next_presence = 0.0
         self._fault: str | None = None
         self._is_extra_known = False
@@ -332,6 +333,8 @@ class SupervisedScheduler(RedBeatScheduler):  # type: ignore[misc]
         if not (emitted.is_complete and is_published) or self._emitter.log_some():
             return 0.0
         interval = self._reload(look)
+        if not self._messages.make_some(look):
+            return 0.0
         self._finish_start()
         times = (look.next_due, emitted.next_at, look.at + interval)
         soonest = min(at for at in times if at is not None)
@@ -383,6 +386,7 @@ class SupervisedScheduler(RedBeatScheduler):  # type: ignore[misc]
         self.setup_schedule()
         self._adopted.begin()
         self._sources.look_soon()
+        self._messages.begin()
         if self._reloading is None:
             return look
         self._reloading.begin(look.at)

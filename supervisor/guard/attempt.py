@@ -9,7 +9,8 @@
 3. The task's body runs; the worker's main process renews the lease (heartbeat.py) and may interrupt
    the body (child_table.py).
 4. `end` reports the outcome: the lease is given back and the next waiting run promoted, in one
-   function. The process that reported it publishes the promoted run; if it dies first, beat does.
+   function, which sends the message of the promoted run. If Celery has to make that message, the
+   process that reported it publishes it; if it dies first, beat does.
 5. A child that dies in between reports nothing: its worker's main process does, else the lease runs
    out and beat's rescue decides by `on_crash`.
 
@@ -121,7 +122,7 @@ class NextAttempt:
 class Guard:
     """What the attempts of a process share.
 
-    publish: sends the messages of the runs it is given. worker: this process' name, as people see
+    publish: sends the messages that Celery has to make. worker: this process' name, as people see
     it. owner: the name of the ledger's app. decode: reads a step's params. patience: for how long
     an end is reported once there is a reason to give it up.
     """
@@ -501,8 +502,8 @@ class Attempt:
             log.error("lease lost", **facts, outcome=word)
             return
         log.info("run ended", **facts, outcome=word, reason=reason or None)
-        if finished.next_up:
-            self._guard.publish(finished.next_up)
+        if finished.to_publish:
+            self._guard.publish(finished.to_publish)
 
     def _insist(self, report: Callable[[], Finished], facts: Mapping[str, Any]) -> Finished:
         """Reports until the ledger takes it. Raises RedisError when it has to give up."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from supervisor.job.policies import RunLog
@@ -24,6 +24,9 @@ LEDGER = "ledger"
 
 #: Also in it: how often the run had been retried. Each retry may change its arguments.
 RETRIES = "retries"
+
+#: Also in it: the nominal time of the run, in ms.
+NOMINAL = "nominal"
 
 #: The header with which a call says how it is to be guarded; a mapping, or True.
 GUARD = "guard"
@@ -122,6 +125,6 @@ def work_of(header: Mapping[str, Any]) -> Work:
     return Work(
         run_id=header["run"],
         job=header["job"],
-        nominal_at=datetime.fromisoformat(header["nominal_at"]),
+        nominal_at=datetime.fromtimestamp(header[NOMINAL] / 1000, UTC),
         rules=RunRules.model_validate(header["rules"]),
     )

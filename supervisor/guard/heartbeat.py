@@ -9,7 +9,7 @@ A tick's path, step 5 of 6. Next: ledger/finish.lua.
 3. A child has one run at a time: the next lease that it asks for replaces the last. The death of a
    child is noticed at once, because its pidfd becomes readable, or without pidfds in the next
    round. Its run is reported as lost (or timed out or cancelled, if that was recorded before),
-   which frees the lock, and another thread publishes the run whose turn it is. If the child had
+   which frees the lock for the run whose turn it is. If the child had
    recorded how its work ended, and could not report it, that end is reported instead. A child that
    gets no reply to `begin`, and gives up before the body, tells this process by how its delivery
    ends; the begin is undone once the ledger answers.
@@ -36,20 +36,17 @@ import selectors
 import signal
 import threading
 import time
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass
 from datetime import timedelta
-from queue import SimpleQueue
-from typing import Any
 
 from supervisor.errors import WrongSchema
 from supervisor.guard import child_table
 from supervisor.guard.lease import Lease, State
 from supervisor.job.run import RunState
 from supervisor.ledger.connection import RedisError, may_pass
-from supervisor.ledger.functions import HANDOVER_DELAY
 from supervisor.ledger.ledger import Ledger
-from supervisor.ledger.replies import Ending, Finished, LeaseState, Renewal
+from supervisor.ledger.replies import Ending, LeaseState, Renewal
 from supervisor.logs import get_logger
 from supervisor.times import clock
 
@@ -79,10 +76,9 @@ class Expected:
 
 
 class Heartbeat(threading.Thread):
-    def __init__(self, ledger: Ledger, publish: Callable[[Sequence[str]], Any]) -> None:
+    def __init__(self, ledger: Ledger) -> None:
         super().__init__(name="supervisor-heartbeat", daemon=True)
         self._ledger = ledger
-        self._publish_thread = PublishThread(publish)
         self._leases: dict[Hashable, Lease] = {}
         self._expected: dict[str, Expected] = {}
         self._to_undo: list[Lease] = []
@@ -331,7 +327,7 @@ class Heartbeat(threading.Thread):
             return False
         asked_at = clock()
         try:
-            finished = self._finish_for(lease)
+            self._finish_for(lease)
         except FAULTS as error:
             self._hung_seconds = clock() - asked_at
             event = "begin not undone" if lease in self._to_undo else "dead child not reported"
@@ -342,17 +338,15 @@ class Heartbeat(threading.Thread):
             self._forget(lease)
             return True
         self._forget(lease)
-        if finished.next_up:
-            self._publish_thread.give(finished.next_up)
         return True
 
-    def _finish_for(self, lease: Lease) -> Finished:
+    def _finish_for(self, lease: Lease) -> None:
         """Reports the end that the child recorded, or else that it died during its work."""
         if lease in self._to_undo:
             finished = self._ledger.undo_begin(lease.run_id, lease.token)
             if finished.ending is Ending.RESCUED:
                 log.warning("begin undone", job=lease.work.job, run=lease.run_id)
-            return finished
+            return
         reason = f"worker process {lease.pid} died"
         recorded = child_table.end_of(lease.pid, lease.token)
         if recorded is None:
@@ -360,13 +354,12 @@ class Heartbeat(threading.Thread):
             if finished.ending in DEATHS:  # not what the child reported before it died
                 event = DEATHS[finished.ending]
                 log.warning(event, job=lease.work.job, run=lease.run_id, reason=reason)
-            return finished
+            return
         outcome, ended_at = recorded
         note = "" if outcome is RunState.SUCCEEDED else f"{reason} before it could say why"
         finished = self._ledger.finish(lease.run_id, lease.token, outcome, note, ended_at=ended_at)
         if finished.ending is Ending.ENDED:  # not by the child itself before
             log.warning("run ended", job=lease.work.job, run=lease.run_id, outcome=outcome.value)
-        return finished
 
     def _forget(self, lease: Lease) -> None:
         if lease in self._to_undo:
@@ -436,35 +429,3 @@ def process_exists(pid: int) -> bool:
     except OSError as error:
         return not isinstance(error, ProcessLookupError)
     return True
-
-
-class PublishThread:
-    """Publishes the runs whose turn came with the death of a child, beside the heartbeat.
-
-    A broker that hangs holds up this thread, and no lease. What is not published here in time stays
-    in the outbox, from which beat publishes it. The thread is started for the first run.
-    """
-
-    def __init__(self, publish: Callable[[Sequence[str]], Any]) -> None:
-        self._publish = publish
-        self._given: SimpleQueue[tuple[float, Sequence[str]]] = SimpleQueue()
-        self._thread: threading.Thread | None = None
-
-    def give(self, run_ids: Sequence[str]) -> None:
-        """Returns at once. To be called from one thread only."""
-        self._given.put((time.monotonic() + HANDOVER_DELAY.total_seconds(), run_ids))
-        if self._thread is None:
-            self._thread = threading.Thread(
-                target=self._run, name="supervisor-publish", daemon=True
-            )
-            self._thread.start()
-
-    def _run(self) -> None:
-        while True:
-            until, run_ids = self._given.get()
-            if time.monotonic() > until:  # an earlier call hung, and beat has sent these
-                continue
-            try:
-                self._publish(run_ids)
-            except Exception:  # the loop outlives whatever one of them meets
-                log.exception("publication failed")

@@ -27,12 +27,11 @@ import stat
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
 from uuid import uuid4
 
 from supervisor.ledger.connection import RedisError, explained, may_pass
@@ -217,14 +216,10 @@ def locked(path: Path) -> Iterator[int | None]:
 
 
 class Witness:
-    """Looks for dead workers of this machine, and reports their runs.
+    """Looks for dead workers of this machine, and reports their runs."""
 
-    publish: sends the messages of the runs it is given, as far as it can.
-    """
-
-    def __init__(self, ledger: Ledger, publish: Callable[[Sequence[str]], Any]) -> None:
+    def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
-        self._publish = publish
         self._directory = directory()
         self._gone_since: dict[str, float] = {}
         self._is_failing = False
@@ -278,7 +273,6 @@ class Witness:
         return [path for path in paths if path.name.startswith(beginning)]
 
     def _report(self, gone: Collection[str]) -> None:
-        next_up: list[str] = []
         for run_id, token, worker in self._ledger.at_work_in(gone):
             reason = f"worker {worker} is gone"
             try:
@@ -290,9 +284,6 @@ class Witness:
                 continue
             if event := EVENTS.get(finished.ending):
                 log.warning(event, run=run_id, reason=reason)
-            next_up += finished.next_up
-        if next_up:
-            self._publish(next_up)
 
 
 class WitnessThread(threading.Thread):

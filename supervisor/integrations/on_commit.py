@@ -22,7 +22,6 @@ from supervisor.files.job_checks import GuardedCall
 from supervisor.job.run import manual_id
 from supervisor.job.secrets import masked
 from supervisor.job.templates import checked_key
-from supervisor.ledger.replies import Placement
 from supervisor.ledger.requests import RunRequest
 from supervisor.logs import get_logger
 from supervisor.sending.app_settings import required_settings, settings_of
@@ -112,8 +111,7 @@ def trigger_job(app: Celery, job: str, request: RunRequest) -> None:
     publisher = publisher_of(app)
     ledger = publisher.ledger
     admission = ledger.admit_request(ledger.spec(job), request)
-    if admission.placement is Placement.START:
-        publisher.publish([admission.run_id])
+    publisher.publish(admission.to_publish)
 
 
 def supervised(app: Celery | None) -> Celery:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import re
@@ -12,7 +13,7 @@ from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from functools import lru_cache
 from operator import index
-from typing import Annotated, Any, Literal, SupportsFloat, SupportsIndex
+from typing import Annotated, Any, Literal, Self, SupportsFloat, SupportsIndex
 
 from pydantic import AliasGenerator, BaseModel, ConfigDict, Field
 
@@ -254,6 +255,43 @@ class RunRules(BaseModel):
 NO_RULES = RunRules()
 
 
+@dataclass(frozen=True, slots=True)
+class Message:
+    """The message of a call, made by its caller with all of the app's own code.
+
+    queue: as workers consume it. key: the list that the ledger pushes the text to, with marks as in
+    sending/templates.py; empty where Celery publishes it, and the text is JSON of what it gives
+    kombu. said: what it says, if the app's own code has changed that (job/content.py).
+    """
+
+    queue: str
+    key: str
+    text: str
+    said: str = ""
+
+    @classmethod
+    def of(cls, lines: str) -> Self:
+        """Of the ledger's record."""
+        queue, key, said, text = lines.split("\n", 3)
+        return cls(queue, key, text, said)
+
+    @property
+    def lines(self) -> str:
+        """As the ledger keeps it."""
+        return "\n".join((self.queue, self.key, self.said, self.text))
+
+    @property
+    def headers(self) -> dict[str, Any]:
+        if not self.key:
+            return dict(json.loads(self.text)[1]["headers"])
+        plain = self.text.translate(WITHOUT_MARKS)
+        return dict(json.loads(plain)["headers"])
+
+
+#: Marks stand within texts, or for numbers.
+WITHOUT_MARKS = {1: "", 2: "", 3: "0", 4: "0"}
+
+
 #: Where a run's arguments are texts of a schedule file: ``args`` or ``kwargs`` as a whole, or the
 #: path to a single text: ``["kwargs", "token"]``.
 Reference = str | Sequence[str | int]
@@ -307,6 +345,8 @@ class Run:
     stands for, from `first_nominal_at` to `nominal_at`; `note` is that of the pause.
     `queue` is where its message was sent last. `expires_at`: when it had to have begun.
 
+    `message` is that of a call; once a retry `is_changed`, Celery makes it anew.
+
     `is_held`: it waits for runs of other jobs to end, or for that one run that `after` names.
     `is_follower`: it was admitted because they had ended, and was due no sooner.
     """
@@ -352,6 +392,8 @@ class Run:
     is_held: bool = False
     after: str | None = None
     is_follower: bool = False
+    message: Message | None = field(default=None, repr=False)
+    is_changed: bool = False
 
     @property
     def duration_fault(self) -> Literal["max_duration", "min_duration"] | None:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import cache, cached_property
+from hashlib import sha1
 from typing import Any, Self
 
 from supervisor.errors import UnusableReturn
@@ -52,7 +53,7 @@ class Step:
     def of(cls, planned: Mapping[str, Any]) -> Self:
         """A step of `plan`, as the ledger keeps it."""
         known = {key: planned[key] for key in cls.__slots__ if key in planned}
-        rules = RunRules.model_validate(planned["rules"])
+        rules = RunRules.model_validate_json(planned["rules"])
         return cls(**{**known, "args": tuple(planned["args"]), "rules": rules})
 
 
@@ -67,7 +68,8 @@ def plan(spec: JobSpec) -> dict[str, Any] | None:
 
 
 def planned(spec: JobSpec, step: StepSpec) -> dict[str, Any]:
-    return {
+    """made: a digest of all else, by which a message made for another plan is known."""
+    found = {
         "name": step.label,
         "task": step.task,
         "priority": step.priority,
@@ -80,11 +82,12 @@ def planned(spec: JobSpec, step: StepSpec) -> dict[str, Any]:
         "retry_backoff_max": seconds(spec.retry_backoff_max),
         "soft_time_limit": seconds(step.soft_time_limit or spec.soft_time_limit),
         "time_limit": seconds(step.time_limit or spec.time_limit),
-        "rules": rules(spec, step).json_fields,
+        "rules": json.dumps(rules(spec, step).json_fields),
         "content": content_line(step.task, step.args, step.kwargs, named(spec, step)),
         **({"has_references": True} if named(spec, step) else {}),
         **batch(step),
     }
+    return {**found, "made": sha1(json.dumps(found).encode()).hexdigest()}
 
 
 def rules(spec: JobSpec, step: StepSpec) -> RunRules:

@@ -5,22 +5,18 @@
 -- A tick's path, step 3 of 6. Next: worker/task.py.
 --
 -- KEYS  the leading beat's lock
--- ARGV  token of the leading beat (or ''), how many terms there are, the terms, how many fields each run has, then the
---       fields of each run. Terms are what runs have in common:
+-- ARGV  token of the leading beat (or ''), how many different rules there are, these (JSON of JobSpec.rules, without a
+--       lock), how many fields each run has, then the fields of each run; those at the end may be missing, and '' is
+--       none:
 --
---       rules  JSON of JobSpec.rules, without a lock
---       queue  to which a run that starts is sent at once, where the broker's queues are keys beside these
---       list   the key of that queue
---
---       Fields of a run; those at the end may be missing, and '' is none:
---
---       terms         number of its terms
+--       rules         number of its rules
 --       id            of the run
 --       job           its name
 --       nominal       time in ms; '' for now
 --       lock          the name of the one that it needs
 --       kind          tick, manual, or after for a run that follows those of other jobs
---       message       the one to be sent
+--       message       of a call: a line each of the queue, the list that it is to be pushed to ('' where Celery sends
+--                     it), what it says if the app's own code has changed that (as `said` of a run), and its text
 --       args          of the message (JSON); '' for the job's own
 --       kwargs        likewise
 --       options       likewise
@@ -34,8 +30,9 @@
 --       after_policy  how that has to end: success or done
 --       failed        of a run that follows others, the one of them for whose end it is skipped
 --
--- gives for each run {verdict, reason, blocking run, and for each silent run that stood in the way what
---       became of it, its id, its job}; verdict: start wait requeue replace skip delay, or
+-- gives for each run {verdict, reason, blocking run, ids of runs whose messages Celery has to make, and for each
+--       silent run that stood in the way what became of it, its id, its job}; verdict: start wait requeue replace skip
+--       delay, or
 --       hold        it waits for other runs to end; beat decides when
 --       not_leader  this beat was relieved; nothing was changed
 --       duplicate   the tick was seen before; nothing but a counter was changed
@@ -64,17 +61,18 @@ local function known_of(job)
     paused_until = v[5] or nil, pause_from = v[6] or nil, pause_to = v[7] or nil }
 end
 
--- The rules of a run. What runs of the same terms have in common is decoded once.
-local function rules_of(terms, lock)
-  terms.shared = terms.shared or { __index = cjson.decode(terms.rules) }
-  return setmetatable({ lock = lock }, terms.shared)
+-- The rules of a run. Those that runs have in common are decoded once.
+local shared = {}
+local function rules_of(text, lock)
+  shared[text] = shared[text] or { __index = cjson.decode(text) }
+  return setmetatable({ lock = lock }, shared[text])
 end
 
 local function note(record, field, value)
   if value and value ~= '' then append(record, { field, value }) end
 end
 
-local function admit(known, terms, id, job, nominal, lock, kind, message, args, kwargs, options, delay, steps,
+local function admit(known, rules_text, id, job, nominal, lock, kind, message, args, kwargs, options, delay, steps,
   params, awaited, expires, spec, after, after_policy, failed)
   delay = tonumber(delay) or 0
   nominal = tonumber(nominal) or now + delay
@@ -84,7 +82,7 @@ local function admit(known, terms, id, job, nominal, lock, kind, message, args, 
     redis.call('HSET', K.guarded, job, spec)
     redis.call('HSETNX', K.job(job), 'created', now)
   end
-  local rules = rules_of(terms, lock)
+  local rules = rules_of(rules_text, lock)
   local is_free = redis.call('EXISTS', K.run(id), K.lock(rules.lock), K.waiting(rules.lock)) == 0
   if not is_free and redis.call('EXISTS', K.run(id)) == 1 then
     -- The reply to the first call was lost, or two beats emitted the same tick. A trigger repeats itself harmlessly.
@@ -117,8 +115,10 @@ local function admit(known, terms, id, job, nominal, lock, kind, message, args, 
     return 'excluded', 'paused', ''
   end
 
-  local record = { 'rules', terms.rules, 'lock', lock, 'job', job, 'nominal', nominal, 'queued', now, 'kind', kind }
+  local record = { 'rules', rules_text, 'lock', lock, 'job', job, 'nominal', nominal, 'queued', now, 'kind', kind }
   expires = tonumber(expires) and now + tonumber(expires)
+  note(record, 'message', message)
+  note(record, 'said', string.match(message or '', '^[^\n]*\n[^\n]*\n([^\n]*)'))
   note(record, 'args', args)
   note(record, 'kwargs', kwargs)
   note(record, 'options', options)
@@ -156,10 +156,11 @@ local function admit(known, terms, id, job, nominal, lock, kind, message, args, 
     redis.call('ZADD', K.delayed, now + delay, id)
     return 'delay', '', ''
   end
+  local own = { message = message ~= '' and message or nil,
+    has_arguments = (args or '') .. (kwargs or '') .. (options or '') ~= '' }
   return place({ id = id, job = job, rules = rules, requeues = 0, token = '', slot = 1, wait_until = wait_until,
     expires = expires, nominal = nominal, kind = kind, stage = is_of_steps and '' or nil, record = record,
-    queue = terms.queue, list = terms.list, message = message ~= '' and not is_of_steps and message or nil,
-    is_free = is_free })
+    own = own, rules_text = rules_text, is_free = is_free })
 end
 
 -- What was written of a run that then could not be placed: its tick is due still.
@@ -176,21 +177,16 @@ local function take_back(id, job, kind, known)
   redis.call('HSET', K.job(job), 'n:ticks', known['n:ticks'] or 0)
 end
 
-local FIRST, TERMS = 3, 3
-local all_terms = {}
-for i = FIRST, FIRST + TERMS * ARGV[2] - 1, TERMS do
-  all_terms[#all_terms + 1] = { rules = ARGV[i], queue = ARGV[i + 1], list = ARGV[i + 2] }
-end
-
-local first = FIRST + TERMS * #all_terms + 1
+local RULES = 2  -- they come after this
+local first = RULES + ARGV[RULES] + 2
 local fields, places = tonumber(ARGV[first - 1]), {}
 for i = first, #ARGV, fields do
-  settled = {}
-  local terms, id, job, kind = all_terms[tonumber(ARGV[i])], ARGV[i + 1], ARGV[i + 2], ARGV[i + 5]
+  settled, to_publish = {}, {}
+  local rules, id, job, kind = ARGV[RULES + ARGV[i]], ARGV[i + 1], ARGV[i + 2], ARGV[i + 5]
   local known = known_of(job)
-  local is_done, decision, reason, blocker = pcall(admit, known, terms, unpack(ARGV, i + 1, i + fields - 1))
+  local is_done, decision, reason, blocker = pcall(admit, known, rules, unpack(ARGV, i + 1, i + fields - 1))
   if not is_done then pcall(take_back, id, job, kind, known) end
-  places[#places + 1] = is_done and { decision, reason, blocker, unpack(settled) } or failure(decision)
+  places[#places + 1] = is_done and { decision, reason, blocker, to_publish, unpack(settled) } or failure(decision)
 end
 send_started()
 return places

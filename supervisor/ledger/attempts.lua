@@ -82,40 +82,44 @@ local function take_back_attempt(run, token)
   redis.call('HDEL', K.run(run.id), 'lost:' .. token, 'last_token')
 end
 
--- The end of a run. `counters`: what its job counts for its last attempt. Returns ids of runs to publish.
+-- The end of a run. `counters`: what its job counts for its last attempt.
 function finish(run, outcome, reason, counters)
-  if run.parent then return end_one_below(run, outcome, reason) end
-  dismiss(run, outcome, reason, counters)
-  return release(run)
+  if run.parent then
+    end_one_below(run, outcome, reason)
+  else
+    dismiss(run, outcome, reason, counters)
+    release(run)
+  end
 end
 
 -- The worker of a running run is gone: run again, or the run is lost. Returns what became of the run
--- (rescued, lost, or what it was being ended for) and the ids of runs to publish.
+-- (rescued, lost, or what it was being ended for).
 local function crash(run, reason)
   if run.ending ~= '' then
     local counters = end_attempt(run, run.ending, reason, run.token)
-    return run.ending, finish(run, run.ending, run.why_ending, counters)
+    finish(run, run.ending, run.why_ending, counters)
+    return run.ending
   end
   end_attempt(run, 'lost', reason, run.token)
-  local crashes = redis.call('HINCRBY', K.run(run.id), 'crashes', 1)
-  if run.rules.on_crash ~= 'rerun' or crashes >= run.rules.max_crashes then
-    return 'lost', finish(run, 'lost', reason)
+  run.crashes = redis.call('HINCRBY', K.run(run.id), 'crashes', 1)
+  if run.rules.on_crash ~= 'rerun' or run.crashes >= run.rules.max_crashes then
+    finish(run, 'lost', reason)
+    return 'lost'
   end
   count(run.job, 'rescued')
-  local parked = leave_serial(run)
+  leave_serial(run)
   enqueue(run)
   redis.call('HSET', K.run(run.id), 'reason', reason)
-  return 'rescued', { parked }
+  return 'rescued'
 end
 
--- The attempt is queued again as if it had not begun. Returns the ids of runs to publish.
+-- The attempt is queued again as if it had not begun.
 local function undo_begin(run, token)
   run.attempt = run.attempt - 1
   redis.call('HSET', K.run(run.id), 'attempt', run.attempt, 'last_token', token)
-  local next_up = { leave_serial(run) }
+  leave_serial(run)
   redis.call('ZREM', K.sent, run.id)  -- of one that was given up meanwhile, and sent again
   enqueue(run)
-  return append(next_up, { run.id })
 end
 
 -- The lock names attempts that were given up, a line each of its token and its run, until one begins that may not run
@@ -220,8 +224,10 @@ local function left_to_end(run)
   return v[1] and v or nil
 end
 
--- See settle_silent().
-local function settle_lease(id)
+-- Called when an entry of K.leases is due, or a lock is found without its key. If the lock is still held under the
+-- run's token there is nothing to do. Returns what became of the run (reasserted, held, expired,
+-- rescued, lost, cancelled, replaced, timed_out, skipped; ended, of several steps); nil if there was nothing to settle.
+function settle_silent(id)
   local run = load_run(id)
   if not run then
     redis.call('ZREM', K.leases, id)
@@ -234,7 +240,7 @@ local function settle_lease(id)
     if not run.wait_until or run.wait_until > now then return nil end
     leave_waiting(lock, id)
     skip(run, 'wait_expired')
-    return 'skipped', {}
+    return 'skipped'
   end
   local owner = lease_token(run)
   if owner == run.token then return nil end
@@ -249,7 +255,7 @@ local function settle_lease(id)
   end
   if not owner and ends_at > now then
     hold_lease(run, run.token, ends_at - now)
-    return 'reasserted', {}
+    return 'reasserted'
   end
   if run.state == 'running' then
     note_given_up(run)
@@ -262,25 +268,14 @@ local function settle_lease(id)
     and (is_in_grace or is_drained(id)) then
     -- No worker was allowed to begin it: another deadline.
     hold_lease(run, run.token, patience(run))
-    return 'held', {}
+    return 'held'
   end
   if run.state == 'queued' or run.state == 'retrying' then
     local outcome = left_for and left_for[1] or 'expired'
     local passed = has_expired and 'expires passed' or 'start deadline passed'
-    return outcome, finish(run, outcome, left_for and left_for[2] or passed)
+    finish(run, outcome, left_for and left_for[2] or passed)
+    return outcome
   end
   redis.call('ZREM', K.leases, id)
   return nil
-end
-
--- Called when an entry of K.leases is due, or a lock is found without its key. If the lock is still held under the
--- run's token there is nothing to do. Returns what became of the run (reasserted, held, expired,
--- rescued, lost, cancelled, replaced, timed_out, skipped; ended, of several steps) and the ids of runs that are queued
--- now, which beat publishes; nil if there was nothing to settle.
-function settle_silent(id)
-  local of_caller = publish_at
-  publish_at = now
-  local kind, next_up = settle_lease(id)
-  publish_at = of_caller
-  return kind, next_up
 end

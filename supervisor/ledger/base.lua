@@ -6,7 +6,9 @@ local now, now_us               -- the time, in ms and in microseconds
 local instants                  -- how many next_instant() has given
 local settled                   -- what was settled on the way: {kind, run id, job, ...}
 local started                   -- runs that start, whose messages are not sent yet: see send_started()
-local publish_at                -- when beat publishes what the call queues: later if the caller does, in case it dies
+local promoted                  -- ids of the runs that waited, and to which it gave a lock
+local to_publish                -- those of the runs that it has left to Celery
+local publish_at                -- when beat publishes these: later if the caller does, in case it dies
 local runs_to_end               -- how many more waiting runs that must not begin this call may end
 local items_to_end, are_items_left  -- how many more items of batches it may end, and whether it left any to others
 
@@ -14,7 +16,7 @@ local function start_call()
   local time = redis.call('TIME')
   now = time[1] * 1000 + math.floor(time[2] / 1000)
   now_us = time[1] * 1000000 + time[2]
-  instants, settled, started, publish_at = 0, {}, {}, now
+  instants, settled, started, promoted, to_publish, publish_at = 0, {}, {}, {}, {}, now
   runs_to_end, items_to_end, are_items_left = RUNS_PER_DISMISSAL, ITEMS_PER_END, false
 end
 
@@ -49,7 +51,7 @@ end
 
 -- What a call says of one of its runs for which the server refused something.
 local function failure(fault)
-  return { 'failed', type(fault) == 'table' and fault.err or tostring(fault), '' }
+  return { 'failed', type(fault) == 'table' and fault.err or tostring(fault), '', {} }
 end
 
 local function count(job, what, by)
@@ -91,14 +93,8 @@ local function forget_indexes(id)
   if queue then redis.call('SADD', K.leftovers, queue) end
 end
 
--- A call that waits for its lock has its message kept with it (slots.lua).
-local function forget_message(run)
-  if run.state == 'waiting' and run.kind == 'manual' then redis.call('DEL', K.message(run.id)) end
-end
-
 -- A run that is running only has an entry among the leases.
 local function leave_indexes(run)
-  forget_message(run)
   if run.state == 'running' then redis.call('ZREM', K.leases, run.id) else forget_indexes(run.id) end
 end
 
@@ -109,6 +105,7 @@ local KEPT_RULES = { 'mask', 'follows', 'max_duration', 'min_duration', 'notify'
 local function close(run, state, reason)
   local key, kept = K.run(run.id), {}
   redis.call('HSET', key, 'state', state, 'finished', now, 'reason', reason or '')
+  redis.call('HDEL', key, 'message', 'said')
   for _, name in ipairs(KEPT_RULES) do kept[name] = run.rules[name] end
   if next(kept) then
     redis.call('HSET', key, 'rules', cjson.encode(kept))

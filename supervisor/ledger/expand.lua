@@ -5,7 +5,7 @@
 --       {'closed'}: nothing was changed; or {'grace'}: the server has changed; asked again once old
 --       leases have run out
 
-publish_at = now + HANDOVER_DELAY
+publish_at = now + OUTBOX_DELAY
 local id, total, offset = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
 local batch = load_run(id)
 if not batch or batch.state ~= 'queued' then return { 'closed' } end
@@ -27,4 +27,5 @@ forget_indexes(id)
 redis.call('HSET', K.run(id), 'state', 'running', 'started', now, 'total', total, 'next', 0)
 if total > 0 then redis.call('SET', K.states(id), string.rep('.', total)) end
 begin_family(batch.parent)
-return { 'done', unpack(advance_batch(load_run(id))) }
+advance_batch(load_run(id))
+return { 'done', unpack(to_publish) }

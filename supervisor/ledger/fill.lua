@@ -3,7 +3,7 @@
 -- ARGV  id of the batch's run
 -- gives ids of runs to publish; none when it is full, or has ended
 
-publish_at = now + HANDOVER_DELAY
+publish_at = now + OUTBOX_DELAY
 local batch = load_run(ARGV[1])
-if not batch or batch.state ~= 'running' then return {} end
-return advance_batch(batch)
+if batch and batch.state == 'running' then advance_batch(batch) end
+return to_publish

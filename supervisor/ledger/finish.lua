@@ -11,14 +11,15 @@
 --       are to be resolved (JSON, or ''), and for retry, failed and timed_out the traceback, if there is one;
 --       of a step that succeeded what it returned: name, JSON, name ...
 -- gives {verdict, run id, ...}; verdict:
---       ended, retrying, rescued (lost or unbegun, and queued again): followed by the runs to publish
+--       ended, retrying, rescued (lost or unbegun, and queued again): followed by the runs to publish, whose messages
+--                Celery has to make; beat does so if they are not a second later
 --       already  this attempt's end was recorded before
 --       stale    the lease is another's: nothing but counters changed; followed by the run that was
 --                running at the same time, if there was one
 
 local id, token, outcome, reason, delay, args, kwargs, ago = unpack(ARGV, 1, 8)  -- what follows may be long
 
-publish_at = now + HANDOVER_DELAY
+publish_at = now + OUTBOX_DELAY
 local run = load_run(id)
 if not run then return { is_ended_step(id) and 'already' or 'stale' } end
 
@@ -51,13 +52,13 @@ end
 
 if outcome == 'unbegun' then forget_successor(run) end
 if outcome == 'unbegun' and run.ending == '' then
-  return { 'rescued', unpack(undo_begin(run, token)) }
+  undo_begin(run, token)
+  return { 'rescued', unpack(to_publish) }
 end
 local stopped = run.ending == 'cancelled' or run.ending == 'replaced'
 if outcome == 'lost' or outcome == 'unbegun' or (stopped and outcome ~= 'succeeded') then
-  local verdict, next_up = crash(run, reason)
-  if verdict == 'rescued' then next_up[#next_up + 1] = id end
-  return { verdict == 'rescued' and verdict or 'ended', unpack(next_up) }
+  local verdict = crash(run, reason)
+  return { verdict == 'rescued' and verdict or 'ended', unpack(to_publish) }
 end
 if outcome ~= 'retry' then
   for i = 9, run.parent and outcome == 'succeeded' and #ARGV or 0, 2 do
@@ -65,17 +66,19 @@ if outcome ~= 'retry' then
   end
   if outcome ~= 'succeeded' then keep_traceback(run, ARGV[9]) end
   local counters = end_attempt(run, outcome, reason, token)
-  return { 'ended', unpack(finish(run, outcome, reason, counters)) }
+  finish(run, outcome, reason, counters)
+  return { 'ended', unpack(to_publish) }
 end
 
 delay = tonumber(delay)
 local asked = { args = args, kwargs = kwargs, references = ARGV[10] }
 for field, value in pairs(asked) do
-  if value ~= '' then redis.call('HSET', K.run(id), field, value) end
+  if value ~= '' then redis.call('HSET', K.run(id), field, value, 'changed', 1) end
 end
 -- Those of each retry are kept, a line each: the last word counts.
 if ARGV[9] ~= '' then
-  redis.call('HSET', K.run(id), 'retry_options', (hget(K.run(id), 'retry_options') or '') .. ARGV[9] .. '\n')
+  redis.call('HSET', K.run(id), 'changed', 1, 'retry_options',
+    (hget(K.run(id), 'retry_options') or '') .. ARGV[9] .. '\n')
 end
 keep_traceback(run, ARGV[11])
 tally(run.job, append({ 'n:retried', 1 }, end_attempt(run, 'failed', reason, token)))
@@ -84,4 +87,5 @@ forget_indexes(id)
 hold_lease(run, held, deadline)
 redis.call('HSET', K.run(id), 'state', 'retrying', 'token', held, 'due', now + delay, 'reason', reason)
 redis.call('ZADD', K.delayed, now + delay, id)
-return { 'retrying', leave_serial(run) }
+leave_serial(run)
+return { 'retrying', unpack(to_publish) }

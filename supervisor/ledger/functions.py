@@ -89,14 +89,10 @@ ATTEMPTS_KEPT = 100
 #: Up to this many failed steps and items of a run keep their traceback.
 MOST_TRACEBACKS = 20
 
-#: A worker that promoted a run publishes it itself; after this, beat does. A worker whose broker
-#: hangs may be at it for longer, and then there are two messages: the second begins nothing.
-HANDOVER_DELAY = timedelta(seconds=2)
-
-#: Up to this many of the calls that wait for a lock have their message kept, for this long; the
-#: others are published by the worker that promoted them.
-MESSAGES_AT_HAND = 10
-MESSAGE_KEPT = timedelta(hours=1)
+#: A worker that was told of runs whose messages Celery has to make publishes them; after this, beat
+#: does. A worker whose broker hangs may be at it for longer, and then there are two messages: the
+#: second begins nothing.
+OUTBOX_DELAY = timedelta(seconds=1)
 
 #: A run of several steps holds its lock for this much longer than any of them may be silent.
 STEP_MARGIN = timedelta(seconds=30)
@@ -153,7 +149,10 @@ SMALL_CALLS_AHEAD = 100
 BOUNDS = (0.1, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 900, 3600, 14400)
 
 #: What the transitions share, in the order in which one file builds on another.
-SHARED = (*("base", "leases", "accounts", "records", "slots", "attempts", "stages", "placing"),)
+SHARED = (
+    *("base", "leases", "accounts", "records", "messages"),
+    *("slots", "attempts", "stages", "placing"),
+)
 
 #: Scripts that change nothing and share nothing with others, each with the keys that it names. A
 #: ledger of another schema is read by them as by any command.
@@ -181,8 +180,7 @@ def constants() -> str:
 local SCHEMA = {SCHEMA}
 local HISTORY_TTL = {to_ms(HISTORY_TTL)}
 local ATTEMPTS_KEPT = {ATTEMPTS_KEPT}
-local HANDOVER_DELAY = {to_ms(HANDOVER_DELAY)}
-local MESSAGES_AT_HAND, MESSAGE_KEPT = {MESSAGES_AT_HAND}, {to_ms(MESSAGE_KEPT)}
+local OUTBOX_DELAY = {to_ms(OUTBOX_DELAY)}
 local LINES_KEPT, MOST_TRACEBACKS = {LINES_KEPT}, {MOST_TRACEBACKS}
 local SERIAL_LOCK, STEP_LOCK = '{SERIAL_LOCK}', '{STEP_LOCK}'
 local STEP_MARGIN, ITEMS_AT_ONCE = {to_ms(STEP_MARGIN)}, {ITEMS_AT_ONCE}

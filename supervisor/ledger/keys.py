@@ -72,10 +72,6 @@ class Keys:
     #         to follow, and how that had to end; followed_by: a line "<policy> <run id>" for each
     #         of those that follow it
     run = Named("run:%s")
-    # STRING  queue, its list, and the message for it, a line each; of a call that waits for its
-    #         lock, to be sent by the function that gives it one; goes when it is sent or the call
-    #         ends, and expires MESSAGE_KEPT later
-    message = Named("run:%s:message")
     # SET     ids of the steps of a run, or of the items of a batch, that are open
     below = Named("run:%s:below")
     # HASH    name -> JSON; the params of a run of several steps, as its present stage found them;
@@ -98,12 +94,18 @@ class Keys:
     # HASH    one job: counters ("n:..."), histogram buckets ("h:..."), instants in ms (created:
     #         since when it counts, loaded: when its times were last edited), watermark, paused;
     #         removed: the spec (JSON) of a job that is not loaded any more;
+    #         apart: why Celery has to make the message of each run;
     #         troubled: no success since a problem was reported; told:<event>: what beat found at
     #         its last look (findings.lua); expires HISTORY_TTL after the job is removed
     job = Named("job:%s")
     # STRING  what messages of the job say (job/content.py), a line for each of its last
     #         CONTENTS_KEPT versions; expires likewise
     content = Named("job:%s:content")
+    # HASH    the messages of the job's runs, made once by Celery for all of them, as in
+    #         sending/templates.py. of:<step> ("of:" alone for a job of one task): a line each of
+    #         queue, list, lock (of a step: digest of its plan), rules (JSON) and text. Goes when
+    #         the job is edited or removed
+    message = Named("job:%s:message")
     # SET     ids of the job's runs that have not ended
     open = Named("job:%s:open")
     # ZSET    run id -> time of admission in ms; the last `history` runs of a job

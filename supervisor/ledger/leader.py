@@ -51,9 +51,9 @@ class Look:
     due retries, ends of pauses, or runs that wait for a lock. next_due: of the first entry that is
     not due yet. has_outbound: something is to be sent to others. has_notices: notices are to be
     made of events. has_watched: some jobs have `notify`. loaded: digest of the ledger's schedule
-    files. set_back: by how much the server's clock was, until a beat goes on from `at`
-    (Ledger.go_on_from_now). began: when it was `at` by this process' clock; a reply's time later,
-    so that no beat wakes up too early.
+    files. version: the newest of a job. set_back: by how much the server's clock was, until a beat
+    goes on from `at` (Ledger.go_on_from_now). began: when it was `at` by this process' clock; a
+    reply's time later, so that no beat wakes up too early.
     """
 
     leads: bool
@@ -70,6 +70,7 @@ class Look:
     has_notices: bool = False
     has_watched: bool = False
     loaded: str | None = None
+    version: int = 0
     set_back: timedelta = timedelta()
     began: float = field(default_factory=time.monotonic, repr=False)
     asked_at: float = field(default_factory=clock, repr=False)
@@ -134,7 +135,7 @@ class Leader:
             raise ForeignLedger(found[0], self._app)
         if not leads:
             return Look(leads=False, at=instant(at), holder=found[0])
-        rescue, due, next_due, outbox, sent, outbound, loaded, *found = found
+        rescue, due, next_due, outbox, sent, outbound, loaded, version, *found = found
         set_back, leftovers, endings, notices, watched, microseconds = found
         return Look(
             leads=True,
@@ -151,6 +152,7 @@ class Leader:
             has_notices=bool(notices),
             has_watched=bool(watched),
             loaded=loaded or None,
+            version=int(version),
             set_back=timedelta(milliseconds=set_back),
             began=time.monotonic() - microseconds / 1e6,
         )

@@ -78,6 +78,7 @@ from supervisor.ledger.requests import (
     follow_up_facts,
     move_facts,
     request_facts,
+    tick_facts,
 )
 from supervisor.ledger.runs import Reports, Steps
 from supervisor.settings import Settings
@@ -195,7 +196,7 @@ class Ledger(Readings):
         """Gives each tick its place, in order. Raises NotWritable."""
         with self.admitting(leadership) as admitting:
             for tick in ticks:
-                admitting.add_tick(tick)
+                admitting.add(tick_facts(tick))
             return admitting.admissions()
 
     @contextmanager
@@ -485,6 +486,21 @@ class Ledger(Readings):
     def outbox(self, limit: int = 500) -> list[str]:
         """Ids of the queued runs that beat is to publish now."""
         return self.client.zrangebyscore(self.keys.outbox, "-inf", ms_of(self.now()), 0, limit)
+
+    def send(self, run_ids: Sequence[str]) -> list[str]:
+        """Sends the messages of queued runs where the broker's queues are beside the ledger.
+
+        Returns the ids of the others: Celery has to make their messages.
+        """
+        return list(self._functions("send", *run_ids)) if run_ids else []
+
+    def keep_messages(self, messages: Mapping[str, tuple[int, Mapping[str, str]]]) -> None:
+        """What Celery has made for the runs of these jobs, each with the job's version then."""
+        facts: list[str | int] = []
+        for job, (version, fields) in messages.items():
+            facts += (job, version, len(fields), *chain.from_iterable(fields.items()))
+        if facts:
+            self._functions("keep_messages", *facts)
 
     def put_off(self, run_ids: Sequence[str], by: timedelta) -> None:
         """Runs of the outbox are to be published later."""

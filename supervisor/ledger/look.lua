@@ -10,7 +10,8 @@
 -- gives {-1, now, app} when the ledger is another app's; {0, now, token of the lock} when another beat
 --       leads; else {1, now, whether there is something to rescue, whether an entry is due, when the next
 --       one is in ms (or ''), whether the outbox has a run to be sent, whether sent runs have not begun,
---       whether something is to be sent to others, digest of the files that are loaded, by how many ms the
+--       whether something is to be sent to others, digest of the files that are loaded, the newest version of a
+--       job, by how many ms the
 --       server's clock was set back (0 once set_back.lua was called), whether messages of ended runs may lie in
 --       queues, whether runs that others follow have ended, whether notices are to be made of events, whether
 --       jobs have `notify`, and by how many microseconds `now` is behind}
@@ -65,5 +66,6 @@ local seconds = string.format('%.3f', now / 1000)
 local due = redis.call('ZRANGEBYSCORE', KEYS[2], 0, seconds, 'LIMIT', 0, 1)
 local later = redis.call('ZRANGEBYSCORE', KEYS[2], '(' .. seconds, '+inf', 'WITHSCORES', 'LIMIT', 0, 1)
 return { 1, now, to_rescue, #due, later[2] and digits(math.ceil(later[2] * 1000)) or '', has_due(K.outbox),
-  has_any(K.sent), has_due(K.outbound), hget(K.beat, 'config') or '', set_back, has_any(K.leftovers),
-  has_any(K.endings), has_any(K.events) + has_due(K.incidents_due), has_any(K.watched), now_us - 1000 * now }
+  has_any(K.sent), has_due(K.outbound), hget(K.beat, 'config') or '', hget(K.beat, 'version') or 0,
+  set_back, has_any(K.leftovers), has_any(K.endings), has_any(K.events) + has_due(K.incidents_due),
+  has_any(K.watched), now_us - 1000 * now }

@@ -36,13 +36,15 @@ local function oldest(found)
 end
 
 -- Asks the holder to end: a running one hears of it from its worker's heartbeat, another ends here and now.
--- Returns the ids of the runs that may now be published.
 local function end_early(run, outcome, why)
   local is_running_batch = run.foreach and run.state == 'running'
-  if is_running_batch or (run.stage or '') ~= '' then return end_family(run, outcome, why) end
-  if run.state ~= 'running' then return finish(run, outcome, why) end
-  ask_to_end(run, outcome, why)
-  return {}
+  if is_running_batch or (run.stage or '') ~= '' then
+    end_family(run, outcome, why)
+  elseif run.state ~= 'running' then
+    finish(run, outcome, why)
+  else
+    ask_to_end(run, outcome, why)
+  end
 end
 
 -- The run is next, ahead of all that wait; one that was to replace the holder before gives way.
@@ -126,7 +128,6 @@ local function place(run)
   if run.wait_until then redis.call('ZADD', K.leases, run.wait_until, run.id) end
   if decision == 'wait' then
     join_waiting(lock, run.id, next_instant())
-    if waiting < MESSAGES_AT_HAND then keep_message(run) end
   elseif decision == 'replace' then
     if replace(run, load_run(blocker)) then decision = 'start' end
   else

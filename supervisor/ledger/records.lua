@@ -7,17 +7,17 @@ local function load_run(id)
     'crashes', 'requeues', 'nominal', 'started', 'fence', 'worker', 'queued', 'ending', 'why_ending',
     'slot', 'wait_until', 'since', 'parent', 'stage', 'foreach', 'item', 'expires', 'lock', 'kind', 'parked')
   if not v[1] then return nil end
-  local parent, rules = v[19] or nil, v[3]
-  if parent and not rules then  -- an item has the rules of its batch
+  local parent, rules_text = v[19] or nil, v[3]
+  if parent and not rules_text then  -- an item has the rules of its batch
     local batch = redis.call('HMGET', K.run(parent), 'job', 'rules')
     if not batch[1] then return nil end
-    rules = batch[2]
+    rules_text = batch[2]
   end
-  rules = cjson.decode(rules or '{}')  -- most have none once they have ended
+  local rules = cjson.decode(rules_text or '{}')  -- most have none once they have ended
   rules.lock = parent and STEP_LOCK .. id or v[24] or ''
   rules.serial, rules.lease_ttl = rules.serial or '', rules.lease_ttl or 0
   return {
-    id = id, job = v[1], state = v[2], rules = rules, token = v[4] or '',
+    id = id, job = v[1], state = v[2], rules = rules, rules_text = rules_text, token = v[4] or '',
     last_token = v[5] or '', attempt = tonumber(v[6] or 0), crashes = tonumber(v[7] or 0),
     requeues = tonumber(v[8] or 0), nominal = tonumber(v[9]), started = tonumber(v[10] or now), has_started = v[10],
     fence = tonumber(v[11] or 0), worker = v[12] or '', queued = tonumber(v[13] or now),
@@ -97,7 +97,6 @@ local function skip(run, reason)
   close(run, 'skipped', reason)
   note_revocation(run, 'skipped', reason)
   forget_indexes(run.id)
-  forget_message(run)
   if run.stage then keep_small_params(run.id) end
   count(run.job, 'skipped:' .. reason)
   local skips = redis.call('HINCRBY', K.job(run.job), 'consecutive_skips', 1)

@@ -16,6 +16,7 @@ from supervisor.job.run import (
     Attempt,
     Batch,
     Blocker,
+    Message,
     Progress,
     Run,
     RunRules,
@@ -278,7 +279,8 @@ class JobRecord:
     triggered, restored, missed:<reason>, excluded:<reason>, overlaps, overlap_ms, leases_lost,
     reasserted, duplicates, over_max_duration, under_min_duration and ticks; an absent one is 0.
 
-    answered_until: ticks up to this are not due, or were followed by a success.
+    answered_until: ticks up to this are not due, or were followed by a success. apart: why Celery
+    has to make the message of each run; None where the ledger sends them.
     """
 
     spec: JobSpec
@@ -302,6 +304,7 @@ class JobRecord:
     paused_until: datetime | None = None
     origin: Origin = UNKNOWN_FILE
     answered_until: datetime | None = None
+    apart: str | None = None
 
     @property
     def deadline(self) -> Deadline | None:
@@ -370,6 +373,8 @@ def run_from(run_id: str, fields: Mapping[str, str]) -> Run:
         is_held="held" in fields,
         after=fields.get("after"),
         is_follower=fields.get("kind") == "after",
+        message=Message.of(fields["message"]) if "message" in fields else None,
+        is_changed="changed" in fields,
     )
 
 
@@ -453,6 +458,7 @@ def job_from(
         last_failure_at=optional_instant(fields.get("last_failure")),
         last_finish_at=optional_instant(fields.get("last_finish")),
         next_run_at=optional_instant(fields.get("next")),
+        apart=fields.get("apart"),
         last_outcome=fields.get("last_outcome"),
         last_run=fields.get("last_run"),
         unaccounted_ticks=sum(abs(int(fields.get(key, 0))) for key in UNACCOUNTED_FIELDS),

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
+from typing import Any
 
 from supervisor.job.run import Reference
 from supervisor.times import clock
@@ -39,7 +40,8 @@ class Rescue:
 
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """`settled`: silent runs that stood in the way, and what became of them."""
+    """`settled`: silent runs that stood in the way, and what became of them. to_publish: ids of
+    runs whose messages Celery has to make."""
 
     run_id: str
     job: str
@@ -47,6 +49,7 @@ class Admission:
     reason: str | None = None
     blocked_by: str | None = None
     settled: tuple[Rescue, ...] = ()
+    to_publish: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,13 +126,13 @@ class Ending(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """`next_up`: runs that may be published now, which the worker that finished does.
+    """`to_publish`: runs whose messages Celery has to make, which the worker that finished does.
 
     overlapped_with: of a stale ending, the run that ran at the same time.
     """
 
     ending: Ending
-    next_up: tuple[str, ...] = ()
+    to_publish: tuple[str, ...] = ()
     overlapped_with: str | None = None
 
 
@@ -185,8 +188,8 @@ def load_reply(reply: Sequence[str]) -> LoadReply:
     return LoadReply(LoadVerdict(verdict), tuple(details))
 
 
-def admission(run_id: str, job: str, reply: Sequence[str]) -> Admission:
-    placement, reason, blocked_by, *settled = reply
+def admission(run_id: str, job: str, reply: Sequence[Any]) -> Admission:
+    placement, reason, blocked_by, to_publish, *settled = reply
     return Admission(
         run_id,
         job,
@@ -194,14 +197,15 @@ def admission(run_id: str, job: str, reply: Sequence[str]) -> Admission:
         reason or None,
         blocked_by or None,
         settled=rescues(settled) if settled else (),
+        to_publish=tuple(to_publish),
     )
 
 
 def finished(reply: Sequence[str]) -> Finished:
-    ending, *next_up = reply
+    ending, *rest = reply
     if ending == Ending.STALE:
-        return Finished(Ending.STALE, overlapped_with=next_up[0] if next_up else None)
-    return Finished(Ending(ending), tuple(next_up))
+        return Finished(Ending.STALE, overlapped_with=rest[0] if rest else None)
+    return Finished(Ending(ending), tuple(rest))
 
 
 def rescues(flat: Sequence[str]) -> tuple[Rescue, ...]:

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from supervisor.job.content import content_of_job
 from supervisor.job.policies import AfterPolicy, OverlapPolicy
-from supervisor.job.run import Reference, RunRules, RunState, tick_id
+from supervisor.job.run import Message, Reference, RunRules, RunState, tick_id
 from supervisor.job.spec import GuardedTaskSpec, JobSpec
 from supervisor.job.steps import plan
 from supervisor.job.templates import checked_key
@@ -22,18 +22,6 @@ from supervisor.ledger.connection import NotWritable
 from supervisor.ledger.functions import CALLS_AHEAD, Call, CallsAhead
 from supervisor.ledger.replies import Admission, Placement, admission, ms_of
 from supervisor.times import to_ms
-
-
-@dataclass(frozen=True, slots=True)
-class Message:
-    """What the broker is to be given for a run, where its queues are keys beside the ledger's.
-
-    queue: as workers consume it; key: the list of it that the message is pushed to.
-    """
-
-    queue: str
-    key: str
-    text: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +36,7 @@ class RunRequest:
     delay: the run is not to start before. options: of Celery's `apply_async`, for the message.
     is_awaited: code may wait for the run's result, and Celery is informed when there is none.
     is_of_code: the ledger is to know the job as code has it, from now on.
-    message: sent if the run may start at once; without it the outbox has the run.
+    message: of a call.
     after: id of a run that has to end first, as after_policy says.
     """
 
@@ -207,19 +195,11 @@ def move_facts(job: str, place: str) -> tuple[str | int, ...]:
     return (job, "", "", "=", place, "", "", "", "", "", "")
 
 
-#: What runs may have in common, as admit.lua reads it: their rules without the lock (JSON), and of
-#: their messages the queue and the key of its list.
-Terms = tuple[str, str, str]
-
-
-def terms_of(rules: str, message: Message | None) -> Terms:
-    return (rules, message.queue, message.key) if message else (rules, "", "")
-
-
 class Facts(NamedTuple):
-    """A run as admit.lua reads it. rest: further fields; those at the end may be missing."""
+    """A run as admit.lua reads it. rules: JSON, without the lock. rest: further fields; those at
+    the end may be missing."""
 
-    terms: Terms
+    rules: str
     run_id: str
     job: str
     nominal: str | int
@@ -233,7 +213,7 @@ def request_facts(spec: JobSpec, run_id: str, request: RunRequest) -> Facts:
     nominal = ms_of(request.nominal_at) if request.nominal_at else ""
     expires = "" if request.expires is None else to_ms(request.expires)
     rest = (
-        request.message.text if request.message else "",
+        request.message.lines if request.message else "",
         text(request.args),
         text(request.kwargs),
         text(dict(request.options) or None),
@@ -244,9 +224,8 @@ def request_facts(spec: JobSpec, run_id: str, request: RunRequest) -> Facts:
         spec.text if request.is_of_code and isinstance(spec, GuardedTaskSpec) else "",
         *((request.after, request.after_policy.value) if request.after else ()),
     )
-    terms = terms_of(request.rules_text(spec), request.message)
-    lock = request.lock_for(spec)
-    return Facts(terms, run_id, spec.name, nominal, lock, "manual", rest)
+    rules, lock = request.rules_text(spec), request.lock_for(spec)
+    return Facts(rules, run_id, spec.name, nominal, lock, "manual", rest)
 
 
 def steps_of(spec: JobSpec, params: Mapping[str, Any] | None) -> tuple[str, str]:
@@ -311,23 +290,19 @@ class Leadership:
     token: str
 
 
-def tick_facts(tick: Tick, message: Message | None) -> Facts:
+def tick_facts(tick: Tick) -> Facts:
     """A tick as admit.lua reads it; short, because that takes the server less time."""
-    spec = tick.spec
-    rest: tuple[str | int, ...] = (message.text if message else "",)
-    if spec.steps:
-        rest += ("", "", "", 0, *steps_of(spec, None))
-    terms = terms_of(spec.rules_text, message)
-    nominal = ms_of(tick.nominal_at)
-    return Facts(terms, tick.run_id, spec.name, nominal, spec.lock, "tick", rest)
+    spec, nominal = tick.spec, ms_of(tick.nominal_at)
+    rest = ("", "", "", "", 0, *steps_of(spec, None)) if spec.steps else ()
+    return Facts(spec.rules_text, tick.run_id, spec.name, nominal, spec.lock, "tick", rest)
 
 
 def follow_up_facts(run: FollowUp) -> Facts:
     """A run that follows others as admit.lua reads it."""
     spec, nothing_given, not_of_code = run.spec, ("", "", "", "", 0), ("", "", "", "", "")
     rest = (*nothing_given, *steps_of(spec, None), *not_of_code, run.failed or "")
-    terms, nominal = terms_of(spec.rules_text, None), ms_of(run.nominal_at)
-    return Facts(terms, run.run_id, spec.name, nominal, spec.lock, "after", rest)
+    nominal = ms_of(run.nominal_at)
+    return Facts(spec.rules_text, run.run_id, spec.name, nominal, spec.lock, "after", rest)
 
 
 # All of them on their way to admit.lua, and what comes back from it.
@@ -355,14 +330,8 @@ class Admitting:
         self._sent: deque[Facts] = deque()
         self._admissions: list[Admission] = []
 
-    def add_tick(self, tick: Tick, message: Message | None = None) -> None:
-        """message: sent by the function that queues the run; without it the outbox has the run.
-
-        Raises NotWritable, and what redis-py raises, for this tick or for earlier ones.
-        """
-        self.add(tick_facts(tick, message))
-
     def add(self, facts: Facts) -> None:
+        """Raises NotWritable, and what redis-py raises, for this run or for earlier ones."""
         # The ticks of a job stay together. Each moves the job's watermark: those of a call that
         # was refused would be behind it for good.
         if len(self._next) >= RUNS_PER_CALL and not is_next_tick(self._next[-1], facts):
@@ -377,18 +346,18 @@ class Admitting:
         return self._admissions
 
     def _send(self) -> None:
-        terms: dict[Terms, int] = {}
+        rules: dict[str, int] = {}
         rest = max(len(facts.rest) for facts in self._next)
         runs = [
             (
-                terms.setdefault(facts.terms, len(terms) + 1),
+                rules.setdefault(facts.rules, len(rules) + 1),
                 *facts[1:6],
                 *facts.rest,
                 *("",) * (rest - len(facts.rest)),
             )
             for facts in self._next
         ]
-        facts_of_all = chain((self._token, len(terms)), *terms, (len(runs[0]),), *runs)
+        facts_of_all = chain((self._token, len(rules)), rules, (len(runs[0]),), *runs)
         args: tuple[str | int, ...] = tuple(facts_of_all)
         self._calls.send(Call((*args, "admit", self._entry) if self._is_act else args, self._keys))
         self._entry = ""

@@ -30,9 +30,7 @@ local function for_each_due(index, bring_forward)
 end
 
 local function settle(id)
-  local kind, next_up = settle_silent(id)
-  event(kind, id)
-  for _, promoted in ipairs(next_up or {}) do event('promoted', promoted) end
+  event(settle_silent(id), id)
 end
 
 for_each_due(K.leases, settle)
@@ -58,9 +56,9 @@ local function promote_next(lock)
   local failed_at = tonumber(hget(K.lock_state(lock), 'failed_at') or 0)
   if math.abs(now - failed_at) < PUT_OFF then return end  -- also if the clock was set back since
   if string.sub(lock, 1, #SERIAL_LOCK) == SERIAL_LOCK then
-    event('promoted', promote_parked(lock))
+    promote_parked(lock)
   else
-    for _, id in ipairs((promote(lock))) do event('promoted', id) end
+    promote(lock)
   end
 end
 
@@ -71,4 +69,5 @@ for _, lock in ipairs(redis.call('SRANDMEMBER', K.contended, limit)) do
     event('failed', redis.call('ZRANGE', K.waiting(lock), 0, 0)[1])
   end
 end
+for _, id in ipairs(promoted) do event('promoted', id) end
 return append(events, settled)

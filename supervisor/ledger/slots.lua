@@ -83,71 +83,48 @@ end
 
 -- Sends the messages of the runs that started in this call, and enters those into the indexes: all together,
 -- for a command costs the server more than what it does. Whatever reads an index of theirs has this done first.
--- A queue that refuses its messages is left to beat's publisher, which says why.
 local function send_started()
   local held, lists = {}, {}
   for i, run in ipairs(started) do
     held[2 * i - 1], held[2 * i] = digits(now + patience(run)), run.id
-    local runs = lists[run.list] or {}
-    runs[#runs + 1], lists[run.list] = run, runs
+    local list = lists[run.pushed.list] or { texts = {}, ids = {} }
+    list.texts[#list.texts + 1], list.ids[#list.ids + 1] = run.pushed.text, run.id
+    lists[run.pushed.list] = list
   end
   started = {}
   if #held > 0 then redis.call('ZADD', K.leases, unpack(held)) end
-  for list, runs in pairs(lists) do
-    local messages, sent = {}, {}
-    for i, run in ipairs(runs) do
-      messages[i] = run.message
-      sent[2 * i - 1], sent[2 * i] = now, run.id
-    end
-    local reply = redis.pcall('LPUSH', list, unpack(messages))
-    local is_refused = type(reply) == 'table' and reply.err
-    redis.call('ZADD', is_refused and K.outbox or K.sent, unpack(sent))
-    for _, run in ipairs(is_refused and runs or {}) do redis.call('HDEL', K.run(run.id), 'sent', 'sends', 'queue') end
-  end
+  for name, list in pairs(lists) do push(name, list.texts, list.ids) end
 end
 
--- The message of a call is kept while it waits, for whichever function gives it the lock. That of a tick is made
--- when it is sent: its job may be edited meanwhile.
-local function keep_message(run)
-  if not run.message or run.kind ~= 'manual' then return end
-  local text = table.concat({ run.queue, run.list, run.message }, '\n')
-  redis.call('SET', K.message(run.id), text, 'PX', MESSAGE_KEPT)
-end
-
-local function take_message(run)
-  if run.attempt > 0 then return end  -- a retry may have given other arguments
-  local text = redis.call('GET', K.message(run.id))
-  if not text then return end
-  redis.call('DEL', K.message(run.id))
-  run.queue, run.list, run.message = string.match(text, '^([^\n]*)\n([^\n]*)\n(.*)$')
-end
-
--- The run holds its slot, or else takes a free one, and is to be published. For a run with steps, the steps of its
--- first stage are published instead. The message of a new run is sent by the same call, where it is given: no crash
--- comes in between.
+-- The run holds its slot, or else takes a free one, and its message is sent. For a run with steps, those of its first
+-- stage are queued instead.
 local function enqueue(run, taken)
-  local key, token, is_new = K.run(run.id), 'queued:' .. run.id, run.record ~= nil
+  local key, token = K.run(run.id), 'queued:' .. run.id
   local fields = append(run.record or { 'queued', now }, { 'state', 'queued', 'token', token })
   if not run.parent then
     take_slot(run, taken)
     append(fields, { 'slot', run.slot, 'since', digits(next_instant()) })
   end
-  if run.message then append(fields, { 'sent', now, 'sends', 1, 'queue', run.queue }) end
+  local message = not run.stage and message_of(run)
+  if message then append(fields, { 'sent', now, 'sends', 1, 'queue', message.queue }) end
   redis.call('HSET', key, unpack(fields))
-  if not is_new then
-    redis.call('HDEL', key, 'parked', 'due')
-    redis.call('ZREM', K.delayed, run.id)
-  end
-  if run.message then
+  if run.record and message then
     hold(run.rules.lock, run.slot, run.id, token, patience(run))
+    run.pushed = message
     started[#started + 1] = run
     return
+  end
+  if not run.record then
+    redis.call('HDEL', key, 'parked', 'due')
+    redis.call('ZREM', K.delayed, run.id)
   end
   hold_lease(run, token, patience(run))
   if run.stage then
     open_stage(run)
+  elseif message then
+    push(message.list, { message.text }, { run.id })
   else
-    redis.call('ZADD', K.outbox, publish_at, run.id)
+    leave_to_celery(run.id)
   end
 end
 
@@ -194,40 +171,38 @@ local function end_waiting(lock, id, run)
   return true
 end
 
--- Free slots go to the runs that wait longest. Returns their ids, and those of them that are to be published.
+-- Free slots go to the runs that wait longest.
 local function promote(lock)
-  local promoted, next_up, running = {}, {}, nil
+  local running
   while redis.call('EXISTS', K.waiting(lock)) == 1 do
     -- To settle a silent holder may promote the first that waits: so this comes before looking.
     if not running then running = select(2, living_holders(lock)) end
     local id = redis.call('ZRANGE', K.waiting(lock), 0, 0)[1]
-    if not id or runs_to_end == 0 then return promoted, next_up end
+    if not id or runs_to_end == 0 then return end
     local run = load_run(id)
     if not end_waiting(lock, id, run) then
-      if not has_room(run.rules, running) then return promoted, next_up end
+      if not has_room(run.rules, running) then return end
       leave_waiting(lock, id)
-      take_message(run)
       enqueue(run)
-      send_started()
       promoted[#promoted + 1] = id
-      if not run.message then next_up[#next_up + 1] = id end
       running = nil
     end
   end
-  return promoted, next_up
 end
 
--- The serial queue's own lock is free: the run that was parked first is published again.
+-- The serial queue's own lock is free: the run that was parked first is sent again.
 local function promote_parked(serial)
-  if serial == '' or redis.call('EXISTS', K.lock(serial)) == 1 then return nil end
+  if serial == '' or redis.call('EXISTS', K.lock(serial)) == 1 then return end
   while true do
     local id = redis.call('ZRANGE', K.waiting(serial), 0, 0)[1]
-    if not id then return nil end
+    if not id then return end
     leave_waiting(serial, id)
-    if hget(K.run(id), 'state') == 'queued' then
+    local run = load_run(id)
+    if run and run.state == 'queued' then
       redis.call('HDEL', K.run(id), 'parked')
-      redis.call('ZADD', K.outbox, publish_at, id)
-      return id
+      if not send_again(run) then leave_to_celery(id) end
+      promoted[#promoted + 1] = id
+      return
     end
   end
 end
@@ -246,23 +221,18 @@ local function holder_of_serial(serial, token)
   return hget(K.lock_state(serial), 'holder:1') or owner
 end
 
--- Gives the serial queue's own lock back, or the place in its line. Returns the run that may be published.
+-- Gives the serial queue's own lock back, or the place in its line.
 local function leave_serial(run)
   local serial = run.rules.serial
-  if serial == '' then return nil end
+  if serial == '' then return end
   give_back(serial, 1, run.id, run.token)
   leave_waiting(serial, run.id)
-  return promote_parked(serial)
+  promote_parked(serial)
 end
 
--- Gives back what an ended run held. Returns the ids of the runs that may now be published.
+-- Gives back what an ended run held.
 local function release(run)
-  local lock = run.rules.lock
-  give_back(lock, run.slot, run.id, run.token)
-  local parked = leave_serial(run)
-  -- A broken record of a run that waits keeps none from its end: rescue reports it.
-  local is_done, _, next_up = pcall(promote, lock)
-  if not is_done then next_up = {} end
-  next_up[#next_up + 1] = parked
-  return next_up
+  give_back(run.rules.lock, run.slot, run.id, run.token)
+  leave_serial(run)
+  pcall(promote, run.rules.lock)  -- a broken record of a run that waits keeps none from its end: rescue reports it
 end

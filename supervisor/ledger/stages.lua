@@ -17,14 +17,17 @@ local function plan_of(id) return cjson.decode(hget(K.run(id), 'steps')) end
 local function open_step(run, step)
   local id = run.id .. '/' .. step.name
   local fields = { 'job', run.job, 'nominal', run.nominal, 'kind', 'step', 'parent', run.id,
-    'rules', cjson.encode(step.rules), 'step', step.name, 'content', step.content }
+    'rules', step.rules, 'step', step.name, 'content', step.content, 'made', step.made }
   if step.foreach then
     append(fields, { 'foreach', step.foreach, 'max_parallel', step.max_parallel,
       'max_failed', step.max_failed, 'max_failed_is_share', step.max_failed_is_share and 1 or 0 })
   end
   redis.call('HSET', K.run(id), unpack(fields))
   redis.call('SADD', K.below(run.id), id)
-  enqueue({ id = id, job = run.job, rules = step.rules, parent = run.id, slot = 1, token = '' })
+  local rules = cjson.decode(step.rules)
+  rules.serial = rules.serial or ''
+  enqueue({ id = id, job = run.job, nominal = run.nominal, rules = rules, rules_text = step.rules, parent = run.id,
+    slot = 1, token = '', foreach = step.foreach, own = { made = step.made } })
 end
 
 -- The steps of the highest priority below that of the stage before; false when there are none left.
@@ -83,13 +86,13 @@ local function conclude(run, outcome, reason)
   return finish(run, outcome, reason, counters)
 end
 
--- The last step of a stage has ended. Returns ids of runs to publish.
+-- The last step of a stage has ended.
 local function advance_run(run)
   merge_returned(run)
   if run.ending ~= '' then return conclude(run, run.ending, run.why_ending) end
   local failed = hget(K.run(run.id), 'error_step')
   local stops = failed and plan_of(run.id).on_failure == 'stop'
-  if not stops and open_stage(run) then return { run.id } end
+  if not stops and open_stage(run) then return end
   if not failed then return conclude(run, 'succeeded', '') end
   local v = redis.call('HMGET', K.run(run.id), 'error', 'error_outcome')
   local never_began = run.state == 'queued' and v[2] == 'expired'
@@ -111,22 +114,20 @@ local function fill(batch)
   local v = redis.call('HMGET', K.run(batch.id), 'next', 'total', 'max_parallel')
   local next_item = tonumber(v[1])
   local more = items_to_open(next_item, tonumber(v[2]), v[3], count_open(batch.id))
-  if more == 0 then return {} end
-  local opened, leases, outbox, held_until = {}, {}, {}, digits(now + batch.rules.start_deadline)
+  if more == 0 then return end
+  local opened, leases, held_until = {}, {}, digits(now + batch.rules.start_deadline)
   for i = 1, more do
     local id = batch.id .. '#' .. next_item + i - 1
     redis.call('HSET', K.run(id), 'job', batch.job, 'nominal', batch.nominal, 'kind', 'step', 'parent', batch.id,
       'item', next_item + i - 1, 'state', 'queued', 'token', 'queued:' .. id, 'queued', now)
     opened[i] = id
     append(leases, { held_until, id })
-    append(outbox, { publish_at, id })
+    leave_to_celery(id)
   end
   redis.call('SADD', K.below(batch.id), unpack(opened))
   redis.call('ZADD', K.leases, unpack(leases))
-  redis.call('ZADD', K.outbox, unpack(outbox))
   extend_root(batch.id, batch.rules.start_deadline)
   redis.call('HSET', K.run(batch.id), 'next', next_item + more)
-  return opened
 end
 
 local function conclude_batch(batch)
@@ -142,27 +143,28 @@ local function conclude_batch(batch)
   return finish(batch, 'succeeded', bad > 0 and bad .. ' of ' .. total .. ' items failed' or '')
 end
 
--- An item has ended, or there are items now. Returns ids of runs to publish.
+-- An item has ended, or there are items now.
 local function advance_batch(batch)
   local v = redis.call('HMGET', K.run(batch.id), 'next', 'total', 'stopped')
   local stops = batch.ending ~= '' or v[3]
-  if count_open(batch.id) == 0 and (stops or v[1] == v[2]) then return conclude_batch(batch) end
-  return stops and {} or fill(batch)
+  if count_open(batch.id) == 0 and (stops or v[1] == v[2]) then
+    conclude_batch(batch)
+  elseif not stops then
+    fill(batch)
+  end
 end
 
 local function advance(run)
-  if run.foreach then return advance_batch(run) end
-  return advance_run(run)
+  if run.foreach then advance_batch(run) else advance_run(run) end
 end
 
 -- The first failure below a run: of a step the run's, of an item the batch's when there are too many.
 local function note_failed_step(parent, run, outcome, reason)
-  if hget(K.run(parent.id), 'error_step') or parent.ending ~= '' then return {} end
+  if hget(K.run(parent.id), 'error_step') or parent.ending ~= '' then return end
   local said = outcome .. (reason ~= '' and ': ' .. reason or '')
   redis.call('HSET', K.run(parent.id), 'error_step', hget(K.run(run.id), 'step'), 'error', said,
     'error_outcome', outcome)
-  if plan_of(parent.id).on_failure ~= 'stop' then return {} end
-  return end_below(parent.id, 'cancelled', 'another step failed', false)
+  if plan_of(parent.id).on_failure == 'stop' then end_below(parent.id, 'cancelled', 'another step failed', false) end
 end
 
 local STATE_LETTERS = {
@@ -196,33 +198,34 @@ local function note_item(batch, run, outcome, reason)
   local failed, most = 0, tonumber(v[6])
   for i = 1, 5 do failed = failed + tonumber(v[i] or 0) end
   if v[9] == '1' then most = math.floor(most * v[8] / 100) end
-  if most < 0 or failed <= most or v[7] or batch.ending ~= '' then return {} end
+  if most < 0 or failed <= most or v[7] or batch.ending ~= '' then return end
   local said = 'item ' .. run.item .. ' ' .. outcome .. (reason ~= '' and ': ' .. reason or '')
   redis.call('HSET', K.run(batch.id), 'stopped', said)
-  return end_below(batch.id, 'cancelled', 'another item failed', false)
+  end_below(batch.id, 'cancelled', 'another item failed', false)
 end
 
--- The end of a run below another. Returns ids of runs to publish.
+-- The end of a run below another.
 function end_one_below(run, outcome, reason)
-  local next_up, parent = { leave_serial(run) }, load_run(run.parent)
+  leave_serial(run)
+  local parent = load_run(run.parent)
   local was_open = redis.call('SREM', K.below(run.parent), run.id) == 1 and parent and not is_closed(parent.id)
   leave_indexes(run)
   if was_open and is_item(run) and has_no_trouble(run, outcome) then
     forget_good_item(parent, run)
-    return append(next_up, advance_batch(parent))
+    advance_batch(parent)
+    return
   end
   close(run, outcome, reason)
   if run.foreach then redis.call('UNLINK', K.items(run.id)) end
-  if not was_open then return next_up end
+  if not was_open then return end
   if is_item(run) then
-    append(next_up, note_item(parent, run, outcome, reason))
+    note_item(parent, run, outcome, reason)
   elseif not is_success(outcome) then
-    append(next_up, note_failed_step(parent, run, outcome, reason))
+    note_failed_step(parent, run, outcome, reason)
   end
-  if is_closed(parent.id) then return next_up end
+  if is_closed(parent.id) then return end
   parent = load_run(parent.id)
-  if not is_item(run) and count_open(parent.id) > 0 then return next_up end
-  return append(next_up, advance(parent))
+  if is_item(run) or count_open(parent.id) == 0 then advance(parent) end
 end
 
 -- The first step of a run begins: so does the run.
@@ -271,10 +274,13 @@ function settle_family(run)
     local batch = load_run(below)
     if batch.foreach and batch.state == 'running' then advance_batch(batch) end
   end
-  if is_closed(run.id) then return 'ended', {} end
-  if count_open(run.id) == 0 then return 'ended', advance_run(load_run(run.id)) end
+  if is_closed(run.id) then return 'ended' end
+  if count_open(run.id) == 0 then
+    advance_run(load_run(run.id))
+    return 'ended'
+  end
   hold_lease(run, run.token, run.rules.lease_ttl + STEP_MARGIN)
-  return 'reasserted', {}
+  return 'reasserted'
 end
 
 -- Whether an item that is to end does not end now, because it is running, or is left for another call.
@@ -298,24 +304,23 @@ local function end_now(id, below, outcome, why, also_running)
   elseif count_open(below) > 0 then  -- a running batch
     redis.call('HSET', K.run(below), also_running and 'ending' or 'stopped', also_running and outcome or why,
       'why_ending', why)
-    return end_below(below, outcome, why, also_running)
+    end_below(below, outcome, why, also_running)
   elseif run.state ~= 'running' then
-    return finish(run, outcome, why)
+    finish(run, outcome, why)
   elseif also_running then
     ask_to_end(run, outcome, why)
   end
-  return {}
 end
 
 -- Ends what is open below a run: at once what has not begun; what is running is asked to end, if
 -- `also_running`. A thousand items would keep the server from all others: some are left, whose leases
 -- end now. They cannot begin any more, and what meets one of them next - rescue, its message, a
--- second call - ends it (settle_silent). Returns ids of runs to publish.
+-- second call - ends it (settle_silent).
 function end_below(id, outcome, why, also_running)
-  local next_up, left = {}, {}
+  local left = {}
   for _, below in ipairs(redis.call('SMEMBERS', K.below(id))) do
     if not ends_later(below, outcome, why, also_running, left) then
-      append(next_up, end_now(id, below, outcome, why, also_running))
+      end_now(id, below, outcome, why, also_running)
     end
   end
   if #left > 0 then
@@ -323,13 +328,11 @@ function end_below(id, outcome, why, also_running)
     redis.call('HSET', K.run(id), 'left_for', outcome, 'why_left', why)
     redis.call('ZADD', K.leases, unpack(left))
   end
-  return next_up
 end
 
--- A run of several steps, or a running batch, is cancelled or replaced. Returns ids of runs to publish.
+-- A run of several steps, or a running batch, is cancelled or replaced.
 local function end_family(run, outcome, why)
   ask_to_end(run, outcome, why)
-  local next_up = end_below(run.id, outcome, why, true)
-  if count_open(run.id) > 0 or is_closed(run.id) then return next_up end
-  return append(next_up, advance(load_run(run.id)))
+  end_below(run.id, outcome, why, true)
+  if count_open(run.id) == 0 and not is_closed(run.id) then advance(load_run(run.id)) end
 end

@@ -1,14 +1,15 @@
 """Runs that code asks for: calls of guarded tasks, and `start` of several steps.
 
-A call's run is admitted first, and its message sent when it may begin:
+A call's run is admitted, and its message sent when it may begin:
 
 1. ``@app.task(guard={"overlap": "queue_one", "key": "import:{feed_url}"})`` puts a task under the
    guard; the keys are those of a schedule file's job, without the schedule.
 2. ``task.apply_async(args, headers={"guard": {...}})`` sets, for one call, ``key`` (the lock's key
    itself), ``overlap`` and ``max_wait``. With ``guard=False`` a task's calls are guarded where this
    header says so. The task's own arguments are not touched.
-3. The ledger gives the run its place. A run that waits has no message yet: it occupies no worker,
-   and is published by the worker that gives the lock back, or by beat. So is one with `countdown`.
+3. The message is made in the caller, and the ledger gives the run its place and keeps the message.
+   That of a run that waits, or has a `countdown`, is sent when its time has come: until then it
+   occupies no worker.
 4. The caller gets Celery's AsyncResult, with the `admission` on it.
 
 A run that `start` began has all that the run of a schedule file's job has: the guard, retries,
@@ -41,20 +42,20 @@ from supervisor.files.job_checks import GuardedCall, guarded_task_spec, spec_wit
 from supervisor.guard.current_run import current_run
 from supervisor.guard.delivery import GUARD, HEADER, work_of
 from supervisor.job.policies import OverlapPolicy
-from supervisor.job.run import RunState, is_below, manual_id
+from supervisor.job.run import Message, RunState, is_below, manual_id
 from supervisor.job.spec import GuardedTaskSpec, JobSpec
 from supervisor.job.templates import lock_key
 from supervisor.ledger.connection import RedisError
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.replies import Admission, Placement
-from supervisor.ledger.requests import CallArguments, Message, RunRequest
+from supervisor.ledger.requests import CallArguments, RunRequest
 from supervisor.logs import get_logger
 from supervisor.sending.app_settings import required_settings
-from supervisor.sending.content import OF_RUNS
-from supervisor.sending.messages import is_ordinary, of_job, run_of
+from supervisor.sending.content import OF_RUNS, own_headers
+from supervisor.sending.messages import of_job, run_of
 from supervisor.sending.publisher import Publisher, as_json, publisher_of
-from supervisor.sending.templates import recorded
-from supervisor.sending.tracing import current_headers, options_with_trace
+from supervisor.sending.templates import parts_of, why_apart
+from supervisor.sending.tracing import current_headers
 from supervisor.times import LONGEST_SECONDS
 
 #: How long to wait for the end of a run whose result is there, and how often to look.
@@ -157,35 +158,45 @@ log = get_logger("supervisor.calls")
 
 
 def message_of(publisher: Publisher, spec: JobSpec, request: RunRequest) -> Message | None:
-    """The prebuilt message of a call, for the function that admits its run to send.
+    """The message of a call, made here and now by all code of the app that has a say in it.
 
-    That takes one round trip instead of the five that admit the run, read it, send its message and
-    record that; and no crash can come in between. None if the broker's queues are not keys beside
-    the ledger's, or if code of the app decides how the message is sent: the run is then published
-    once it is admitted. Raises InvalidKey.
-
-    Connects to nothing: the channel is that of the last message that was published. So the first
-    call of a process is published after its admission, and an unavailable broker holds up nothing.
+    Whatever it says of the caller - a tenant, a correlation id - each later message of the run says
+    too. None if that code sends nothing now: then it is asked again when the run is to be sent.
+    Raises InvalidKey.
     """
-    # A run that replaces another is queued when that one has ended.
-    may_replace = OverlapPolicy.REPLACE in (request.overlap or spec.overlap, spec.then)
-    if may_replace or request.delay or request.run_id is None or spec.task is None:
-        return None
-    app, channel = publisher.app, publisher.channel_beside
-    if channel is None or not is_ordinary(app, spec.task):
+    if spec.task is None:
         return None
     try:
-        with without_parent():
-            if message := publisher.prebuilt.call(spec, spec.task, request, channel):
-                return message
-            assignment = of_job(run_of(spec, request, datetime.now(UTC)), spec, spec.task)
-            return recorded(app, channel, lambda producer: publisher.send(producer, assignment))
+        assignment = of_job(run_of(spec, request, datetime.now(UTC)), spec, spec.task)
+        return publisher.message_of_call(assignment)
     except InvalidKey:
         raise
     except Exception as error:  # noqa: BLE001 - publishing the run finds and reports the same
         publisher.channel_beside = None  # it may be its connection, which is then looked up again
-        log.info("message not prebuilt", job=spec.name, error=str(error))
+        log.info("message not made", job=spec.name, error=str(error))
         return None
+
+
+def options_of_caller(publisher: Publisher, spec: JobSpec) -> dict[str, Any]:
+    """Options for the messages of a run that is no call: the headers that code gives them here.
+
+    All messages of the run, and of its steps, have those.
+    """
+    headers: dict[str, Any] = {}
+    for *_, assignment in parts_of(spec):
+        if why_apart(publisher.app, assignment.step.task) is None:
+            continue
+        # The task's own `apply_async` first, which may refuse a step that lacks arguments.
+        for fills_up in dict.fromkeys((False, assignment.fills_up)):
+            try:
+                message = publisher.message_of_call(replace(assignment, fills_up=fills_up))
+            except Exception as error:  # noqa: BLE001 - as in `message_of`
+                log.info("message not made", job=spec.name, error=str(error))
+            else:
+                headers = {**(own_headers(message.headers) if message else {}), **headers}
+                break
+    headers = {**headers, **current_headers()}
+    return as_json({"headers": headers}) if headers else {}
 
 
 #: Celery's options of a call that each message of a run sets for itself.
@@ -399,9 +410,8 @@ def call_guarded(
     request = replace(request, is_of_code=True, message=message)
     admission = publisher.ledger.admit_request(spec_of(task), request)
     result = result_class(task)(admission, task, is_ignored=is_ignored(task, options))
-    if admission.placement is Placement.START and message is None:
-        publisher.publish([admission.run_id])
-    elif admission.placement is not Placement.SKIP:
+    publisher.publish(admission.to_publish)
+    if admission.placement is not Placement.SKIP:
         add_to_parent(task, result, options)
     if admission.placement is Placement.SKIP and request.is_awaited:
         revoke_skipped(task, admission, options)
@@ -499,15 +509,15 @@ def start(
         what = f"{run_id!r} is no id for it: such as 'documents@order-17', without a '/'"
         raise InvalidGuard(f"job {spec.name!r}", [what])
     begins_with = as_json(dict(params or {}))
-    request = RunRequest(run_id=run_id, params=begins_with, options=options_with_trace())
     ledger = publisher.ledger
+    options = options_of_caller(publisher, spec)
+    request = RunRequest(run_id=run_id, params=begins_with, options=options)
     if ledger.client.hexists(ledger.keys.jobs, spec.name):
         what = "a schedule file has a job of this name: trigger it, or choose another name"
         raise InvalidGuard(f"job {spec.name!r}", [what])
     ledger.register(spec)
     admission = ledger.admit_request(spec, request)
-    if admission.placement is Placement.START:
-        publisher.publish([admission.run_id])
+    publisher.publish(admission.to_publish)
     return admission.run_id
 
 

@@ -10,16 +10,15 @@ accepts it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from celery import Celery
-from kombu.utils.json import JSONEncoder
+from kombu.utils.json import JSONEncoder, dumps, loads
 
-from supervisor.guard.delivery import HEADER
+from supervisor.guard.delivery import HEADER, RETRIES
 from supervisor.job.content import ANY, Content, digest_of
 from supervisor.job.run import StepId
-from supervisor.ledger.ledger import Ledger
 
 #: Writes JSON as kombu does, which makes one of these for each text.
 ENCODER = JSONEncoder()
@@ -35,19 +34,30 @@ def content_of(run_id: str, task: str, args: Sequence[Any], kwargs: Mapping[str,
     return Content(task, digest_of(encode(list(args))), digest_of(encode(kwargs)), item)
 
 
-class NotingProducer:
-    """Tells the ledger what a message is to say that the app's own code has changed.
+class RunProducer:
+    """Stands before kombu's producer while the message of a run is made.
 
-    Signals and the classes of tasks may do that before it is sent. expected: of the message as it
-    was given to them, which may change it in place. named: which arguments have references to
-    secrets.
+    1. It notes what the message is to say that the app's own code has changed: signals and the
+       classes of tasks may do that before it is sent. note: is given that, as a line of
+       job/content.py. expected: what it was before that code, which may change it in place; named:
+       which arguments have references to secrets.
+    2. It gives the message the headers that the run's first one had from the app's own code, and
+       not those of the process that happens to send it.
     """
 
-    def __init__(self, producer: Any, ledger: Ledger, expected: Content, named: str) -> None:
+    def __init__(
+        self,
+        producer: Any,
+        expected: Content,
+        named: str,
+        note: Callable[[str], None],
+        headers: Mapping[str, Any],
+    ) -> None:
         self._producer = producer
-        self._ledger = ledger
         self._expected = expected
         self._named = named
+        self._note = note
+        self._headers = headers
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._producer, name)
@@ -56,12 +66,62 @@ class NotingProducer:
         headers = options.get("headers") or {}
         if HEADER in headers:
             args, kwargs, _ = body
-            run_id = headers["id"]
-            said = content_of(run_id, headers["task"], args, kwargs)
+            said = content_of(headers["id"], headers["task"], args, kwargs)
             if said != self._expected:
-                line = f"{said.args} {said.kwargs} {self._named or '-'} {said.task}"
-                self._ledger.note_content(run_id, line)
+                self._note(f"{said.args} {said.kwargs} {self._named or '-'} {said.task}")
+            if self._headers:
+                options["headers"] = {**headers, **self._headers}
         return self._producer.publish(body, *more, **options)
+
+
+#: Headers that Celery makes for each message; all others are the app's own, or another library's.
+CELERYS_HEADERS = frozenset(
+    (
+        *("lang", "task", "id", "shadow", "eta", "expires", "group", "group_index", "retries"),
+        *("timelimit", "root_id", "parent_id", "argsrepr", "kwargsrepr", "origin", "ignore_result"),
+        *("replaced_task_nesting", "stamped_headers", "stamps", "compression", HEADER),
+    )
+)
+
+
+def own_headers(headers: Mapping[str, Any]) -> dict[str, Any]:
+    """The headers that code beside Celery's has given a message."""
+    return {name: value for name, value in headers.items() if name not in CELERYS_HEADERS}
+
+
+#: How a message is published, and not what it says; and what is found again by its queue's name.
+OF_PUBLISHING = ("declare", "retry", "retry_policy")
+
+
+class Captured:
+    """A message as Celery gave it to kombu, for a broker that is no key beside the ledger's.
+
+    It stands before the producer and publishes nothing but what is no run's.
+    """
+
+    def __init__(self, producer: Any) -> None:
+        self._producer = producer
+        self.text = ""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._producer, name)
+
+    def publish(self, body: Any, *more: Any, **options: Any) -> Any:
+        if HEADER not in (options.get("headers") or {}):
+            return self._producer.publish(body, *more, **options)
+        kept = {name: value for name, value in options.items() if name not in OF_PUBLISHING}
+        kept["exchange"] = getattr(kept.get("exchange"), "name", kept.get("exchange"))
+        kept["headers"] = {**kept["headers"], "expires": None}  # the ledger has it
+        self.text = dumps([body, kept])
+        return None
+
+
+def publish_captured(app: Celery, producer: Any, text: str, queue: str, retries: int) -> None:
+    """Publishes such a message, as the first of its run or a later one."""
+    body, options = loads(text)
+    headers = options["headers"]
+    headers["retries"] = headers[HEADER][RETRIES] = retries
+    producer.publish(tuple(body), declare=[app.amqp.queues[queue]], retry=False, **options)
 
 
 #: Names and content types; `auth` is Celery's own envelope of signed content.

@@ -1,4 +1,7 @@
-"""Sends the messages of queued runs. A message names its run; the ledger knows everything else."""
+"""Sends the messages of queued runs: has the ledger do it, or Celery where that cannot.
+
+A message names its run; the ledger knows everything else.
+"""
 
 from __future__ import annotations
 
@@ -7,10 +10,10 @@ import math
 import os
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from datetime import timedelta
-from functools import cache, cached_property
+from functools import cache, cached_property, partial
 from typing import Any
 
 from amqp.exceptions import ChannelError, MessageNacked
@@ -20,23 +23,25 @@ from kombu.exceptions import OperationalError
 from kombu.utils.json import dumps
 
 from supervisor.guard.delivery import HEADER, LEDGER
-from supervisor.job.run import Run, RunState, StepId
+from supervisor.job.run import Message, Run, RunState, StepId
 from supervisor.job.secrets import masked
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.reads import chunks
 from supervisor.logs import get_logger
 from supervisor.sending.app_settings import owner_of, required_settings
-from supervisor.sending.content import NotingProducer, content_of, serializer_of_runs
-from supervisor.sending.messages import (
-    Assignment,
-    Assignments,
-    PrebuiltMessages,
-    is_beside,
-    message_header,
+from supervisor.sending.content import (
+    Captured,
+    RunProducer,
+    content_of,
+    own_headers,
+    publish_captured,
+    serializer_of_runs,
 )
+from supervisor.sending.messages import Assignment, Assignments, message_header
 from supervisor.sending.queues import UNAVAILABLE, producers_of, queue_of
 from supervisor.sending.rabbitmq import BrokerBlocked, listener_of
-from supervisor.sending.tracing import current_headers, trace_headers, within
+from supervisor.sending.templates import is_beside, marked, recorded
+from supervisor.sending.tracing import current_headers, within
 from supervisor.settings import is_redis
 
 #: Messages that are sent before the ledger records that they were.
@@ -66,22 +71,22 @@ class Publisher:
     def _producers(self) -> Any:
         return producers_of(self.app)
 
-    @cached_property
-    def prebuilt(self) -> PrebuiltMessages:
-        return PrebuiltMessages(self.app, self.ledger.client, self.send)
-
     def publish(self, run_ids: Sequence[str], until: float = math.inf) -> int:
         """Sends those of the runs that are queued; returns how many messages the broker took.
 
-        For a run of several steps, the queued steps are sent; for a batch, its items. If the broker
-        is unavailable, that is logged: the runs stay in the outbox and beat sends them later. So do
-        those whose turn has not come `until` then, by `time.monotonic()`.
+        For a batch, its items are sent. If the broker is unavailable, that is logged: the runs stay
+        in the outbox and beat sends them later. So do those whose turn has not come `until` then,
+        by `time.monotonic()`.
         """
         sent = 0
         try:
             for some in chunks(run_ids, RUNS_PER_ROUND):
                 if time.monotonic() > until:
                     break
+                if self.channel_beside is not None:
+                    others = self.ledger.send(some)
+                    sent += len(some) - len(others)
+                    some = others
                 runs = self.ledger.runs(some)
                 if len(runs) < len(some):  # those without a readable record do not stand in the way
                     self.ledger.put_off(sorted({*some} - {run.id for run in runs}), LATER)
@@ -91,9 +96,7 @@ class Publisher:
         return sent
 
     def _publish(self, runs: Sequence[Run], until: float) -> int:
-        steps = self.ledger.steps.below([run.id for run in runs if run.has_steps])
-        open_runs = [*(run for run in runs if not run.has_steps), *self.ledger.runs(steps)]
-        queued = [run for run in open_runs if run.state is RunState.QUEUED]
+        queued = [run for run in runs if run.state is RunState.QUEUED]
         sent = self._send_all([run for run in queued if run.foreach is None], until)
         for batch in queued:
             if batch.foreach is not None:
@@ -125,17 +128,17 @@ class Publisher:
         more, and dropped as a duplicate.
         """
         assignments = self._assignments.of(runs)
-        traces = trace_headers(self.ledger, runs)
+        contexts = self._contexts(runs)
         remaining, sent = deque(runs), 0
         while remaining and time.monotonic() <= until:
-            sent += self._send_until_refused(remaining, assignments, traces, until)
+            sent += self._send_until_refused(remaining, assignments, contexts, until)
         return sent
 
     def _send_until_refused(
         self,
         remaining: deque[Run],
         assignments: Mapping[str, Assignment],
-        traces: Mapping[str, Mapping[str, str]],
+        contexts: Mapping[str, Mapping[str, Any]],
         until: float,
     ) -> int:
         """Sends the remaining runs, and takes them off, until RabbitMQ refuses one of them.
@@ -149,8 +152,9 @@ class Publisher:
                 try:
                     while remaining and time.monotonic() <= until:
                         run = remaining[0]
-                        with within(traces.get(run.id, {})):
-                            queue = self._send(producer, run, assignments.get(run.id))
+                        context = contexts.get(run.id, {})
+                        with within(context):
+                            queue = self._send(producer, run, assignments.get(run.id), context)
                         if queue is not None:
                             taken[run.id] = queue
                         remaining.popleft()
@@ -168,7 +172,27 @@ class Publisher:
             raise blocked
         return len(taken)
 
-    def _send(self, producer: Any, run: Run, assignment: Assignment | None) -> str | None:
+    def _contexts(self, runs: Sequence[Run]) -> dict[str, Mapping[str, Any]]:
+        """By run id, the headers that code beside Celery's gave its first message in the caller.
+
+        Those of a step are its run's.
+        """
+        step_ids = {run.id: step_id.run for run in runs if (step_id := StepId.of(run.id))}
+        of_steps = self.ledger.steps.options(sorted({*step_ids.values()})) if step_ids else {}
+        found: dict[str, Mapping[str, Any]] = {}
+        for run in runs:
+            options = of_steps.get(step_ids[run.id], {}) if run.id in step_ids else run.options
+            first = run.message.headers if run.message else {}
+            found[run.id] = {**own_headers(first), **options.get("headers", {})}
+        return found
+
+    def _send(
+        self,
+        producer: Any,
+        run: Run,
+        assignment: Assignment | None,
+        context: Mapping[str, Any],
+    ) -> str | None:
         """Returns the queue of the message; None if the broker has not taken it."""
         if assignment is None:
             self._do_without(run)
@@ -177,7 +201,12 @@ class Publisher:
         if listener:
             listener.has_returned()  # not of this message
         try:
-            queue = self.send(producer, assignment)
+            own = run.message
+            if own and not own.key and not run.is_changed:
+                queue = own.queue
+                publish_captured(self.app, producer, own.text, queue, run.retries)
+            else:
+                queue = self.send(producer, assignment, headers=context)
         except UNAVAILABLE as error:
             if isinstance(error.__cause__, MessageNacked):  # to Celery it is one of the connection
                 self._put_off(run, "the queue is full")
@@ -211,8 +240,40 @@ class Publisher:
         else:
             self.ledger.cancel(run.id, "the job was removed")
 
-    def send(self, producer: Any, assignment: Assignment) -> str:
-        """Sends the message of one run through Celery; gives its queue."""
+    def message_of_call(self, assignment: Assignment) -> Message | None:
+        """The message of a run that is to be admitted, made with all of the app's own code.
+
+        None if that code sends none, or later. Where the broker's queues are beside the ledger, it
+        is made for the function that queues the run; the channel is that of the last message that
+        was published, so that nothing is connected to. Else it is as Celery gives it to kombu.
+        """
+        said: list[str] = []
+        channel = self.channel_beside
+        if channel is not None:
+            push = recorded(
+                self.app, channel, lambda producer: self.send(producer, assignment, said.append)
+            )
+            if push and (text := marked(push.text)):
+                return Message(push.queue, push.key, text, *said[-1:])
+            if push is None:
+                return None
+            said.clear()
+        with self._producers.acquire(block=True) as producer:
+            captured = Captured(producer)
+            queue = self.send(captured, assignment, said.append)
+        return Message(queue, "", captured.text, *said[-1:]) if captured.text else None
+
+    def send(
+        self,
+        producer: Any,
+        assignment: Assignment,
+        note: Callable[[str], None] | None = None,
+        headers: Mapping[str, Any] | None = None,
+    ) -> str:
+        """Sends the message of one run through Celery; gives its queue.
+
+        note and headers: as in RunProducer; by default the ledger notes it.
+        """
         run, step, queue = assignment.run, assignment.step, destination(self.app, assignment)
         # The app's own code may change them in place: those of a job are for its other runs too.
         args, kwargs = deepcopy((assignment.args, dict(assignment.kwargs)))
@@ -220,9 +281,16 @@ class Publisher:
         named = ",".join(each for each in assignment.references if isinstance(each, str))
         options: dict[str, Any] = {
             "task_id": run.id,
-            "producer": NotingProducer(producer, self.ledger, expected, named),
+            "producer": RunProducer(
+                producer,
+                expected,
+                named,
+                note or partial(self.ledger.note_content, run.id),
+                own_headers(headers or {}),
+            ),
             "retry": False,  # the outbox is the retry
             "retries": run.retries,
+            "add_to_parent": False,  # the caller has done that
         }
         if mask := run.rules.mask:
             options["argsrepr"] = repr(masked(mask, assignment.args))

@@ -1,33 +1,43 @@
-"""Templates of messages: one that Celery and kombu made, with places for what a run has of its own.
+"""Messages that Celery makes once, and the ledger sends: of a job for all its runs, and of calls.
 
-What they would push to Redis is recorded instead of pushed. A template is only used if filling it
-with what it was made from gives the same.
+What Celery and kombu would push to Redis is recorded instead of pushed. Marks stand where a message
+differs from run to run; the function that queues a run puts the run's own there and pushes it
+(ledger/messages.lua).
 """
 
 from __future__ import annotations
 
 import json
-from base64 import b64decode, b64encode
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import replace
 from datetime import UTC, datetime
-from json.encoder import encode_basestring_ascii as quoted
-from secrets import token_hex
-from typing import Any, NamedTuple
+from functools import lru_cache, partial
+from typing import Any
+from uuid import uuid4
 
-from celery import Celery
-from celery.utils.saferepr import saferepr
-from kombu.utils.json import dumps
+from celery import Celery, Task, signals
+from celery.app.amqp import AMQP
+from celery.app.routes import MapRoute
 
-from supervisor.guard.delivery import HEADER
-from supervisor.job.run import tick_id
-from supervisor.ledger.requests import Message, Tick
-from supervisor.sending.content import ENCODER
+from supervisor.guard.delivery import HEADER, NOMINAL, RETRIES
+from supervisor.job.run import Message, Run, RunState, tick_id
+from supervisor.job.spec import JobSpec
+from supervisor.job.steps import Step, plan
+from supervisor.ledger.connection import Client
+from supervisor.sending.messages import Assignment, of_job, of_step
 from supervisor.sending.queues import is_on_redis
 
 #: Publishes one message with a given producer. Returns the name of its queue.
 Publish = Callable[[Any], str]
+
+#: The marks, control characters that JSON has in no other place.
+RUN_MARK, TAG_MARK, RETRIES_MARK, NOMINAL_MARK = "\x01", "\x02", "\x03", "\x04"
+MARKS = (RUN_MARK, TAG_MARK, RETRIES_MARK, NOMINAL_MARK)
+
+#: A run that stands for all of a job, with an id that occurs in no argument.
+NO_MOMENT = datetime(1, 1, 1, tzinfo=UTC)
+NO_RUN = tick_id(f"any-{uuid4().hex}", NO_MOMENT)
 
 
 class Recorder:
@@ -46,8 +56,9 @@ class Recorder:
 def recorded(app: Celery, channel: Any, publish: Publish) -> Message | None:
     """What Celery and kombu would push, without pushing it.
 
-    channel: the caller's own. Returns None if that would be more than one push (a queue that
-    expires, an exchange of several queues), and for other transports than Redis.
+    channel: the caller's own. Returns None if that would be none or more than one push (a task
+    that sends itself later, a queue that expires, an exchange of several queues), and for other
+    transports than Redis.
     """
     if not is_on_redis(channel):
         return None
@@ -72,205 +83,150 @@ def recorded(app: Celery, channel: Any, publish: Publish) -> Message | None:
             return None
 
 
-#: A nominal time that no schedule has, and its run, which stands for all.
-NOMINAL = datetime(1, 1, 1, tzinfo=UTC)
-NOMINAL_TEXT = NOMINAL.isoformat()
-RUN = tick_id("any", NOMINAL)
+def marked(text: str, run_id: str | None = None) -> str | None:
+    """The message with marks for its delivery tag and the number of retries.
 
-#: They stand where messages of one shape differ, and occur in no job, argument or setting.
-PLACEHOLDERS = {
-    name: f"<{name} of {RUN}>"
-    for name in ("job", "rules", "argsrepr", "kwargsrepr", "body", "header", "headers")
-}
-PLACEHOLDERS |= {"root": f"<root of {RUN}>", "parent": f"<parent of {RUN}>"}
-PLACEHOLDERS |= {"run": RUN, "nominal": NOMINAL_TEXT}  # last: the others contain them
-
-#: Options of a call within a task, and the placeholders of their values.
-OF_A_CALL = {"root_id": PLACEHOLDERS["root"], "parent_id": PLACEHOLDERS["parent"]}
-
-
-class OfShape(NamedTuple):
-    """A run whose message is made by its shape. nominal: ISO text. rules: as in JobSpec, and the
-    lock between the two. reply_to: that of the calling thread; of a tick, that of its shape. root,
-    parent: of a call within a task."""
-
-    id: str
-    nominal: str
-    job: str
-    args: tuple[Any, ...]
-    kwargs: Mapping[str, Any]
-    rules: tuple[str, str, str]
-    reply_to: str = ""
-    root: str = ""
-    parent: str = ""
-
-
-def of_tick(tick: Tick) -> OfShape:
-    spec = tick.spec
-    before, after = spec.rules_around_lock
-    rules = (before, spec.lock, after)
-    return OfShape(
-        tick.run_id, tick.nominal_at.isoformat(), spec.name, spec.args, spec.kwargs, rules
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class Own:
-    """What the message of one run has of its own. body: JSON."""
-
-    run: OfShape
-    argsrepr: str
-    kwargsrepr: str
-    body: str
-
-
-@dataclass(frozen=True, slots=True)
-class TextTemplate:
-    """A template of messages on Redis. key: the list that they are pushed to. reply_to: of the
-    message that it was made from."""
-
-    key: str
-    text: str
-    reply_to: str
-
-    @classmethod
-    def of(cls, message: Mapping[str, Any], key: str) -> TextTemplate:
-        text = dumps(with_placeholders(message)).replace("%", "%%")
-        for name, value in PLACEHOLDERS.items():
-            in_json = json.dumps(value) if name in ("job", "rules") else value
-            text = text.replace(in_json, f"%({name})s")
-        properties = message["properties"]
-        text = text.replace(properties["delivery_tag"], "%(tag)s")
-        if reply_to := properties.get("reply_to") or "":  # a UUID, like the tag
-            text = text.replace(reply_to, "%(reply_to)s")
-        return cls(key, text, reply_to)
-
-    def message(self, queue: str, own: Own) -> Message:
-        return Message(queue, self.key, self.filled(own, token_hex(16)))
-
-    def filled(self, own: Own, tag: str) -> str:
-        run = own.run
-        before, lock, after = run.rules
-        return self.text % {
-            "run": run.id,
-            "nominal": run.nominal,
-            "tag": tag,
-            "job": quoted(run.job),
-            "rules": before + quoted(lock) + after,
-            "argsrepr": quoted(own.argsrepr)[1:-1],
-            "kwargsrepr": quoted(own.kwargsrepr)[1:-1],
-            "body": b64encode(own.body.encode()).decode(),
-            "reply_to": run.reply_to or self.reply_to,
-            "root": quoted(run.root)[1:-1],
-            "parent": quoted(run.parent)[1:-1],
-        }
-
-    def is_as_made(self, own: Own, message: Mapping[str, Any]) -> bool:
-        """Whether filling it gives the same message that it was made from."""
-        return self.filled(own, message["properties"]["delivery_tag"]) == dumps(message)
-
-
-@dataclass(frozen=True, slots=True)
-class Shape:
-    """What messages have in common that differ only in `Own`.
-
-    embed: what the body has beside the arguments, as JSON. levels, length: bounds of their `repr`.
+    run_id: of a message that stands for all runs of a job; where it says this id and the nominal
+    time, there are marks as well. Returns None for a message that cannot have them: of Celery's
+    older protocol, which has the id within the body, one with such control characters of its own,
+    or of a task whose messages expire.
     """
-
-    queue: str
-    embed: str
-    levels: int
-    length: int
-    template: TextTemplate
-
-    def message(self, run: OfShape) -> Message:
-        return self.template.message(self.queue, self.own(run))
-
-    def own(self, run: OfShape) -> Own:
-        args, kwargs = encoded(run.args), ENCODER.encode(run.kwargs) if run.kwargs else "{}"
-        return Own(
-            run,
-            argsrepr=shown_args(run.args, self.length, self.levels),
-            kwargsrepr=shown_kwargs(run.kwargs, self.length, self.levels),
-            body=f"[{args}, {kwargs}, {self.embed}]",
-        )
-
-
-def shape_of(app: Celery, push: Message, message: dict[str, Any], run: OfShape) -> Shape | None:
-    """The shape of a message that Celery made for a run; None if it has none.
-
-    push: as it was recorded. message: what it says. Raises KeyError, TypeError or ValueError for
-    messages of Celery's older protocol, and compressed ones.
-    """
-    headers = message["headers"]
-    if message["content-type"] != "application/json" or headers.get("expires"):
+    message = json.loads(text)
+    headers, properties = message["headers"], message["properties"]
+    if HEADER not in headers or any(escaped(mark) in text for mark in MARKS):
         return None
-    _, _, embed = json.loads(b64decode(message["body"]))
-    shape = Shape(
-        queue=push.queue,
-        embed=dumps(embed),
-        levels=app.conf.get("task_repr_maxlevels", 3),  # since Celery 5.7
-        length=app.amqp.argsrepr_maxsize,
-        template=TextTemplate.of(message, push.key),
-    )
-    return shape if shape.template.is_as_made(shape.own(run), message) else None
+    if run_id is not None and (headers["expires"] or headers["eta"]):
+        return None
+    headers["expires"] = None  # of a call, the ledger has it
+    properties["delivery_tag"] = TAG_MARK
+    headers["retries"] = headers[HEADER][RETRIES] = RETRIES_MARK
+    if run_id is not None:
+        headers[HEADER][NOMINAL] = NOMINAL_MARK
+        places = (headers, "id"), (headers, "root_id"), (headers[HEADER], "run")
+        for fields, name in (*places, (properties, "correlation_id")):
+            if fields.get(name) == run_id:
+                fields[name] = RUN_MARK
+    text = json.dumps(message)
+    for mark in (RETRIES_MARK, NOMINAL_MARK):  # numbers
+        text = text.replace(f'"{escaped(mark)}"', mark)
+    for mark in (RUN_MARK, TAG_MARK):
+        text = text.replace(escaped(mark), mark)
+    return None if run_id is not None and run_id in text else text
 
 
-def encoded(args: tuple[Any, ...]) -> str:
-    """As kombu writes them, which takes longer where the arguments are plain."""
-    parts = [in_json(arg) for arg in args]
-    return f"[{', '.join(parts)}]" if "" not in parts else ENCODER.encode(args)
+def escaped(mark: str) -> str:
+    """As JSON has it, without quotes."""
+    return json.dumps(mark)[1:-1]
 
 
-def in_json(value: Any) -> str:
-    """A text or a whole number as JSON; empty for any other value."""
-    if type(value) is str:
-        return quoted(value)
-    return str(value) if type(value) is int else ""
+# The messages of a job.
 
 
-def shown_args(args: tuple[Any, ...], length: int, levels: int) -> str:
-    """As Celery's `saferepr` shows them, which alone takes longer than the rest of a message."""
-    parts = [brief(arg) for arg in args]
-    text = f"({', '.join(parts)}{',' if len(parts) == 1 else ''})"
-    return text if "" not in parts and len(text) < length else saferepr(args, length, levels)
+def messages_of(
+    app: Celery, channel: Any, spec: JobSpec, send: Callable[..., str]
+) -> dict[str, str]:
+    """The fields of keys.message for a job: its messages, or why Celery has to make each.
 
-
-def shown_kwargs(kwargs: Mapping[str, Any], length: int, levels: int) -> str:
-    """The same for arguments by name."""
-    parts = [brief(part) for item in kwargs.items() for part in item]
-    pairs = zip(parts[::2], parts[1::2], strict=True)
-    text = "{" + ", ".join(f"{name}: {value}" for name, value in pairs) + "}"
-    return text if "" not in parts and len(text) < length else saferepr(kwargs, length, levels)
-
-
-def brief(value: Any) -> str:
-    """What `saferepr` shows for a plain value; empty for any other."""
-    if type(value) is str:
-        return "'" + value.replace("'", "\\'") + "'"
-    return str(value) if value is None or type(value) in (int, float, bool) else ""
-
-
-def with_placeholders(message: Mapping[str, Any]) -> dict[str, Any]:
-    """The message with a placeholder for each value that is a job's or a run's own."""
-    headers = message["headers"]
-    own = {name: PLACEHOLDERS[name] for name in ("job", "rules")}
-    reprs = {name: PLACEHOLDERS[name] for name in ("argsrepr", "kwargsrepr")}
-    headers = {**headers, **reprs, HEADER: {**headers[HEADER], **own}}
-    return {**message, "body": PLACEHOLDERS["body"], "headers": headers}
-
-
-def without_trace(message: dict[str, Any]) -> dict[str, Any]:
-    """Without the trace and the time that Sentry's SDK adds, which are those of one message.
-
-    It keeps copies in a header `headers`, which messages of ticks do not have otherwise.
+    send: Publisher.send; it may raise whatever the app's own code and the arguments lead to.
     """
-    headers = message["headers"]
-    if not any(name.startswith("sentry-") for name in headers):
-        return message
-    own = {
-        name: value
-        for name, value in headers.items()
-        if not name.startswith("sentry-") and name not in ("baggage", "headers")
-    }
-    return {**message, "headers": own}
+    fields: dict[str, str] = {}
+    for name, key, rules, assignment in parts_of(spec):
+        if assignment.step.foreach:  # its items are sent, and each has its own arguments
+            continue
+        if reason := why_apart(app, assignment.step.task):
+            return {"apart": reason}
+        push = recorded(app, channel, partial(send, assignment=assignment))
+        text = marked(push.text, assignment.run.id) if push else None
+        if push is None or text is None or "\n" in f"{push.queue}{push.key}{key}":
+            return {"apart": "its message differs from run to run in more than its id"}
+        fields[f"of:{name}"] = "\n".join((push.queue, push.key, key, rules, text))
+    return fields
+
+
+def parts_of(spec: JobSpec) -> Iterator[tuple[str, str, str, Assignment]]:
+    """Of the job, or of each step: its name, the lock or the digest of its plan, the rules as the
+    ledger has them, and the assignment of a run that stands for all."""
+    run = Run(NO_RUN, spec.name, RunState.QUEUED, NO_MOMENT, NO_MOMENT, rules=spec.rules())
+    if spec.task is not None:
+        yield "", spec.lock, spec.rules_text, of_job(run, spec, spec.task)
+    for planned in (plan(spec) or {"steps": ()})["steps"]:
+        step = Step.of(planned)
+        of = replace(run, id=f"{NO_RUN}/{step.name}", rules=step.rules)
+        yield step.name, planned["made"], planned["rules"], of_step(of, step, ())
+
+
+# Whose messages can be made once.
+
+#: A handler of one of these sees each message, and may change it.
+LISTENED_TO = {
+    "before_task_publish": signals.before_task_publish,
+    "after_task_publish": signals.after_task_publish,
+    "task_sent": signals.task_sent,
+}
+
+
+def name_of(own: type) -> str:
+    return f"{own.__module__}:{own.__qualname__}"
+
+
+#: What a task's class may define of how it is sent, and the classes whose definitions are known.
+SENDING = ("apply_async", "shadow_name")
+KNOWN_CLASSES = ("supervisor.worker.task:GuardedCalls", name_of(Task))
+
+
+def why_apart(app: Celery, task: str) -> str | None:
+    """Why Celery has to make each message of a task, in words; None if one stands for all."""
+    own_task: Any = app.tasks.get(task)
+    if own_task is not None and own_task.name != task:
+        return f"{task} is another name of {own_task.name}"
+    task_class: Any = type(own_task)
+    if own_task is not None and sends_itself(task_class):
+        return f"{task} has an apply_async or a shadow_name of its own"
+    if type(app).send_task is not Celery.send_task:
+        return "the app has a send_task of its own"
+    for name, signal in LISTENED_TO.items():
+        if signal.receivers:
+            return f"a handler of {name} sees each message"
+    if app.conf.task_send_sent_event:
+        return "task_send_sent_event is on"
+    if not all(isinstance(route, MapRoute) for route in app.amqp.routes):
+        return "a router of task_routes is code"
+    if not is_sent_by_celery_alone(app):
+        return "a library that records traces wraps what sends messages"
+    return None
+
+
+@lru_cache(maxsize=1_000)
+def sends_itself(task_class: type) -> bool:
+    classes = task_class.__mro__
+    return any(vars(c).keys() & {*SENDING} and name_of(c) not in KNOWN_CLASSES for c in classes)
+
+
+def is_sent_by_celery_alone(app: Celery) -> bool:
+    """Whether no library wraps what sends a message, as those do that record traces.
+
+    A wrapper has the names of what it wraps, but the globals of its own module.
+    """
+    amqp: Any = app.amqp
+    parts = ((Task.apply_async, Task), (Celery.send_task, Celery), (amqp.as_task_v2, AMQP))
+    return all(getattr(f, "__globals__", {}).get("__name__") == c.__module__ for f, c in parts)
+
+
+#: Two connections with the same of these see the same keys with the same rights.
+SAME_KEYS = ("host", "port", "path", "db", "username")
+
+
+def is_beside(channel: Any, ledger: Client) -> bool:
+    """Whether the broker's queues are keys of the ledger's own database, for the same user."""
+    if not is_on_redis(channel):
+        return False
+    ours = connected_to(channel.client.connection_pool)
+    return ours is not None and ours == connected_to(ledger.connection_pool)
+
+
+def connected_to(pool: Any) -> tuple[str, ...] | None:
+    """The server of a connection pool; None if the pool looks it up, as with Sentinel."""
+    known: Mapping[str, Any] = pool.connection_kwargs
+    if not (known.get("host") or known.get("path")):
+        return None
+    return tuple(str(known.get(key) or "") for key in SAME_KEYS)

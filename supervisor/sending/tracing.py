@@ -11,16 +11,15 @@ Without the library, nothing here does anything.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Any
 
 from celery.exceptions import Ignore, Reject, Retry
 
-from supervisor.job.run import Run, StepId
+from supervisor.job.run import StepId
 from supervisor.ledger.functions import BOUNDS
-from supervisor.ledger.ledger import Ledger
 from supervisor.times import clock
 
 if TYPE_CHECKING:
@@ -55,25 +54,8 @@ def options_with_trace() -> dict[str, Any]:
     return {"headers": headers} if headers else {}
 
 
-def trace_headers(ledger: Ledger, runs: Sequence[Run]) -> dict[str, dict[str, str]]:
-    """The headers by run id; a step has those of its run."""
-    if not is_there():
-        return {}
-    from opentelemetry import propagate
-
-    step_ids = {run.id: step_id.run for run in runs if (step_id := StepId.of(run.id))}
-    options = {run.id: run.options for run in runs if run.id not in step_ids}
-    options |= ledger.steps.options(sorted(set(step_ids.values())))
-    ours = propagate.get_global_textmap().fields
-    found: dict[str, dict[str, str]] = {}
-    for run in runs:
-        headers = options.get(step_ids.get(run.id, run.id), {}).get("headers", {})
-        found[run.id] = {name: value for name, value in headers.items() if name in ours}
-    return found
-
-
 @contextmanager
-def within(headers: Mapping[str, str]) -> Iterator[None]:
+def within(headers: Mapping[str, Any]) -> Iterator[None]:
     """Within the trace of these headers, or in no trace; never in that of the sending code."""
     if not is_there():
         yield

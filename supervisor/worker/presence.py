@@ -30,7 +30,6 @@ from supervisor.ledger.presence import (
 )
 from supervisor.logs import get_logger
 from supervisor.sending.app_settings import broker_address, required_settings
-from supervisor.sending.publisher import Publisher
 from supervisor.settings import Settings, same_database
 from supervisor.worker.intake import TAKES_ANY, places
 
@@ -238,9 +237,7 @@ def broker_of(app: Celery, settings: Settings) -> Broker:
 
 
 def witness_of(app: Celery) -> Witness:
-    settings = required_settings(app)
-    ledger = Ledger.open_without_retries(settings)
-    return Witness(ledger, Publisher(app, Ledger.open(settings)).publish)
+    return Witness(Ledger.open_without_retries(required_settings(app)))
 
 
 class Attends(bootsteps.StartStopStep):

@@ -43,7 +43,7 @@ from supervisor.logs import get_logger
 from supervisor.sending import tracing
 from supervisor.sending.app_settings import required_settings, settle_for_runs
 from supervisor.sending.calls import asked_of, guard_in_code, register_all
-from supervisor.sending.publisher import Publisher, publisher_of
+from supervisor.sending.publisher import publisher_of
 from supervisor.sending.queues import AppQueues, queue_of
 from supervisor.times import clock
 from supervisor.worker.intake import (
@@ -348,8 +348,7 @@ def prepare(sender: Any) -> None:
 
 def prove_life(app: Celery) -> None:
     """Also looks for earlier workers that are gone: this one may replace one of them."""
-    publisher = publisher_of(app)
-    Witness(publisher.ledger, publisher.publish).look()
+    Witness(publisher_of(app).ledger).look()
     hold()
 
 
@@ -400,9 +399,6 @@ def heartbeat_of(app: Any) -> Heartbeat:
 
 @cache
 def _heartbeat_of(app: Celery) -> Heartbeat:
-    settings = required_settings(app)
-    ledger = Ledger.open_without_retries(settings)
-    # The publish thread reads by a connection of its own, which may retry.
-    heartbeat = Heartbeat(ledger, Publisher(app, Ledger.open(settings)).publish)
+    heartbeat = Heartbeat(Ledger.open_without_retries(required_settings(app)))
     heartbeat.start()
     return heartbeat

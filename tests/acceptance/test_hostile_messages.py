@@ -42,7 +42,7 @@ WRONG: list[tuple[str, Any]] = [
     *(("headers.stamped_headers", value) for value in (True, [None])),
     *(("headers.supervisor", value) for value in (True, "text", {"run": []})),
     *(("headers.supervisor.rules", value) for value in (None, [], {}, {"lease_ttl": "text"})),
-    *(("headers.supervisor.nominal_at", value) for value in (None, 0, "text")),
+    *(("headers.supervisor.nominal", value) for value in (None, "0", "text")),
     *(("headers.supervisor.ledger", value) for value in (None, [1], "text")),
     ("headers.supervisor.max_retries", {}),
 ]

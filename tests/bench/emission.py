@@ -53,6 +53,8 @@ def emitted(side: Side, jobs: int, patience: int = 1) -> float:
     ledger = side.ledger
     if side.name == "ours":
         until(lambda: ledger.client.hlen(ledger.keys.jobs) == jobs, 120, every=0.2)
+        last_job = max(ledger.scheduled_names())  # messages are made in the order of the names
+        until(lambda: ledger.client.exists(ledger.keys.message(last_job)), 120, every=0.2)
     if time.time() > due - 1:
         side.stop()
         return emitted(side, jobs, 2 * patience)

@@ -25,7 +25,7 @@ from supervisor.job.spec import JobSpec
 from supervisor.ledger.connection import Unavailable
 from supervisor.ledger.functions import Call
 from supervisor.ledger.ledger import Ledger
-from supervisor.ledger.requests import Message, RunRequest, Tick
+from supervisor.ledger.requests import RunRequest, Tick
 from supervisor.settings import Settings
 from tests.bench import machine
 from tests.waiting import wait_until
@@ -102,12 +102,11 @@ def specs(number: int, name: str = "import-orders", **keys: object) -> list[JobS
 def admit(ledger: Ledger, jobs: Sequence[JobSpec], turn: int) -> list[str]:
     """The message goes to a list that is emptied again: it is the broker's, until it is taken."""
     at = ledger.now().replace(second=0, microsecond=0) + timedelta(minutes=5 * turn + 5)
-    message = Message("celery", "celery", "message")
-    with ledger.admitting() as admitting:
-        for spec in jobs:
-            admitting.add_tick(Tick(spec, at), message)
-        admissions = admitting.admissions()
-    ledger.client.delete("celery")
+    for spec in jobs:
+        lines = "celery", "celery", spec.lock, spec.rules_text, "message"
+        ledger.client.hset(ledger.keys.message(spec.name), "of:", "\n".join(lines))
+    admissions = ledger.admit(Tick(spec, at) for spec in jobs)
+    ledger.client.delete("celery", *(ledger.keys.message(spec.name) for spec in jobs))
     return [admission.run_id for admission in admissions]
 
 

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from celery import Celery
+
+from supervisor.beat.job_messages import JobMessages
 from supervisor.guard.delivery import Delivery
 from supervisor.job.content import content_of_job
 from supervisor.job.spec import JobSpec
 from supervisor.ledger.keys import Keys
+from supervisor.ledger.leader import Look
 from supervisor.ledger.ledger import Ledger
-from supervisor.ledger.replies import Admission, Grant, LeaseState
-from supervisor.ledger.requests import Leadership, Message, Tick
+from supervisor.ledger.replies import Grant, LeaseState, ms_of
+from supervisor.ledger.requests import Tick
+from supervisor.sending.publisher import Publisher
 
 MIDNIGHT = datetime(2026, 3, 1, tzinfo=UTC)
 
@@ -36,17 +40,13 @@ def ticks(spec: JobSpec, *seconds: int) -> list[Tick]:
     return [Tick(spec, MIDNIGHT + timedelta(seconds=second)) for second in seconds]
 
 
-def admit_sent(
-    ledger: Ledger,
-    ticks: Iterable[Tick],
-    message_of: Callable[[Tick], Message | None],
-    leadership: Leadership | None = None,
-) -> list[Admission]:
-    """Admits them as beat does where the broker's queues are beside the ledger."""
-    with ledger.admitting(leadership) as admitting:
-        for tick in ticks:
-            admitting.add_tick(tick, message_of(tick))
-        return admitting.admissions()
+def with_messages(ledger: Ledger, app: Celery) -> Publisher:
+    """Celery has made the messages of all loaded jobs, as it does for the beat that leads."""
+    publisher = Publisher(app, ledger)
+    messages = JobMessages(app, ledger, publisher, lambda spec: spec)
+    while not messages.make_some(Look(leads=True, at=ledger.now())):
+        pass
+    return publisher
 
 
 def run_id(spec: JobSpec, second: int) -> str:
@@ -62,7 +62,7 @@ def begin(ledger: Ledger, run: str, token: str = "token") -> Grant:
 def delivery(run: str, token: str = "token") -> Delivery:
     """What a message of the run says, of a job without retries."""
     said: dict[str, Any] = {"run": run, "job": run.split("@")[0], "queue": "celery", "rules": {}}
-    said |= {"ledger": ["supervisor", "proj"], "nominal_at": MIDNIGHT.isoformat()}
+    said |= {"ledger": ["supervisor", "proj"], "nominal": ms_of(MIDNIGHT)}
     said |= {"retries": 0, "max_retries": 0, "retry_backoff": 0, "retry_backoff_max": 0}
     return Delivery(said, token)
 

@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
 
 import pytest
+from celery import Celery
 from redis.exceptions import ConnectionError as RedisConnectionError
 
+from supervisor.app import supervise
 from supervisor.job.run import RunState
 from supervisor.job.spec import JobSpec
 from supervisor.ledger.connection import RedisError
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.replies import Admission, Placement, Refusal, Refused, instant, ms_of
-from supervisor.ledger.requests import Message, PassedOver, RunRequest, Tick
+from supervisor.ledger.requests import PassedOver, RunRequest, Tick
 from supervisor.settings import Settings
 from tests.ledger.jobs import (
     MIDNIGHT,
-    admit_sent,
     admitted,
     at_work,
     begin,
@@ -29,6 +31,7 @@ from tests.ledger.jobs import (
     pause,
     run_id,
     ticks,
+    with_messages,
 )
 from tests.proxy import Proxy, proxy_to
 from tests.waiting import wait_until
@@ -194,43 +197,50 @@ def test_admission_that_is_broken_off_leaves_no_reply_behind(ledger: Ledger) -> 
     assert ledger.client.get("nothing") is None
 
 
-def test_runs_of_one_call_get_their_places_in_order(ledger: Ledger) -> None:
+@pytest.fixture
+def app(redis_url: str) -> Celery:
+    return supervise(Celery("shop", broker=redis_url, set_as_current=False))
+
+
+def test_runs_of_one_call_get_their_places_in_order(ledger: Ledger, app: Celery) -> None:
     held, free = job(ledger, "held", key="shared"), job(ledger, "free")
     unlimited = job(ledger, "unlimited", overlap="allow")
+    with_messages(ledger, app)
     asked = [(free, 0), (held, 0), (unlimited, 0), (held, 1), (free, 1), (unlimited, 1)]
     all_ticks = [tick for spec, second in asked for tick in ticks(spec, second)]
-    assert [each.placement for each in admit_sent(ledger, all_ticks, message_of)] == [
+    assert [each.placement for each in ledger.admit(all_ticks)] == [
         *(Placement.START, Placement.START),
         *(Placement.START, Placement.SKIP, Placement.SKIP, Placement.START),
     ]
-    pushed = ledger.client.lrange("celery", 0, -1)[::-1]
-    assert pushed == [f"message of {all_ticks[n].run_id}" for n in (0, 1, 2, 5)]
+    pushed = [json.loads(text) for text in ledger.client.lrange("celery", 0, -1)[::-1]]
+    ids = [message["headers"]["id"] for message in pushed]
+    assert ids == [all_ticks[n].run_id for n in (0, 1, 2, 5)]
+    assert ledger.outbox() == []
 
 
-def test_a_run_sees_the_lease_of_one_that_started_in_the_same_call(ledger: Ledger) -> None:
+def test_a_run_sees_the_lease_of_one_that_started_in_the_same_call(
+    ledger: Ledger, app: Celery
+) -> None:
     spec = job(ledger)
-    admit_sent(ledger, ticks(spec, 0, 1), message_of)
+    with_messages(ledger, app)
+    ledger.admit(ticks(spec, 0, 1))
     blocker = ledger.run(run_id(spec, 1)).blocker
     leased_until = ledger.client.zscore(ledger.keys.leases, run_id(spec, 0))
     assert blocker and leased_until and blocker.lease_ends_at == instant(leased_until)
 
 
-def test_a_queue_that_refuses_messages_leaves_its_runs_to_the_outbox(ledger: Ledger) -> None:
-    broken, sound = job(ledger, "broken"), job(ledger, "sound")
-    ledger.client.set("no list", "but a string")
+def test_a_queue_that_refuses_messages_leaves_its_runs_to_the_outbox(
+    ledger: Ledger, app: Celery
+) -> None:
+    broken, sound = job(ledger, "broken", queue="no-list"), job(ledger, "sound")
+    with_messages(ledger, app)
+    ledger.client.set("no-list", "but a string")
     [refused], [taken] = ticks(broken, 0), ticks(sound, 0)
-    with ledger.admitting() as admitting:
-        admitting.add_tick(refused, Message("no list", "no list", "a message"))
-        admitting.add_tick(taken, message_of(taken))
-        admitting.admissions()
+    ledger.admit([refused, taken])
     assert ledger.outbox(10) == [refused.run_id]
-    assert ledger.client.zrange(ledger.keys.sent, 0, -1) == [run_id(sound, 0)]
+    assert ledger.client.zrange(ledger.keys.sent, 0, -1) == [taken.run_id]
     run = ledger.run(refused.run_id)
     assert (run.state, run.queue) == (RunState.QUEUED, None)
-
-
-def message_of(tick: Tick) -> Message:
-    return Message("celery", "celery", f"message of {tick.run_id}")
 
 
 def test_jobs_of_one_task_and_of_several_are_admitted_in_one_call(ledger: Ledger) -> None:

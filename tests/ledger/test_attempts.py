@@ -75,7 +75,7 @@ def test_a_parked_run_that_is_recorded_as_sent_late_waits_like_any(ledger: Ledge
     ledger.sent({run_id(second, 0): "celery"})
     assert not ledger.client.exists(ledger.keys.sent)
     ended = ledger.finish(run_id(first, 0), "token", RunState.SUCCEEDED)
-    assert ended.next_up == (run_id(second, 0),)
+    assert ended.to_publish == (run_id(second, 0),)
 
 
 def test_ended_runs_expire(ledger: Ledger) -> None:
@@ -198,7 +198,7 @@ def test_a_run_ends_though_the_one_that_waits_for_it_is_broken(ledger: Ledger) -
     ledger.admit(ticks(spec, 1))
     ledger.client.hset(ledger.keys.run(run_id(spec, 1)), "rules", "{")
     finished = ledger.finish(run_id(spec, 0), "token", RunState.SUCCEEDED)
-    assert (finished.ending, finished.next_up) == (Ending.ENDED, ())
+    assert (finished.ending, finished.to_publish) == (Ending.ENDED, ())
     assert lock_is_free(ledger, spec)
     assert [rescue.kind for rescue in ledger.rescue()] == ["failed"]
 

@@ -25,7 +25,6 @@ from supervisor.ledger.leader import Leader
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.replies import ms_of
 from supervisor.sending.app_settings import required_settings
-from supervisor.sending.publisher import Publisher
 from tests.ledger.jobs import states
 from tests.logged import capture_logs
 from tests.waiting import wait_until
@@ -51,8 +50,7 @@ def leader(ledger: Ledger) -> Leader:
 
 
 def emitter(app: Celery, ledger: Ledger, entries: Entries, leader: Leader) -> Emitter:
-    publisher = Publisher(app, ledger)
-    return Emitter(ledger, entries, publisher, leader.leadership, lambda spec: spec)
+    return Emitter(ledger, entries, leader.leadership, lambda spec: spec)
 
 
 def test_a_tick_with_nothing_to_do_is_one_call(
@@ -148,8 +146,7 @@ def test_a_tick_that_cannot_be_decided_is_logged_when_that_changes(
             raise ValueError(fault)
         return spec
 
-    publisher = Publisher(app, ledger)
-    beat = Emitter(ledger, entries, publisher, leader.leadership, as_admitted)
+    beat = Emitter(ledger, entries, leader.leadership, as_admitted)
     with capture_logs() as logs:
         for minute in (1, 1, 1, 1, 2):
             beat.emit(start + timedelta(minutes=minute))

@@ -16,7 +16,7 @@ from supervisor.job.run import RunState
 from supervisor.ledger.connection import Unavailable, connect_for_heartbeat
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.replies import Ending, Placement
-from supervisor.ledger.requests import RUNS_PER_CALL
+from supervisor.ledger.requests import RUNS_PER_CALL, tick_facts
 from supervisor.settings import Settings
 from tests.ledger.commands import supervisor_at
 from tests.ledger.jobs import admitted, begin, job, run_id, ticks
@@ -114,7 +114,7 @@ def test_a_reply_that_still_comes_is_nobodys(ledger: Ledger) -> None:
     specs = [job(ledger, name=f"job-{number}") for number in range(RUNS_PER_CALL + 1)]
     with suppress(KeyboardInterrupt), ledger.admitting() as admitting:
         for spec in specs:  # a full call is sent before the last of them
-            admitting.add_tick(*ticks(spec, 0))
+            admitting.add(tick_facts(*ticks(spec, 0)))
         raise KeyboardInterrupt
     assert ledger.admit(ticks(specs[-1], 0))[0].placement is Placement.START
 

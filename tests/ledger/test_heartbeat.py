@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
@@ -71,14 +70,9 @@ def dead_pid() -> int:
         return process.pid
 
 
-@pytest.fixture
-def published() -> list[str]:
-    return []
-
-
 @contextmanager
-def beating(ledger: Ledger, publish: Publish = lambda _: None) -> Iterator[Heartbeat]:
-    thread = Heartbeat(ledger, publish)
+def beating(ledger: Ledger) -> Iterator[Heartbeat]:
+    thread = Heartbeat(ledger)
     thread.start()
     yield thread
     thread.stop()
@@ -86,8 +80,8 @@ def beating(ledger: Ledger, publish: Publish = lambda _: None) -> Iterator[Heart
 
 
 @pytest.fixture
-def heartbeat(ledger: Ledger, published: list[str]) -> Iterator[Heartbeat]:
-    with beating(ledger, published.extend) as thread:
+def heartbeat(ledger: Ledger) -> Iterator[Heartbeat]:
+    with beating(ledger) as thread:
         yield thread
 
 
@@ -98,14 +92,13 @@ def held(spec: JobSpec, pid: int, second: int = 0, *, active: bool = True) -> Le
 
 
 def test_a_dead_child_gives_its_lock_to_the_next_run_at_once(
-    ledger: Ledger, heartbeat: Heartbeat, child: Child, published: list[str]
+    ledger: Ledger, heartbeat: Heartbeat, child: Child
 ) -> None:
     spec = begun(ledger, on_crash="fail", overlap="queue_one")
     ledger.admit(ticks(spec, 1))
     heartbeat.watch(held(spec, child.pid))
     child.kill()
-    wait_until(lambda: published)
-    assert published == [run_id(spec, 1)]
+    wait_until(lambda: run_id(spec, 1) in ledger.client.zrange(ledger.keys.outbox, 0, -1))
     assert ledger.run(run_id(spec, 0)).reason == f"worker process {child.pid} died"
 
 
@@ -225,24 +218,6 @@ def test_a_run_that_cannot_be_written_anew_stands_in_no_others_way(
     assert not known.is_lost
 
 
-def test_a_publication_that_hangs_keeps_no_lease_from_being_renewed(
-    ledger: Ledger, child: Child, dead_pid: int
-) -> None:
-    asked, answered = threading.Event(), threading.Event()
-
-    def hangs(_: Sequence[str]) -> None:
-        asked.set()
-        answered.wait()
-
-    crashed, healthy = began(ledger, "crashed"), began(ledger, "healthy")
-    with beating(ledger, hangs) as heartbeat:
-        heartbeat.watch(held(crashed, dead_pid))
-        heartbeat.watch(held(healthy, child.pid))
-        assert asked.wait(patience(30))
-        wait_for_renewals(ledger, healthy)
-        answered.set()
-
-
 @pytest.fixture
 def forbidden(settings: Settings, ledger: Ledger) -> Iterator[Ledger]:
     """The ledger for a user who may not call a function."""
@@ -311,15 +286,14 @@ def test_a_server_that_refuses_has_nothing_begun_and_nothing_failed(
 
 
 def test_a_begin_is_undone_while_its_child_works_for_the_next_run(
-    ledger: Ledger, heartbeat: Heartbeat, child: Child, published: list[str]
+    ledger: Ledger, heartbeat: Heartbeat, child: Child
 ) -> None:
     unbegun = began(ledger, "unbegun", on_crash="fail", lease_ttl="30s")
     at_work = began(ledger, "at-work")
     heartbeat.watch(held(unbegun, child.pid))
     heartbeat.undo_begin("token")
     heartbeat.watch(held(at_work, child.pid))
-    wait_until(lambda: published)
-    assert published == [run_id(unbegun, 0)]
+    wait_until(lambda: run_id(unbegun, 0) in ledger.client.zrange(ledger.keys.outbox, 0, -1))
     assert ledger.run(run_id(unbegun, 0)).state is RunState.QUEUED
     wait_for_renewals(ledger, at_work)
 

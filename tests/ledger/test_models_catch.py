@@ -81,8 +81,8 @@ def test_the_machine_fails_when(ledger: Ledger, monkeypatch: pytest.MonkeyPatch,
 STAGES_BREAKS = {
     "a stage begins with the first that ended": (
         "stages",
-        "if not is_item(run) and count_open(parent.id) > 0 then return next_up end",
-        "",
+        "if is_item(run) or count_open(parent.id) == 0 then advance(parent) end",
+        "advance(parent)",
     ),
     "a failed step stops nothing": (
         "stages",

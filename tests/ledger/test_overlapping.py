@@ -9,7 +9,7 @@ import pytest
 
 from supervisor.errors import InvalidKey
 from supervisor.job.run import RunState
-from supervisor.ledger.functions import HANDOVER_DELAY
+from supervisor.ledger.functions import OUTBOX_DELAY
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.replies import LeaseState, Placement, Rescue, ms_of
 from supervisor.ledger.requests import RunRequest
@@ -59,7 +59,7 @@ def test_runs_with_and_without_a_bound_under_one_lock_never_share_a_slot(ledger:
     assert states(ledger, bounded) == ["queued", "waiting", "waiting"]
     begin(ledger, run_id(free, 0))
     ended = ledger.finish(run_id(free, 0), "token", RunState.SUCCEEDED)
-    assert ended.next_up == (run_id(bounded, 1),)
+    assert ended.to_publish == (run_id(bounded, 1),)
     ledger.admit(ticks(free, 2))
     runs = [run for spec in (bounded, free) for run in ledger.history(spec.name)]
     held = [run.id for run in runs if run.state is RunState.QUEUED]
@@ -135,7 +135,7 @@ def test_a_turn_that_no_waiting_run_can_take_goes_to_the_next(ledger: Ledger, st
     ledger.client.zadd(ledger.keys.waiting(spec.lock), {stale or run_id(spec, 0): 1})
     begin(ledger, run_id(spec, 0))
     finished = ledger.finish(run_id(spec, 0), "token", RunState.SUCCEEDED)
-    assert finished.next_up == (run_id(spec, 1),)
+    assert finished.to_publish == (run_id(spec, 1),)
     assert states(ledger, spec) == ["succeeded", "queued"]
     assert not ledger.client.exists(ledger.keys.waiting(spec.lock))
 
@@ -147,21 +147,17 @@ def test_what_a_worker_promoted_is_left_to_it_to_publish(ledger: Ledger) -> None
     ledger.finish(run_id(spec, 0), "token", RunState.SUCCEEDED)
     assert ledger.outbox() == []
     [(run, at)] = ledger.client.zrange(ledger.keys.outbox, 0, -1, withscores=True)
-    assert (run, at <= ms_of(ledger.now() + HANDOVER_DELAY)) == (run_id(spec, 1), True)
+    assert (run, at <= ms_of(ledger.now() + OUTBOX_DELAY)) == (run_id(spec, 1), True)
 
 
-def test_what_an_end_brings_back_is_published_at_once(
-    ledger: Ledger,
-) -> None:
-    """It is not told of it: beat publishes it at once."""
+def test_a_worker_is_told_of_all_that_its_report_queued(ledger: Ledger) -> None:
     spec = admitted(ledger, 0, 1, 2, overlap="queue_all", max_running=2)
     for second in (0, 1):
         begin(ledger, run_id(spec, second))
     lease_runs_out(ledger, spec, run_id(spec, 1))
     finished = ledger.finish(run_id(spec, 0), "token", RunState.SUCCEEDED)
-    assert finished.next_up == (run_id(spec, 2),)
+    assert {*finished.to_publish} == {run_id(spec, 1), run_id(spec, 2)}
     assert states(ledger, spec) == ["succeeded", "queued", "queued"]
-    assert ledger.outbox() == [run_id(spec, 1)]
 
 
 def test_an_attempt_given_up_overlaps_once_more_run_than_may(ledger: Ledger) -> None:

@@ -187,7 +187,7 @@ def test_a_step_whose_message_cannot_be_made_fails_its_run(ledger: Ledger, redis
     app = app_at(redis_url, redis_url, task_queues=[Queue("b")], task_create_missing_queues=False)
     spec = job(ledger, task=None, steps=steps)
     ledger.admit(ticks(spec, 0))
-    Publisher(app, ledger).publish([run_id(spec, 0)])
+    Publisher(app, ledger).publish(ledger.outbox())
     run = ledger.run(run_id(spec, 0))
     assert (run.state, "cannot be published" in str(run.reason)) == (RunState.FAILED, True)
 
@@ -270,7 +270,7 @@ def test_a_run_that_two_processes_publish_begins_once(
     worker.publish([queued(ledger, 0)])
     spec = admitted(ledger, 0, 1, name="handed-over", overlap="queue_one")
     begin(ledger, run_id(spec, 0))
-    [run] = ledger.finish(run_id(spec, 0), "token", RunState.SUCCEEDED).next_up
+    [run] = ledger.finish(run_id(spec, 0), "token", RunState.SUCCEEDED).to_publish
     ledger.client.delete("celery")
     broker.hold_replies()
     publishing = Thread(target=worker.publish, args=[[run]])

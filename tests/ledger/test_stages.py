@@ -227,9 +227,9 @@ def test_a_batch_is_published_until_it_has_its_items(ledger: Ledger) -> None:
 def test_a_batch_ends_once_with_its_last_item(ledger: Ledger) -> None:
     place = batch(ledger)
     for item in (2, 0):
-        assert end(ledger, place, item).next_up == ()
+        assert end(ledger, place, item).to_publish == ()
     assert ledger.steps.below([run_of(place)]) == [place]
-    assert end(ledger, place, 1).next_up == (run_of(place),)
+    assert end(ledger, place, 1).to_publish == (f"{run_of(place)}/index",)
     assert ledger.steps.below([run_of(place)]) == [f"{run_of(place)}/index"]
     assert counts(ledger, place) == {"total": 3, "succeeded": 3, "failed": 0}
 
@@ -237,25 +237,25 @@ def test_a_batch_ends_once_with_its_last_item(ledger: Ledger) -> None:
 def test_a_batch_of_one_item_has_its_state(ledger: Ledger) -> None:
     place = batch(ledger, items=1)
     assert item_states(ledger, place) == "."
-    assert end(ledger, place, 0).next_up == (run_of(place),)
+    assert end(ledger, place, 0).to_publish == (f"{run_of(place)}/index",)
     assert counts(ledger, place) == {"total": 1, "succeeded": 1, "failed": 0}
 
 
 def test_items_are_queued_in_portions_as_there_is_room_for_one(ledger: Ledger) -> None:
     place = batch(ledger, items=ITEMS_AT_ONCE + ITEMS_PER_FILL + 7)
     for item in range(ITEMS_PER_FILL - 1):
-        assert end(ledger, place, item).next_up == ()
-    assert len(end(ledger, place, ITEMS_PER_FILL - 1).next_up) == ITEMS_PER_FILL
+        assert end(ledger, place, item).to_publish == ()
+    assert len(end(ledger, place, ITEMS_PER_FILL - 1).to_publish) == ITEMS_PER_FILL
     assert len(open_items(ledger, place)) == ITEMS_AT_ONCE
     ends = [end(ledger, place, item) for item in open_items(ledger, place)]
-    assert sum(len(ended.next_up) for ended in ends) == 7
+    assert sum(len(ended.to_publish) for ended in ends) == 7
     assert open_items(ledger, place) == list(range(ITEMS_AT_ONCE + 100, ITEMS_AT_ONCE + 107))
 
 
 def test_a_publisher_that_dies_in_between_leaves_the_rest_to_the_workers(ledger: Ledger) -> None:
     place = batch(ledger, items=3 * ITEMS_PER_FILL, begun=False)
     assert len(ledger.steps.expand(place, list(range(3 * ITEMS_PER_FILL)))) == ITEMS_PER_FILL
-    assert len(end(ledger, place, 0).next_up) == ITEMS_PER_FILL
+    assert len(end(ledger, place, 0).to_publish) == ITEMS_PER_FILL
 
 
 def test_an_item_that_began_and_ended_as_most_do_is_as_any_other(ledger: Ledger) -> None:
@@ -516,7 +516,7 @@ def test_a_run_that_waits_while_its_job_is_removed_never_begins(ledger: Ledger) 
     ledger.admit(ticks(spec, 1, 2, 3))
     succeed(ledger, run_id(spec, 1), "convert")
     ledger.client.hdel(ledger.keys.jobs, spec.name)
-    assert succeed(ledger, run_id(spec, 1), "index").next_up == ()
+    assert succeed(ledger, run_id(spec, 1), "index").to_publish == ()
     assert states(ledger, spec) == ["succeeded", "cancelled", "cancelled"]
     assert lock_is_free(ledger, spec)
 
@@ -525,7 +525,7 @@ def test_a_run_that_waits_and_was_started_by_code_begins(ledger: Ledger) -> None
     spec = pipeline(ledger, STEPS[2:3], overlap="queue_all")
     ledger.client.rename(ledger.keys.jobs, ledger.keys.guarded)
     ledger.admit(ticks(spec, 1, 2))
-    assert succeed(ledger, run_id(spec, 1), "convert").next_up == (run_id(spec, 2),)
+    assert succeed(ledger, run_id(spec, 1), "convert").to_publish == (f"{run_id(spec, 2)}/convert",)
 
 
 ODD: list[Any] = [

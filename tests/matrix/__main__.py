@@ -28,7 +28,7 @@ HEART = (
     "tests/ledger/test_admit.py",
     "tests/ledger/test_attempts.py",
     "tests/ledger/test_beat_ticks.py",
-    "tests/ledger/test_prebuilt_messages.py",
+    "tests/ledger/test_messages.py",
     "tests/ledger/test_schema.py",
     "tests/ledger/test_heartbeat.py",
     "tests/ledger/test_connection.py",

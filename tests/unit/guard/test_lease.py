@@ -174,7 +174,7 @@ def test_a_lease_that_is_lost_keeps_what_is_known_of_its_run(state: State, lost:
 
 
 def test_an_overlap_and_a_loss_are_logged_once() -> None:
-    beats, lease = Heartbeat(cast(Ledger, None), lambda _: None), held(is_active=lambda: False)
+    beats, lease = Heartbeat(cast(Ledger, None)), held(is_active=lambda: False)
     beats.watch(lease)
     with capture_logs() as lines:
         for _ in range(3):
@@ -183,7 +183,7 @@ def test_an_overlap_and_a_loss_are_logged_once() -> None:
 
 
 def test_a_lease_is_not_replaced_when_its_start_is_heard_of_late() -> None:
-    beats, found = Heartbeat(cast(Ledger, None), lambda _: None), held(is_interrupted=True)
+    beats, found = Heartbeat(cast(Ledger, None)), held(is_interrupted=True)
     beats.watch(found)
     beats.watch(held())
     assert beats._leases == {CHILD: found}

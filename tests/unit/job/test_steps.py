@@ -59,7 +59,9 @@ def test_steps_of_a_serial_job_share_its_queue_and_its_lock(tmp_path: Path) -> N
     planned = plan(spec)
     assert planned is not None
     assert {step["queue"] for step in planned["steps"]} == {"serial.documents"}
-    assert {step["rules"]["serial"] for step in planned["steps"]} == {"queue/serial.documents"}
+    assert {json.loads(step["rules"])["serial"] for step in planned["steps"]} == {
+        "queue/serial.documents"
+    }
     assert spec.rules().serial == ""
 
 

@@ -1,0 +1,98 @@
+"""Has Celery make the messages of jobs, which the ledger sends from then on (sending/templates.py).
+
+1. A beat that takes the lead makes those of all jobs: code or settings may have changed. Where the
+   ledger has older ones, runs are sent with these meanwhile.
+2. An edit of a job takes its messages out of the ledger. They are made again at the end of a turn;
+   until then Celery makes each message of its runs.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from celery import Celery
+
+from supervisor.job.spec import JobSpec
+from supervisor.ledger.leader import Look
+from supervisor.ledger.ledger import Ledger
+from supervisor.logs import get_logger
+from supervisor.sending.publisher import Publisher
+from supervisor.sending.queues import UNAVAILABLE
+from supervisor.sending.templates import is_beside, messages_of
+
+#: For how long a turn makes messages while nothing is due: about a hundred.
+MAKING_SECONDS = 0.05
+
+#: Jobs that one call of the ledger is for.
+JOBS_PER_CALL = 50
+
+ELSEWHERE = "the broker's queues are not beside the ledger"
+
+log = get_logger("supervisor.beat")
+
+
+class JobMessages:
+    """as_admitted: a job as its ticks are admitted."""
+
+    def __init__(
+        self,
+        app: Celery,
+        ledger: Ledger,
+        publisher: Publisher,
+        as_admitted: Callable[[JobSpec], JobSpec],
+    ) -> None:
+        self._app = app
+        self._ledger = ledger
+        self._publisher = publisher
+        self._as_admitted = as_admitted
+        self._version: int | None = None
+        self._to_make: list[str] = []
+
+    def begin(self) -> None:
+        """All are to be made: this beat has taken the lead."""
+        self._version = None
+
+    def make_some(self, look: Look) -> bool:
+        """Returns whether all are made that are to be."""
+        if self._version is None:
+            self._to_make = self._ledger.scheduled_names()
+        elif look.version != self._version:
+            self._to_make += sorted(self._ledger.edited_since(self._version) - {*self._to_make})
+        self._version = look.version
+        until = time.monotonic() + MAKING_SECONDS
+        while self._to_make and time.monotonic() < until:
+            some, rest = self._to_make[:JOBS_PER_CALL], self._to_make[JOBS_PER_CALL:]
+            try:
+                self._make(some)
+            except UNAVAILABLE as error:
+                log.warning("messages of jobs not made", jobs=len(self._to_make), error=str(error))
+                return True
+            self._to_make = rest
+        return not self._to_make
+
+    def _make(self, names: list[str]) -> None:
+        loaded = self._ledger.loaded(names)
+        with self._app.producer_or_acquire() as producer:
+            channel = producer.channel
+            beside = is_beside(channel, self._ledger.client)
+            self._publisher.channel_beside = channel if beside else None
+            made = {
+                name: self._made(spec, channel) if beside else {"apart": ELSEWHERE}
+                for name, spec in loaded.specs.items()
+            }
+        versions = {name: loaded.origins[name].version for name in made}
+        self._ledger.keep_messages({name: (versions[name], made[name]) for name in made})
+
+    def _made(self, spec: JobSpec, channel: Any) -> dict[str, str]:
+        changes: list[str] = []
+        send = partial(self._publisher.send, note=changes.append)
+        try:
+            fields = messages_of(self._app, channel, self._as_admitted(spec), send)
+        except UNAVAILABLE:
+            raise
+        except Exception as error:  # noqa: BLE001 - each run will meet it, and end with it
+            return {"apart": f"it cannot be made: {error}"}
+        return {"apart": "the app's own code changes it"} if changes else fields

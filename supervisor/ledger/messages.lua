@@ -1,0 +1,80 @@
+-- The messages of queued runs. The call that queues a run pushes its message, where the broker's queues are keys
+-- beside these; else, or where the message has to be made for this run, its id waits in the outbox for Celery.
+--
+-- Celery has made each message once (sending/templates.py), with marks where those of one job's runs differ:
+-- \1 id of the run, \2 delivery tag, \3 number of retries, \4 nominal time in ms.
+
+-- A broker's copy that is delivered again has the tag of the first; a second message must not.
+local function filled(text, run)
+  return (string.gsub(text, '[\1-\4]', {
+    ['\1'] = string.sub(cjson.encode(run.id), 2, -2),
+    ['\2'] = redis.sha1hex(K.schema .. run.id .. digits(next_instant())),
+    ['\3'] = digits(math.max(0, (run.attempt or 0) - (run.crashes or 0))),
+    ['\4'] = digits(run.nominal),
+  }))
+end
+
+-- That of a call was made by its caller; once a retry has changed what it says, Celery makes it anew.
+local function message_of_call(text, run)
+  local queue, list, template = string.match(text, '^([^\n]*)\n([^\n]*)\n[^\n]*\n(.*)$')
+  return list ~= '' and { queue = queue, list = list, text = filled(template, run) } or nil
+end
+
+-- That of a job, or of one of its steps, for a run of the same lock and rules; of the same step of the plan.
+local function message_of_job(run, made)
+  local step = run.parent and string.sub(run.id, #run.parent + 2) or ''
+  local text = hget(K.message(run.job), 'of:' .. step)
+  if not text then return nil end
+  local queue, list, key, rules, template = string.match(text, '^([^\n]*)\n([^\n]*)\n([^\n]*)\n([^\n]*)\n(.*)$')
+  if rules ~= run.rules_text or key ~= (run.parent and made or run.rules.lock) then return nil end
+  return { queue = queue, list = list, text = filled(template, run) }
+end
+
+-- { queue, list, text }, or nil if Celery has to make it: of an item, a batch, a run with arguments of its own.
+local function message_of(run)
+  if run.item or run.foreach then return nil end
+  local v = run.own
+  if not v then
+    local known = redis.call('HMGET', K.run(run.id), 'message', 'changed', 'args', 'kwargs', 'options', 'retry_options',
+      'made')
+    v = { message = known[1], is_changed = known[2], has_arguments = known[3] or known[4] or known[5] or known[6],
+      made = known[7] }
+  end
+  if v.message then return not v.is_changed and message_of_call(v.message, run) or nil end
+  if v.has_arguments then return nil end
+  return message_of_job(run, v.made)
+end
+
+-- Left to Celery: to the caller, who is told so, or to beat.
+local function leave_to_celery(id)
+  redis.call('ZADD', K.outbox, publish_at, id)
+  to_publish[#to_publish + 1] = id
+end
+
+-- Messages for one list, of runs whose records say that they were sent. A queue that refuses them is left to
+-- beat's publisher, which says why.
+local function push(list, texts, ids)
+  local sent, reply = {}, redis.pcall('LPUSH', list, unpack(texts))
+  for i, id in ipairs(ids) do
+    sent[2 * i - 1], sent[2 * i] = now, id
+  end
+  if type(reply) ~= 'table' or not reply.err then
+    redis.call('ZADD', K.sent, unpack(sent))
+    return
+  end
+  for _, id in ipairs(ids) do
+    redis.call('HDEL', K.run(id), 'sent', 'sends', 'queue')
+    leave_to_celery(id)
+  end
+end
+
+-- The message of a run that is queued already. Returns whether it was pushed.
+local function send_again(run)
+  local message = message_of(run)
+  if not message then return false end
+  redis.call('ZREM', K.outbox, run.id)
+  redis.call('HSET', K.run(run.id), 'sent', now, 'queue', message.queue)
+  redis.call('HINCRBY', K.run(run.id), 'sends', 1)
+  push(message.list, { message.text }, { run.id })
+  return true
+end
