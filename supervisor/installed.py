@@ -3,13 +3,13 @@
 1. PyPI's `supervisor` (supervisord) installs into the same folder, and both break. Whichever is
    installed later replaces the `__init__.py` and `process.py` of the other. So this module is not
    only imported by the package's own `__init__.py`, but by every module that programs begin with.
-2. A library may be of a version that is not supported.
+2. A library may be of a version that is not supported, or that another one does not work with.
 """
 
 from __future__ import annotations
 
 import re
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
 
 _FOLDER = Path(__file__).parent
@@ -38,17 +38,39 @@ SUPPORTED = {
 def unsupported() -> str | None:
     """A sentence about a library that is installed in a version that is not supported."""
     for name, supported in SUPPORTED.items():
-        try:
-            found = version(name)
-        except PackageNotFoundError:  # copied here without its metadata
-            continue
+        found = installed(name)
         oldest, *newer = map(numbers, supported.split(","))
-        if numbers(found) < oldest or any(numbers(found) >= first for first in newer):
+        if found and (numbers(found) < oldest or any(numbers(found) >= first for first in newer)):
             return (
                 f"celery-beat-supervisor does not work with {name} {found}: install a version that"
                 f" it works with, pip install '{name}{supported}' (docs/reference/compatibility.md)"
             )
     return None
+
+
+def mismatched() -> str | None:
+    """A sentence about what kombu needs for Redis, which `pip` installs only if it is asked to."""
+    kombu = installed("kombu")
+    for needed in (kombu and requires("kombu")) or ():
+        if not re.search(r"extra == ['\"]redis['\"]", needed):
+            continue
+        name = re.match(r"[\w.-]+", needed)[0]  # type: ignore[index]
+        found, oldest = installed(name), re.search(r">=\s*([\d.]+)", needed)
+        if found is None or (oldest and numbers(found) < numbers(oldest[1])):
+            return (
+                f"kombu {kombu} needs {name}{f' {oldest[1]} or later' if oldest else ''}, and"
+                f" {f'{name} {found}' if found else 'none'} is installed: install versions that go"
+                f" together, pip install 'celery[redis]=={installed('celery')}' 'kombu[redis]'"
+                " (docs/reference/compatibility.md)"
+            )
+    return None
+
+
+def installed(name: str) -> str | None:
+    try:
+        return version(name)
+    except PackageNotFoundError:  # or copied here without its metadata
+        return None
 
 
 def numbers(text: str) -> tuple[int, ...]:
@@ -57,5 +79,5 @@ def numbers(text: str) -> tuple[int, ...]:
     return tuple(map(int, release[0].split("."))) if release else ()
 
 
-if refusal := unsupported():
+if refusal := unsupported() or mismatched():
     raise SystemExit(refusal)

@@ -198,8 +198,7 @@ def adopt(context: Context, output: Path | None, force: bool, dry_run: bool, as_
         if as_json:
             print_done("adopt", [], done=False, **report_shape(app, sources))
         else:
-            for line in report(app, sources):
-                click.echo(harmless(line))
+            click.echo("\n".join([harmless(line) for line in report(app, sources)]))
         left = [line for source in sources for line in write([], source.items).reports]
         raise SystemExit(1 if left or any(not_replaced(sources)) else 0)
     if not sources and as_json:

@@ -17,12 +17,18 @@ from tests.matrix.__main__ import CELERYS, HEART, Row
 ROOT = Path(__file__).parents[2]
 
 
-def run_beside(directory: Path, distribution: str, version: str, *command: str) -> tuple[int, str]:
-    """The command's exit code and errors where the distribution is found in that version."""
+def run_beside(
+    directory: Path, distribution: str, version: str, *command: str, needs: str = ""
+) -> tuple[int, str]:
+    """The command's exit code and errors where the distribution is found in that version.
+
+    needs: what it needs for Redis.
+    """
     info = directory / f"{distribution.replace('-', '_')}-{version}.dist-info"
     info.mkdir()
     (info / "METADATA").write_text(
         f"Metadata-Version: 2.1\nName: {distribution}\nVersion: {version}\n"
+        + (f'Requires-Dist: {needs}; extra == "redis"\n' if needs else "")
     )
     done = subprocess.run(
         [sys.executable, "-m", *command],
@@ -53,6 +59,27 @@ def test_an_unsupported_version_is_refused_in_one_sentence(
         f" that it works with, pip install '{distribution}{SUPPORTED[distribution]}'"
         " (docs/reference/compatibility.md)\n",
     )
+
+
+@pytest.mark.parametrize(
+    ("distribution", "version", "needs", "words"),
+    [
+        ("redis", "5.3.1", "", r"redis [\d.]+ or later, and redis 5.3.1 is"),
+        ("kombu", "5.7.0", "absent", "absent, and none is"),
+        ("kombu", "5.7.0", "redis (>=99.1,<100)", r"redis 99.1 or later, and redis [\d.]+ is"),
+    ],
+)
+def test_versions_that_do_not_go_together_are_refused(
+    tmp_path: Path, distribution: str, version: str, needs: str, words: str
+) -> None:
+    command = ("celery", "-A", "examples.app", "supervisor", "adopt", "--dry-run")
+    code, errors = run_beside(tmp_path, distribution, version, *command, needs=needs)
+    expected = (
+        rf"kombu [\d.]+ needs {words} installed: install versions that go together, pip install"
+        r" 'celery\[redis\]==[\d.]+' 'kombu\[redis\]' \(docs/reference/compatibility.md\)\n"
+    )
+    assert code == 1
+    assert re.fullmatch(expected, errors), errors
 
 
 def test_the_heart_of_the_tests_is_there() -> None:
