@@ -89,8 +89,8 @@ POOLS_HINT = (
 
 
 LIMITS_HINT = (
-    "Celery ignores it in this pool. If it has to hold, have its queue consumed by workers that were"
-    " started with -P prefork"
+    "Celery ignores it in this pool. If it has to hold, have its queue consumed by workers that"
+    " were started with -P prefork"
 )
 
 
@@ -275,7 +275,10 @@ class RefusedRuns:
         if self._pool == "prefork":
             return None if forks(self._consumer.controller) else "children that are forked"
         hard, soft = headers.get("timelimit") or (None, None)
-        own_hard, own_soft = getattr(task, "time_limit", None), getattr(task, "soft_time_limit", None)
+        own_hard, own_soft = (
+            getattr(task, "time_limit", None),
+            getattr(task, "soft_time_limit", None),
+        )
         needs = Needs(
             time_limit=hard not in (None, own_hard),
             soft_time_limit=soft not in (None, own_soft),
@@ -311,7 +314,9 @@ def fetch_no_run_ahead(consumer: Any) -> None:
     # With autoscaling it is computed from the largest number of processes.
     fetched = consumer.initial_prefetch_count // own * consumer.prefetch_multiplier
     more = fetched - consumer.initial_prefetch_count
-    (consumer.qos.increment_eventually if more > 0 else consumer.qos.decrement_eventually)(abs(more))
+    (consumer.qos.increment_eventually if more > 0 else consumer.qos.decrement_eventually)(
+        abs(more)
+    )
     consumer.initial_prefetch_count = fetched
     if is_redis:
         take_with_a_place_free(consumer)

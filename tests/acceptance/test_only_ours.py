@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import socket
 from typing import Any
 
@@ -78,7 +77,7 @@ def is_left(project: Project, queue: str, gate: str) -> int:
     path = project.directory / gate
     project.code(f'for _ in range(4): team.busy.apply_async(["{path}"], queue="{queue}")\nprint(1)')
     wait_until(lambda: len(list(project.directory.glob(f"{gate}-*"))) == 2)
-    project.code('team.app.control.ping(timeout=1); print(1)')
+    project.code("team.app.control.ping(timeout=1); print(1)")
     left = project.ledger.client.llen(queue)
     path.touch()
     wait_until(lambda: len(list(project.directory.glob(f"{gate}-*"))) == 4)
