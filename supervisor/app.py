@@ -51,7 +51,8 @@ from supervisor.worker.task import adopt_guarded
 log = get_logger("supervisor.app")
 
 #: Defaults of a supervised app.
-GIVEN = {"beat_scheduler": "supervisor.beat.scheduler:SupervisedScheduler"}
+SCHEDULER = "beat_scheduler"
+GIVEN = {SCHEDULER: "supervisor.beat.scheduler:SupervisedScheduler"}
 
 #: Schedulers that ours replaces: it emits all that RedBeat's own would.
 REPLACED = ("redbeat.RedBeatScheduler", "redbeat.schedulers.RedBeatScheduler")
@@ -199,7 +200,7 @@ def _settle(app: Celery, conf: Any) -> None:
         if conf.get(key) == DEFAULTS.get(key):
             setattr(conf, key, value)
     if _dotted(conf.get("beat_scheduler")) in ("", *REPLACED, *OWN):
-        conf.beat_scheduler = GIVEN["beat_scheduler"]
+        conf.beat_scheduler = GIVEN[SCHEDULER]
     if app.supervisor["logging"] and conf.get("worker_hijack_root_logger"):  # type: ignore[attr-defined]
         signals.setup_logging.connect(_set_up_logging, weak=False)
     given = app.supervisor  # type: ignore[attr-defined]
@@ -234,7 +235,7 @@ class Overridden:
 
     @property
     def hint(self) -> str:
-        if self.setting == "beat_scheduler":
+        if self.setting == SCHEDULER:
             return f"a beat with this scheduler starts no job: {BEAT_HINT}"
         return "leave it out of the app's settings: supervise() sets it"
 
@@ -247,7 +248,7 @@ def settled(app: Celery) -> dict[str, tuple[Any, Any]]:
 
 
 def overridden(app: Celery) -> Iterator[Overridden]:
-    wanted = {**NEEDED, "beat_scheduler": GIVEN["beat_scheduler"]}
+    wanted = {**NEEDED, SCHEDULER: GIVEN[SCHEDULER]}
     for name, needed in wanted.items():
         value = app.conf.get(name)
         if value != needed and not (name in NEEDED and value == DEFAULTS[name]):
@@ -280,6 +281,8 @@ def _say_what_differs(instance: Any, **_: Any) -> None:
         log.warning("broker apart from the ledger", what=apart)
     say_what_is_less_safe(instance.app)
     for found in overridden(instance.app):
+        if found.setting == SCHEDULER:  # a beat that uses it says so
+            continue
         log.warning("setting overridden", **asdict(found), hint=found.hint)
 
 
@@ -318,7 +321,7 @@ def _prepare_beat(sender: Any, **_: Any) -> None:
     if issubclass(used, SupervisedScheduler):
         return
     if used is RedBeatScheduler:
-        sender.scheduler_cls = GIVEN["beat_scheduler"]
+        sender.scheduler_cls = GIVEN[SCHEDULER]
         sender.scheduler = sender.get_scheduler()
         log.info("scheduler replaced", scheduler=_dotted(used), by=sender.scheduler_cls)
         return

@@ -49,30 +49,17 @@ def check(context: Context, path: Path | None, secrets: bool, as_json: bool) -> 
     PATH is a file or a directory, by default the one that beat follows. With -A, a task that the
     Celery app does not know is a problem too. Connects to nothing.
 
-    It looks further than beat, `plan` and `apply` do: it also warns of a beat_scheduler setting
-    that starts no job, and of notices that need the extra `notify`. With --secrets it reports
-    references that are not set here.
+    It looks further than beat, `plan` and `apply` do: it also warns of notices that need the extra
+    `notify`. With --secrets it reports references that are not set here.
 
     Exits 1 if there are problems, and 2 if the address of the ledger is not valid, or a certificate
     that it names cannot be read.
     """
-    warn_of_scheduler(context)
     check_connection(context)
     schedules = read_or_exit(context, path, as_json, os.environ if secrets else None)
     warn_of_extra(schedules)
     where = context.schedules(path)
     click.echo("[]" if as_json else f"{where}: {_summary(schedules)}, no problems")
-
-
-def warn_of_scheduler(context: Context) -> None:
-    """Warns on standard error if the app's settings name a scheduler that starts no job."""
-    if context.app is None:
-        return
-    from supervisor.app import overridden
-
-    for found in overridden(context.app):
-        if found.setting == "beat_scheduler" and hasattr(context.app, "supervisor"):
-            click.echo(f"warning: {found.setting} is {found.value!r}: {found.hint}", err=True)
 
 
 def warn_of_extra(schedules: ScheduleSet) -> None:

@@ -11,12 +11,11 @@ from datetime import timedelta
 from typing import TypeVar
 
 from supervisor.job.exclusions import holidays_ending
+from supervisor.job.topology import Needs
 from supervisor.ledger.functions import SCHEMA
 from supervisor.ledger.presence import PRESENCE_INTERVAL, BeatFacts, WorkerFacts
 from supervisor.operate.doctor_facts import AppFacts, DoctorFacts
 from supervisor.operate.words import span
-
-OLDEST_VERSION = (7, 0)
 
 CLOCKS_APART = timedelta(seconds=1)
 
@@ -35,7 +34,7 @@ MOST_LISTED = 3
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """is_note: worth knowing, but nothing is wrong. check: its name; set by `examine`."""
+    """is_note: worth knowing, but nothing is wrong. check: its name; set by `made`."""
 
     what: str
     why: str
@@ -45,6 +44,9 @@ class Finding:
 
 
 Findings = Iterator[Finding]
+
+
+REFUSES_WRITES = "it refuses writes: nothing starts any more, and ends are reported late"
 
 
 def first_of(names: Sequence[str], separator: str) -> str:
@@ -67,76 +69,46 @@ def permissions(facts: DoctorFacts) -> Findings:
 
 
 def replica(facts: DoctorFacts) -> Findings:
-    if facts.server and facts.server.is_replica:
-        yield Finding(
-            "Redis is a replica",
-            "it refuses writes: nothing starts any more, and ends are reported late",
-            "name its primary, or the sentinels that know which server that is"
-            " (docs/how-to/redis.md)",
-        )
+    if facts.info.get("role") == "slave":
+        todo = "name its primary, or the sentinels that know it (docs/how-to/redis.md)"
+        yield Finding("Redis is a replica", REFUSES_WRITES, todo)
 
 
 def persistence(facts: DoctorFacts) -> Findings:
-    server = facts.server
-    if server and server.cannot_save:
+    """A server that is to make snapshots refuses writes after one that failed, whether or not it
+    has an append-only file as well."""
+    info, has_snapshots = facts.info, facts.snapshots != ""
+    is_cut_off = info.get("aof_enabled") and info.get("aof_last_write_status") == "err"
+    if is_cut_off or (has_snapshots and info.get("rdb_last_bgsave_status") == "err"):
+        todo = "look at its log, and whether the disk is full"
+        yield Finding("Redis cannot write to its disk", REFUSES_WRITES, todo)
+    if info and not info["aof_enabled"]:
         yield Finding(
-            "Redis cannot write to its disk",
-            "until it can, it refuses writes: nothing starts any more, and ends are reported late",
-            "look at its log, and whether the disk is full",
+            "Redis has no append-only file" + ("" if has_snapshots else ", and makes no snapshots"),
+            "a crash loses all since the last snapshot, or everything: ticks run a second time",
+            "set `appendonly yes` in its configuration",
+            is_note=has_snapshots,
         )
-    if server is None or server.has_append_only_file:
-        return
-    todo = "set `appendonly yes` in its configuration"
-    if server.snapshots == "":
-        yield Finding(
-            "Redis writes nothing to disk: no append-only file, no snapshots",
-            "a restart loses the loaded jobs and all runs, and counters start again from 0",
-            todo,
-        )
-        return
-    yield Finding(
-        "Redis has no append-only file",
-        "a crash loses what happened since the last snapshot: ticks run a second time",
-        todo,
-        is_note=True,
-    )
 
 
 def eviction(facts: DoctorFacts) -> Findings:
-    if facts.server and facts.server.eviction != "noeviction":
+    policy = facts.info.get("maxmemory_policy", "noeviction")
+    if policy != "noeviction":
         yield Finding(
-            f"Redis may evict keys: maxmemory-policy is {facts.server.eviction}",
+            f"Redis may evict keys: maxmemory-policy is {policy}",
             "a lock, a waiting run or a counter that is evicted is lost without a trace",
             "set `maxmemory-policy noeviction`; give a cache a server of its own",
         )
 
 
 def memory(facts: DoctorFacts) -> Findings:
-    server = facts.server
-    if server is None or not server.maxmemory:
-        return
-    share = server.memory / server.maxmemory
-    if share >= MEMORY_NOTED:
+    used, most = (int(facts.info.get(name, 0)) for name in ("used_memory", "maxmemory"))
+    if most and used >= MEMORY_NOTED * most:
         yield Finding(
-            f"Redis' memory is {'full' if share >= 1 else 'almost full'}: {mib(server.memory)} of "
-            f"{mib(server.maxmemory)} (maxmemory)",
-            "a full Redis refuses writes: nothing starts any more, and ends are reported late",
+            f"{used / most:.0%} of Redis' memory is in use: {used >> 20:,} of {most >> 20:,} MiB",
+            f"when it is full, {REFUSES_WRITES}",
             "give it more memory, or keep fewer runs with `history` (docs/how-to/redis.md#memory)",
-            is_note=share < 1,
-        )
-
-
-def mib(amount: int) -> str:
-    return f"{amount / 2**20:,.0f} MiB"
-
-
-def version(facts: DoctorFacts) -> Findings:
-    if facts.server and facts.server.version < OLDEST_VERSION:
-        found, oldest = (".".join(map(str, v)) for v in (facts.server.version, OLDEST_VERSION))
-        yield Finding(
-            f"Redis is {found}; the oldest supported is {oldest}",
-            "the functions are not tested with it",
-            "use a newer Redis, or Valkey",
+            is_note=used < most,
         )
 
 
@@ -144,25 +116,17 @@ def version(facts: DoctorFacts) -> Findings:
 
 
 def beats(facts: DoctorFacts) -> Findings:
-    count = len(facts.roll.beats)
+    why, count = "nothing is emitted, rescued or retried", len(facts.roll.beats)
     for beat in facts.roll.present:
         if isinstance(beat.facts, BeatFacts) and beat.fault:
-            yield Finding(
-                f"the ticks of {beat.facts.name} fail: {beat.fault}",
-                "it emits, rescues and retries nothing",
-                "fix the error; beat then goes on by itself",
-            )
-    if not count:
+            what = f"the ticks of {beat.facts.name} fail: {beat.fault}"
+            yield Finding(what, why, "fix the error; beat then goes on by itself")
+    if not (count and facts.beat.leads(facts.now)):
+        running = f"no beat leads, though {count} {'is' if count == 1 else 'are'} running"
         yield Finding(
-            "no beat is running",
-            "nothing is emitted, rescued or retried",
-            "start one: `celery -A proj beat`; if one runs, its log says why it is not seen",
-        )
-    elif not facts.beat.leads(facts.now):
-        yield Finding(
-            f"no beat leads, though {count} {'is' if count == 1 else 'are'} running",
-            "nothing is emitted, rescued or retried",
-            "look for `turn failed` in their logs; another program may hold RedBeat's lock",
+            running if count else "no beat is running",
+            why,
+            "start one: `celery -A proj beat`; if one runs, its log says why it does not lead",
         )
     elif count == 1:
         yield Finding(
@@ -250,16 +214,13 @@ def clocks(facts: DoctorFacts) -> Findings:
 
 def tasks(facts: DoctorFacts) -> Findings:
     """Without any worker, the check of queues says so."""
-    if not facts.roll.workers:
-        return
-    for job, names in facts.tasks.items():
-        for name in names:
-            if name not in facts.known_tasks:
-                yield Finding(
-                    f"job {job} names the task {name}, which no worker knows",
-                    "workers discard its messages; the runs are sent again, and expire",
-                    "import its module in the app, or correct the name; restart the workers",
-                )
+    for spec in facts.specs if facts.roll.workers else ():
+        for name in (task for task in spec.tasks if task not in facts.known_tasks):
+            yield Finding(
+                f"job {spec.name} names the task {name}, which no worker knows",
+                "workers discard its messages; the runs are sent again, and expire",
+                "import its module in the app, or correct the name; restart the workers",
+            )
 
 
 def queues(facts: DoctorFacts) -> Findings:
@@ -272,10 +233,9 @@ def queues(facts: DoctorFacts) -> Findings:
                 f"start one: `celery -A proj worker -Q {queue.name}{options}`",
             )
         if queue.is_serial and queue.consumers > 1:
-            names = [w.name for w in facts.roll.workers if queue.name in w.queues]
+            names = ", ".join(w.name for w in facts.roll.workers if queue.name in w.queues)
             yield Finding(
-                f"{queue.consumers} workers consume the serial queue {queue.name}: "
-                f"{', '.join(names)}",
+                f"{queue.consumers} workers consume the serial queue {queue.name}: {names}",
                 "its runs still never overlap, but those taken too early go back and start later",
                 "stop all but one of them",
             )
@@ -287,38 +247,23 @@ def queues(facts: DoctorFacts) -> Findings:
             "give each deployment queues of its own (docs/reference/settings.md, Two deployments on"
             " one Redis), and an owner of its own",
         )
-    serial = {queue.name for queue in facts.queues if queue.is_serial}
-    for worker in facts.roll.workers:
-        for name in sorted(serial & set(worker.queues)):
-            if worker.pool_size > 1:
-                yield Finding(
-                    f"{worker.name} has {worker.pool_size} processes for the serial queue {name}",
-                    "only one of them ever has work from it",
-                    "start it with `-c 1`",
-                    is_note=True,
-                )
 
 
 def pools(facts: DoctorFacts) -> Findings:
     """Without any worker, the check of queues says so."""
+    needs = {spec.name: Needs.of(spec) for spec in facts.specs}
     for queue in facts.queues:
-        consumers = [worker for worker in facts.roll.workers if queue.name in worker.queues]
-        for job in queue.jobs:
-            unmet = {
-                worker.pool: what
-                for worker in consumers
-                if job in facts.needs and (what := facts.needs[job].unmet_by(worker.pool))
-            }
+        found = {worker.pool for worker in facts.roll.workers if queue.name in worker.queues}
+        for job in needs.keys() & queue.jobs:
+            unmet = {pool: what for pool in found if (what := needs[job].unmet_by(pool))}
             for pool, what in unmet.items():
-                others = any(worker.pool not in unmet for worker in consumers)
                 yield Finding(
                     f"workers of the queue {queue.name} have the pool {pool}, which lacks what job"
                     f" {job} needs: {what}",
-                    "they refuse its runs, which "
-                    + ("start late" if others else "wait until they expire"),
+                    "they refuse its runs, which start late or, without other workers, expire",
                     "have the queue consumed by workers with `-P prefork` alone, or remove that"
                     " from the job (docs/how-to/adopting.md, Pools)",
-                    is_note=others,
+                    is_note=found > unmet.keys(),
                 )
 
 
@@ -398,20 +343,11 @@ def supervised(app: AppFacts) -> Findings:
         )
 
 
-REASONS = {
-    "worker_prefetch_multiplier": "runs wait behind a long one in a worker that is busy",
-    "worker_cancel_long_running_tasks_on_connection_loss": (
-        "healthy runs are killed when the broker's connection is cut"
-    ),
-    "beat_scheduler": "`celery beat` emits without the guard, or not at all",
-}
-
-
 def settings(app: AppFacts) -> Findings:
     for overridden in app.overridden:
         yield Finding(
             f"{overridden.setting} is {overridden.value!r}, and should be {overridden.needed!r}",
-            REASONS.get(overridden.setting, "the guarantees need it"),
+            "the guarantees need it (docs/reference/settings.md)",
             overridden.hint,
         )
     if app.fetches_ahead:
@@ -497,7 +433,6 @@ CHECKS: Mapping[str, Callable[[DoctorFacts], Findings]] = {
     "persistence": persistence,
     "eviction": eviction,
     "memory": memory,
-    "version": version,
     "beat": beats,
     "workers": workers,
     "owner": owner,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from redis.exceptions import NoPermissionError, ResponseError
 
-from supervisor.app import Overridden, overridden
+from supervisor.app import SCHEDULER, Overridden, overridden
 from supervisor.beat.adopted import entries_lost
 from supervisor.beat.entries import Entries
 from supervisor.beat.import_celery import OF_BEAT
@@ -19,7 +18,6 @@ from supervisor.errors import ScheduleFilesInvalid
 from supervisor.files.schedule_files import load
 from supervisor.job.changes import difference
 from supervisor.job.spec import JobSpec
-from supervisor.job.topology import Needs
 from supervisor.ledger.connection import check_functions, check_served
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.presence import Roll
@@ -40,46 +38,24 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class ServerFacts:
-    """The ledger's Redis. version: of Redis, or the one that a Valkey is compatible with.
-
-    snapshots: its `save` setting, empty for none; None when it has an append-only file, or does not
-    reveal it.
-
-    memory: bytes in use; maxmemory: its setting, 0 for none. is_replica: it takes no writes but
-    those of its primary. cannot_save: its last write to its
-    append-only file, or its last snapshot if it has none, has failed.
-    """
-
-    version: tuple[int, ...]
-    has_append_only_file: bool
-    snapshots: str | None
-    eviction: str
-    memory: int = 0
-    maxmemory: int = 0
-    is_replica: bool = False
-    cannot_save: bool = False
-
-
-@dataclass(frozen=True, slots=True)
 class DoctorFacts:
-    """specs: of the loaded jobs. tasks: by job, those that it names. needs: by job, of the
-    pool. shared_queues: each with the other ledger. known_tasks: those that any worker knows.
-    silent: running runs whose lease has expired, and when it did. unaccounted: ticks by job.
+    """info: what INFO says of the server; empty where this user may not ask. snapshots: its `save`
+    setting, empty for none; None where it is not revealed, or does not matter. specs: of the
+    loaded jobs. shared_queues: each with the other ledger. known_tasks: those that any worker
+    knows. silent: running runs whose lease has expired, and when it did. unaccounted: ticks by job.
     unread: jobs that only another version can read. schema: of the ledger, None of a new one. app:
     if one was named. forbidden: errors of Redis to commands that this user may not run; their facts
     are missing.
     """
 
     now: datetime
-    server: ServerFacts | None
+    info: Mapping[str, Any]
     roll: Roll
     beat: BeatRecord
+    snapshots: str | None = None
     specs: Sequence[JobSpec] = ()
     queues: Sequence[Queue] = ()
     shared_queues: Sequence[tuple[str, str]] = ()
-    tasks: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    needs: Mapping[str, Needs] = field(default_factory=dict)
     known_tasks: frozenset[str] = frozenset()
     silent: Mapping[str, datetime] = field(default_factory=dict)
     unaccounted: Mapping[str, int] = field(default_factory=dict)
@@ -122,16 +98,16 @@ def read(
     guarded, specs = ledger.guarded(), list(loaded.specs.values())
     every = dict(sorted({**guarded, **loaded.specs}.items()))
     broker = broker or LedgerQueues(ledger.client, roll)
+    info: Mapping[str, Any] = permitted(lambda: ledger.client.info("all"), {})
     return DoctorFacts(
         now=now,
-        server=permitted(lambda: server_facts(ledger), None),
+        info=info,
+        snapshots=snapshots(ledger) if info and depends_on_snapshots(info) else None,
         roll=roll,
         beat=ledger.beat(),
         queues=permitted(lambda: queues(specs, roll, broker, ledger.drains.since()), []),
         shared_queues=ledger.shared_queues(now),
         specs=specs,
-        tasks={spec.name: spec.tasks for spec in specs},
-        needs={spec.name: Needs.of(spec) for spec in specs},
         known_tasks=ledger.presences.tasks(roll.workers),
         silent=ledger.silent(now),
         unaccounted=ledger.figures.unaccounted(list(every)),
@@ -142,28 +118,9 @@ def read(
     )
 
 
-def server_facts(ledger: Ledger) -> ServerFacts:
-    info = ledger.client.info("all")
-    has_append_only_file = bool(info["aof_enabled"])
-    return ServerFacts(
-        version=tuple(map(int, re.findall(r"\d+", str(info["redis_version"])))),
-        has_append_only_file=has_append_only_file,
-        # Few users may read a server's settings: only where it matters.
-        snapshots=None if has_append_only_file else snapshots(ledger),
-        eviction=str(info["maxmemory_policy"]),
-        memory=int(info["used_memory"]),
-        maxmemory=int(info["maxmemory"]),
-        is_replica=info.get("role") == "slave",
-        cannot_save=cannot_save(ledger, info),
-    )
-
-
-def cannot_save(ledger: Ledger, info: Mapping[str, Any]) -> bool:
-    """A server that is to make snapshots refuses writes after one that failed, whether or not it
-    has an append-only file as well."""
-    if info["aof_enabled"] and info.get("aof_last_write_status") == "err":
-        return True
-    return info.get("rdb_last_bgsave_status") == "err" and snapshots(ledger) != ""
+def depends_on_snapshots(info: Mapping[str, Any]) -> bool:
+    """Few users may read a server's settings: they are asked for only where it matters."""
+    return not info["aof_enabled"] or info.get("rdb_last_bgsave_status") == "err"
 
 
 def snapshots(ledger: Ledger) -> str | None:
@@ -210,8 +167,10 @@ def app_facts(app: Celery, ledger: Ledger | None, specs: Mapping[str, JobSpec]) 
     if settings is None:
         return AppFacts(is_supervised=False)
     wanted, problems = read_files(schedules_of(app), settings.prefix)
+    # What matters is the beat that leads, which may be started with another scheduler.
+    leads = ledger is not None and ledger.beat().leads(ledger.now())
     facts = AppFacts(
-        overridden=tuple(overridden(app)),
+        overridden=tuple(o for o in overridden(app) if not (leads and o.setting == SCHEDULER)),
         # `worker_disable_prefetch` is for Redis alone.
         fetches_ahead=not is_redis(str(app.conf.broker_url or "")) and not app.conf.task_acks_late,
         broker_apart=broker_apart(app, settings),
