@@ -193,7 +193,7 @@ def options_of_caller(publisher: Publisher, spec: JobSpec) -> dict[str, Any]:
             except Exception as error:  # noqa: BLE001 - as in `message_of`
                 log.info("message not made", job=spec.name, error=str(error))
             else:
-                headers = {**(own_headers(message.headers) if message else {}), **headers}
+                headers = {**own_headers(message.headers), **headers}
                 break
     headers = {**headers, **current_headers()}
     return as_json({"headers": headers}) if headers else {}

@@ -58,6 +58,8 @@ class RunProducer:
         self._named = named
         self._note = note
         self._headers = headers
+        #: False if the app's own code has sent nothing, or will do so later.
+        self.has_sent = False
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._producer, name)
@@ -65,6 +67,7 @@ class RunProducer:
     def publish(self, body: Any, *more: Any, **options: Any) -> Any:
         headers = options.get("headers") or {}
         if HEADER in headers:
+            self.has_sent = True
             args, kwargs, _ = body
             said = content_of(headers["id"], headers["task"], args, kwargs)
             if said != self._expected:

@@ -41,7 +41,7 @@ from supervisor.sending.messages import Assignment, Assignments, message_header
 from supervisor.sending.queues import UNAVAILABLE, producers_of, queue_of
 from supervisor.sending.rabbitmq import BrokerBlocked, listener_of
 from supervisor.sending.templates import is_beside, marked, recorded
-from supervisor.sending.tracing import current_headers, within
+from supervisor.sending.tracing import current_headers, within, without_trace
 from supervisor.settings import is_redis
 
 #: Messages that are sent before the ledger records that they were.
@@ -56,6 +56,13 @@ REFUSED_LATER = timedelta(seconds=5)
 KEPT_LONGER_MS = 60_000
 
 log = get_logger("supervisor.publisher")
+
+
+class NothingSent(Exception):
+    """The app's own code has put no message into a queue: a class for unique tasks, for example."""
+
+    def __init__(self, task: str) -> None:
+        super().__init__(f"{task} has an apply_async of its own, which sent nothing")
 
 
 class Publisher:
@@ -216,6 +223,9 @@ class Publisher:
             raise
         except ChannelError:
             raise
+        except NothingSent as error:
+            self._put_off(run, str(error))
+            return None
         except Exception as error:  # arguments that the task refuses, a payload JSON refuses, ...
             if isinstance(error.__cause__, UNAVAILABLE):
                 # Celery listens for a result before it sends; its backend is unavailable.
@@ -240,12 +250,12 @@ class Publisher:
         else:
             self.ledger.cancel(run.id, "the job was removed")
 
-    def message_of_call(self, assignment: Assignment) -> Message | None:
+    def message_of_call(self, assignment: Assignment) -> Message:
         """The message of a run that is to be admitted, made with all of the app's own code.
 
-        None if that code sends none, or later. Where the broker's queues are beside the ledger, it
-        is made for the function that queues the run; the channel is that of the last message that
-        was published, so that nothing is connected to. Else it is as Celery gives it to kombu.
+        Raises NothingSent. Where the broker's queues are beside the ledger, it is made for the
+        function that queues the run; the channel is that of the last message that was published, so
+        that nothing is connected to. Else it is as Celery gives it to kombu.
         """
         said: list[str] = []
         channel = self.channel_beside
@@ -255,13 +265,11 @@ class Publisher:
             )
             if push and (text := marked(push.text)):
                 return Message(push.queue, push.key, text, *said[-1:])
-            if push is None:
-                return None
             said.clear()
         with self._producers.acquire(block=True) as producer:
             captured = Captured(producer)
             queue = self.send(captured, assignment, said.append)
-        return Message(queue, "", captured.text, *said[-1:]) if captured.text else None
+        return Message(queue, "", captured.text, *said[-1:])
 
     def send(
         self,
@@ -272,22 +280,19 @@ class Publisher:
     ) -> str:
         """Sends the message of one run through Celery; gives its queue.
 
-        note and headers: as in RunProducer; by default the ledger notes it.
+        note and headers: as in RunProducer; by default the ledger notes it. Raises NothingSent.
         """
         run, step, queue = assignment.run, assignment.step, destination(self.app, assignment)
         # The app's own code may change them in place: those of a job are for its other runs too.
         args, kwargs = deepcopy((assignment.args, dict(assignment.kwargs)))
         expected = content_of(run.id, step.task, args, kwargs)
         named = ",".join(each for each in assignment.references if isinstance(each, str))
+        note = note or partial(self.ledger.note_content, run.id)
+        context = without_trace(own_headers(headers or {}))
+        run_producer = RunProducer(producer, expected, named, note, context)
         options: dict[str, Any] = {
             "task_id": run.id,
-            "producer": RunProducer(
-                producer,
-                expected,
-                named,
-                note or partial(self.ledger.note_content, run.id),
-                own_headers(headers or {}),
-            ),
+            "producer": run_producer,
             "retry": False,  # the outbox is the retry
             "retries": run.retries,
             "add_to_parent": False,  # the caller has done that
@@ -322,6 +327,8 @@ class Publisher:
             self.app.send_task(task.name, args, kwargs, task_type=task, **{**own, **options})
         else:
             task.apply_async(args, kwargs, **options)
+        if not run_producer.has_sent:
+            raise NothingSent(step.task)
         return queue
 
 

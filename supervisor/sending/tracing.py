@@ -54,6 +54,16 @@ def options_with_trace() -> dict[str, Any]:
     return {"headers": headers} if headers else {}
 
 
+def without_trace(headers: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The headers without those that carry a trace."""
+    if not is_there():
+        return headers
+    from opentelemetry import propagate
+
+    ours = fields_of(propagate.get_global_textmap())
+    return {name: value for name, value in headers.items() if name not in ours}
+
+
 @contextmanager
 def within(headers: Mapping[str, Any]) -> Iterator[None]:
     """Within the trace of these headers, or in no trace; never in that of the sending code."""

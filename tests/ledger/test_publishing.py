@@ -12,7 +12,7 @@ from threading import Thread
 from typing import Any
 
 import pytest
-from celery import Celery
+from celery import Celery, Task
 from celery.app.trace import build_tracer
 from celery.worker import state
 from celery.worker.request import Request
@@ -190,6 +190,29 @@ def test_a_step_whose_message_cannot_be_made_fails_its_run(ledger: Ledger, redis
     Publisher(app, ledger).publish(ledger.outbox())
     run = ledger.run(run_id(spec, 0))
     assert (run.state, "cannot be published" in str(run.reason)) == (RunState.FAILED, True)
+
+
+def test_a_run_whose_task_sends_nothing_is_not_taken_for_sent(
+    ledger: Ledger, redis_url: str
+) -> None:
+    """As of classes for unique tasks, whose lock outlives a killed worker."""
+    app, is_locked = app_at(redis_url, redis_url), [True]
+
+    class Unique(Task):  # type: ignore[type-arg]
+        def apply_async(self, *args: Any, **options: Any) -> Any:
+            return None if is_locked[0] else super().apply_async(*args, **options)
+
+    app.task(name="proj.nightly", base=Unique, shared=False)(count_nothing)
+    run, publisher = queued(ledger, 0), Publisher(app, ledger)
+    assert publisher.publish([run]) == 0
+    found = ledger.run(run)
+    assert (found.state, found.sends, ledger.outbox()) == (RunState.QUEUED, 0, [])
+    assert ledger.client.zscore(ledger.keys.outbox, run) > ms_of(ledger.now())
+    is_locked[0] = False
+    assert publisher.publish([run]) == 1
+
+
+def count_nothing() -> None: ...
 
 
 def test_a_run_that_another_process_could_publish_is_not_given_up(ledger: Ledger) -> None:
