@@ -69,8 +69,6 @@ class Adopted:
             self._entries.learn_names()
             log.warning("entries given back to RedBeat", entries=len(own))
         self._own = own if self.is_wanted else frozenset()
-        if not self.is_wanted:  # else they become jobs
-            self._entries.warn_of_doubles()
 
     def follow(self) -> None:
         """Makes jobs, edits and removes them, as RedBeat's schedule says now."""
@@ -220,12 +218,10 @@ def why_unguarded(app: Celery, ledger: Ledger, name: str, saved: SavedEntry | No
     """saved: None for an entry of `beat_schedule`."""
     if name == OF_BEAT:
         return "Celery's own"
-    if (job := job_name(name)) != name and ledger.knows(job):
-        return f"the job {job!r} has not taken its place: take the entry out, or both run"
     if saved is None:
         return "of beat_schedule: `supervisor adopt` makes a job of it"
     if not app.supervisor["adopt_entries"]:  # type: ignore[attr-defined]
-        return "no job has its name, and adopt_entries is off"
+        return "no job has its name, or names it with 'entry'; and adopt_entries is off"
     try:
         spec_of(app, job_name(name), AdoptedEntry(name, saved.definition or ""))
     except NotTranslatable as error:

@@ -19,7 +19,6 @@ from redbeat.decoder import RedBeatJSONEncoder
 from redbeat.schedulers import RedBeatSchedulerEntry, ensure_conf
 from redbeat.schedules import rrule
 
-from supervisor.files.import_text import job_name
 from supervisor.job.spec import JobSpec
 from supervisor.ledger.connection import Pipeline
 from supervisor.ledger.ledger import Ledger
@@ -38,9 +37,6 @@ SPEC_FIELD = "spec"
 
 #: The field of an entry that the app's own code has saved: see adopted.py.
 ADOPTED_FIELD = "adopted"
-
-#: Hint for an entry that goes on beside the job that was to take its place.
-TAKE_OUT = "take the entry out: both run"
 
 #: In place of a schedule that RedBeat cannot express.
 HOURLY = schedule(timedelta(hours=1))
@@ -185,37 +181,15 @@ class Entries:
                 found += [name for name, (definition, spec) in replies if definition and not spec]
         return found
 
-    def replaced_by(self, jobs: Collection[str]) -> dict[str, str]:
-        """RedBeat's own entries that jobs replace when they are loaded from files, by job.
+    def names_of(self, specs: Iterable[JobSpec]) -> dict[str, str]:
+        """The names of the entries that these jobs of files have or get, by job."""
+        return {spec.name: spec.entry or self.name(spec.name) for spec in specs}
 
-        The one with its name; else the one whose name becomes the job's (`poll inbox` is
-        `poll-inbox`), if there are not several.
-        """
-        found = {name: name for name in self.stock(jobs)}
-        own: dict[str, list[str]] = {job: [] for job in jobs if job not in found}
-        changed = self._changed_names()
-        for name in self.stock(name for name, job in changed.items() if job in own):
-            own[changed[name]].append(name)
-        return found | {job: names[0] for job, names in own.items() if len(names) == 1}
-
-    def warn_of_doubles(self) -> None:
-        """Logs which of RedBeat's own entries run beside the job that their name becomes."""
-        changed = self._changed_names()
-        stock = self.stock(changed)
-        jobs = [changed[name] for name in stock]
-        loaded = self._client.hmget(self._keys.jobs, jobs) if jobs else []
-        for name, job, text in zip(stock, jobs, loaded, strict=True):
-            if text is not None:
-                log.warning("entry left beside a job", entry=name, job=job, hint=TAKE_OUT)
-
-    def _changed_names(self) -> dict[str, str]:
-        """Entries whose name no job can have, and what becomes of it as a job's.
-
-        Empty where each entry is a job's: there is nothing to look for.
-        """
-        if self._client.zcard(self._schedule) <= self._client.hlen(self._keys.jobs):
-            return {}
-        return {name: job for name in self._listed() if (job := job_name(name)) != name}
+    def replaced_by(self, specs: Iterable[JobSpec]) -> dict[str, str]:
+        """RedBeat's own entries that jobs replace when they are loaded from files, by job."""
+        names = self.names_of(specs)
+        stock = set(self.stock(names.values()))
+        return {job: name for job, name in names.items() if name in stock}
 
     def _listed(self) -> list[str]:
         """The names of all entries."""

@@ -32,7 +32,6 @@ from supervisor.files.import_text import (
     Item,
     LeftOut,
     expression,
-    job_name,
     rule_for,
     rule_text,
 )
@@ -436,8 +435,7 @@ def found(source: str, name: str, fields: Mapping[str, Any], when: When) -> Foun
         **when.values,
         **options,
     }
-    comments = [source] if job_name(name) != name else []
-    return Found(source, name, values, comments, [*when.lost, *lost])
+    return Found(source, name, values, [*when.lost, *lost])
 
 
 def _json(key: str, value: Any) -> Any:

@@ -127,8 +127,8 @@ def write(
     """Writes the changes of files, JOBS_PER_LOAD at a time: a function of thousands of jobs would
     keep the server from its runs. The digest, by which they are loaded, comes with the last."""
     entries.learn_names()
-    replaced = entries.replaced_by(changes.added)
-    names = {name: replaced.get(name) or entries.name(name) for name in wanted}
+    edited = [wanted[name] for name in (*changes.added, *changes.changed)]
+    replaced, names = entries.replaced_by(edited), entries.names_of(edited)
     settle(ledger, outgoing(loaded, wanted, changes), now, edited=wanted)
     news = moved(loaded.origins, places, {*changes.added, *changes.changed})
     edits = job_changes(ledger, loaded, wanted, changes, places, now, names=names)
@@ -148,8 +148,6 @@ def write(
         for name, entry in replaced.items():
             log.info("entry replaced by job", job=name, entry=entry, place=places.get(name))
         entries.learn_names()
-        if changes.added:
-            entries.warn_of_doubles()
     return reply
 
 
@@ -236,12 +234,15 @@ def put_jobs(
         now, ending = ledger.now(), outgoing(loaded, specs, changes)
         settle(ledger, ending, now, edited=specs.keys())
         due_at = {spec.name: schedule_of(spec).next_after(now) for spec in ending}
+        names = entries.names_of(specs.values())
         reply = ledger.load(
             [
                 replace(
                     change, version=version_of(loaded, change.job), due_at=due_at.get(change.job)
                 )
-                for change in job_changes(ledger, loaded, specs, changes, places, now, adopted)
+                for change in job_changes(
+                    ledger, loaded, specs, changes, places, now, adopted, names
+                )
             ],
             entries.keys,
             source,

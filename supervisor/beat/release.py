@@ -25,7 +25,6 @@ from redbeat.schedules import rrule
 from supervisor.beat.entries import Entries, nearest_schedule
 from supervisor.beat.queued_messages import Sweeper, identity_of, take_out
 from supervisor.errors import BrokerUnavailable, NotTranslatable
-from supervisor.files.import_text import job_name
 from supervisor.job.secrets import TOKEN, named, resolved, texts_in
 from supervisor.job.spec import JobSpec
 from supervisor.ledger.connection import Client
@@ -68,15 +67,11 @@ def release_of(app: Celery, ledger: Ledger, *, with_entries: bool) -> Release:
     now, marks = ledger.now(), ledger.marks(list(specs))
     entries = Entries(app, ledger)
     entries.learn_names()
-    of_code: dict[str, str] = {}
-    for name in app.conf.beat_schedule:
-        of_code[job_name(name, of_code)] = name
     for record in ledger.records_of(list(specs.values())) if with_entries else ():
         name = record.spec.name
         try:
             entry = entry_of(app, record, marks[name].watermark or now, now)
-            # RedBeat makes one of `beat_schedule` with its name there: the two must be one.
-            entry.name = of_code.get(name, entries.name(name))
+            entry.name = entries.name(name)
             found.entries.append(entry)
         except NotTranslatable as error:
             found.lost[name] = str(error)

@@ -337,7 +337,9 @@ def warn_of_entries(context: Context, found: Plan, wanted: ScheduleSet) -> None:
 
     ledger = context.ledger
     entries = Entries(context.app, ledger)
-    for name, entry in entries.replaced_by(found.changes.added).items():
+    entries.learn_names()
+    edited = [wanted.specs[name] for name in (*found.changes.added, *found.changes.changed)]
+    for name, entry in entries.replaced_by(edited).items():
         what = f"job {name!r} ({wanted.sources[name]}) takes the place of RedBeat's entry {entry!r}"
         click.echo(f"warning: {what}; `release` makes the job an entry again", err=True)
 

@@ -111,14 +111,13 @@ def deliver(
     header: Sequence[str],
     items: Iterable[Item],
     output: Path | None,
-    remarks: Sequence[str] = (),
     verb: str = "import",
     *,
     as_json: bool,
 ) -> None:
     """Writes the file, and exits."""
     written = write(header, items)
-    reports = [*written.reports, *remarks]
+    reports = written.reports
     for report in () if as_json else reports:
         click.echo(report, err=True)
     if output is not None:
@@ -186,7 +185,7 @@ def adopt(context: Context, output: Path | None, force: bool, dry_run: bool, as_
     """
     from supervisor.app import supervise
     from supervisor.beat.import_celery import zone_remark
-    from supervisor.operate.adoption import not_replaced, report, report_shape, sources_of
+    from supervisor.operate.adoption import report, report_shape, sources_of
 
     app = context.app_for("adopt")
     is_supervised = hasattr(app, "supervisor")
@@ -200,7 +199,7 @@ def adopt(context: Context, output: Path | None, force: bool, dry_run: bool, as_
         else:
             click.echo("\n".join([harmless(line) for line in report(app, sources)]))
         left = [line for source in sources for line in write([], source.items).reports]
-        raise SystemExit(1 if left or any(not_replaced(sources)) else 0)
+        raise SystemExit(1 if left else 0)
     if not sources and as_json:
         print_done("adopt", [], reports=[])
         return
@@ -212,17 +211,20 @@ def adopt(context: Context, output: Path | None, force: bool, dry_run: bool, as_
         click.echo(f'next: supervise(app, schedules="{directory}") where the app is made', err=True)
     names = " and ".join(source.name for source in sources)
     items = [item for source in sources for item in source.items]
-    remarks = list(not_replaced(sources))
-    head = [f"Imported from {names}.", zone_remark(app), GRID, DEFAULTS, TAKES_ITS_PLACE, *remarks]
-    deliver(head, items, output, remarks, "adopt", as_json=as_json)
+    head = [f"Imported from {names}.", zone_remark(app), GRID, DEFAULTS, TAKES_ITS_PLACE]
+    deliver(head, items, output, "adopt", as_json=as_json)
 
 
 def jobs_there(directory: Path, but: Path) -> set[str]:
-    """The jobs in the schedule files, except those in the file that is about to be written."""
+    """The entries with a job in the schedule files, except in the file that is to be written."""
     if not directory.is_dir():
         return set()
-    sources = load(directory).sources
-    return {job for job, place in sources.items() if Path(place.rpartition(":")[0]) != but}
+    there = load(directory)
+    return {
+        there.specs[job].entry or job
+        for job, place in there.sources.items()
+        if Path(place.rpartition(":")[0]) != but
+    }
 
 
 NO_ENTRIES = (

@@ -118,14 +118,12 @@ def _runs(values: list[int]) -> Iterator[str]:
 class Found:
     """One job. source: where it was found, such as "RedBeat 'nightly'"; name: in its source.
 
-    values: its keys in a schedule file. comments: lines above it. lost: what of it is not
-    translated, though the job is.
+    values: its keys in a schedule file. lost: what of it is not translated, though the job is.
     """
 
     source: str
     name: str
     values: Mapping[str, Any]
-    comments: Sequence[str] = ()
     lost: Sequence[str] = ()
 
 
@@ -143,9 +141,13 @@ Item = Found | LeftOut
 LONGEST_NAME = 100
 
 
+def is_job_name(text: str) -> bool:
+    return bool(re.fullmatch(NAME_PATTERN, text))
+
+
 def job_name(text: str, taken: Collection[str] = ()) -> str:
     """The text itself where it is a valid and free name; else the nearest one."""
-    name = text if re.fullmatch(NAME_PATTERN, text) else _cleaned(text)
+    name = text if is_job_name(text) else _cleaned(text)
     unique, number = name, 2
     while unique in taken:
         suffix = f"-{number}"
@@ -162,7 +164,7 @@ WIDTH = 96
 
 #: What a job does and when comes first; the other keys are in the order of the documentation.
 FIRST = (
-    *("task", "steps", "params", "args", "kwargs", "description"),
+    *("entry", "task", "steps", "params", "args", "kwargs", "description"),
     *("cron", "every", "phase", "rrule", "at", "timezone", "start_at", "end_at"),
     *("run_at_start", "paused"),
 )
@@ -185,29 +187,46 @@ class Written:
 
 
 def write(header: Sequence[str], items: Iterable[Item]) -> Written:
-    """The schedule file for what was found. The same input gives the same text."""
-    written, taken = Written(), set[str]()
-    blocks = [block for item in items for block in _blocks(item, written, taken)]
+    """The schedule file for what was found. The same input gives the same text.
+
+    Names that jobs can have go to those that have them; what gets another says of what entry it is.
+    """
+    items, written = list(items), Written()
+    names = names_for(items)
+    blocks = [
+        block
+        for place, item in enumerate(items)
+        for block in _blocks(item, names.get(place, ""), written)
+    ]
     head = "".join(_comment(line, "") for line in header)
     jobs = "jobs:\n" if written.jobs else "jobs: {}\n"
     written.text = f"{head}\n{jobs}" + "\n".join(blocks)
     return written
 
 
-def _blocks(item: Item, written: Written, taken: set[str]) -> Iterator[str]:
-    """taken: the names of the jobs before it."""
+def names_for(items: Sequence[Item]) -> dict[int, str]:
+    """By place in the list; first come those that have a name that a job can have."""
+    found = [(n, item.name) for n, item in enumerate(items) if isinstance(item, Found)]
+    names, taken = dict[int, str](), set[str]()
+    for place, name in sorted(found, key=lambda each: not is_job_name(each[1])):
+        names[place] = job_name(name, taken)
+        taken.add(names[place])
+    return names
+
+
+def _blocks(item: Item, name: str, written: Written) -> Iterator[str]:
+    """name: of the job, if it becomes one."""
     match item:
         case LeftOut():
             yield _left_out(item, written)
         case Found():
-            name = job_name(item.name, taken)
-            values = without_defaults(item.values)
+            entry = {} if is_job_name(item.name) else {"entry": item.name or None}
+            values = without_defaults({**item.values, **entry})
             if fault := fault_of(name, values):
                 original = [f"{key}: {value}" for key, value in values.items()]
                 yield _left_out(LeftOut(item.source, fault, original), written)
                 return
             written.jobs.append(name)
-            taken.add(name)
             yield _found(item, written) + job_text(name, values)
 
 
@@ -220,7 +239,7 @@ def _left_out(item: LeftOut, written: Written) -> str:
 def _found(item: Found, written: Written) -> str:
     reports = [f"{item.source}: {lost}" for lost in item.lost]
     written.reports += map(one_line, reports)
-    return "".join(map(_comment, [*item.comments, *reports]))
+    return "".join(map(_comment, reports))
 
 
 def without_defaults(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -205,6 +205,7 @@ NOT_IN_DEFAULTS = (
     "kwargs",
     "ping_url",
     "description",
+    "entry",
 )
 
 #: They limit or shift the times of a schedule, or say what is done with those that passed.

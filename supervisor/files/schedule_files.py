@@ -122,7 +122,7 @@ def load(
         for file in loading.files_of(path):
             loading.add(file)
         if are_all:
-            loading.check_followers()
+            loading.check_together()
     return loading.done()
 
 
@@ -230,11 +230,16 @@ class _Loading:
             except Exception as error:  # noqa: BLE001 - a fault of ours, of this one job only
                 self._fault(document, ("jobs", name), f"{UNJUDGED}: {error!r}")
 
-    def check_followers(self) -> None:
+    def check_together(self) -> None:
         """Called once all jobs are known: jobs of files follow only jobs of files."""
         for fault in following_problems(self.specs):
             path = ("jobs", fault.job, "after", fault.place)
             self._fault(self.documents[fault.job], path, fault.what, fault.hint)
+        jobs: dict[str, str] = {}
+        for spec in self.specs.values():
+            if spec.entry and jobs.setdefault(spec.entry, spec.name) != spec.name:
+                what = f"'entry': {shown(spec.entry)} is that of job {jobs[spec.entry]!r} too"
+                self._fault(self.documents[spec.name], ("jobs", spec.name, "entry"), what)
 
     def _mapping_at(self, document: Document, key: str) -> dict[str, Any]:
         value = document.data.get(key, {})
@@ -269,7 +274,7 @@ class _Loading:
         dated, holiday_faults = with_dates(own, self.year)
         spec, faults = check_job(name, dated, defaults, self.known_tasks)
         spec = self.specs[name] = spec.kept_apart(self.prefix)
-        if spec.after:
+        if spec.after or spec.entry:
             self.documents[name] = document
         missing = reference_faults(spec, self.environ)
         faults += [fault for fault in missing if fault.keys != ("notify",) or "notify" in own]

@@ -235,6 +235,16 @@ class JobSpec(When):
     """A sentence for people who have to handle a failure."""
     labels: Labels = {}  # noqa: RUF012 - pydantic copies it
     """Labels by which to filter jobs, such as {tenant: acme}; runs do not get them."""
+    entry: Annotated[str, Field(min_length=1, max_length=1000)] | None = None
+    """The entry of RedBeat or `beat_schedule` that it replaces, if no job can have that name."""
+
+    @field_validator("entry")
+    @classmethod
+    def _no_name_of_a_job(cls, entry: str | None) -> str | None:
+        """So that no other job can have the entry for its name."""
+        if entry is not None and re.fullmatch(NAME_PATTERN, entry):
+            raise ValueError(f"a job can be called {entry!r}: give it that name, without 'entry'")
+        return entry
 
     @field_validator("after")
     @classmethod

@@ -33,17 +33,18 @@ local function origin_of(job)
 end
 
 -- An entry that the app's own code has saved, and that is no job: only files that say the same take its place.
-local function is_redbeats(job)
+local function is_redbeats(entry)
   if is_of_files or source == 'redbeat' then return false end
-  local definition, spec = unpack(redis.call('HMGET', entries .. job, 'definition', 'spec'))
+  local definition, spec = unpack(redis.call('HMGET', entries .. entry, 'definition', 'spec'))
   return definition and not spec
 end
 
-local function refusal_of(job, version, due)
+local function refusal_of(job, entry, version, due)
   local owner, found = origin_of(job)
   if owner and owner ~= source then return { 'elsewhere', job, hget(K.sources, job) or 'files 0 ' } end
   if version ~= '' and version ~= (found or '0') then return { 'changed', job, found or '0' } end
-  if not owner and is_redbeats(job) then return { 'elsewhere', job, "redbeat 0 RedBeat's schedule" } end
+  if entry == '' then entry = job end
+  if not owner and is_redbeats(entry) then return { 'elsewhere', job, "redbeat 0 RedBeat's schedule" } end
   if at == '' and due ~= '' and tonumber(due) <= now then return { 'due', job } end
 end
 
@@ -58,7 +59,7 @@ if is_outdated() then return { 'outdated' } end
 local more = 0
 for i = FIRST, #ARGV, FIELDS do
   local job, text = ARGV[i], ARGV[i + 3]
-  local why_not = refusal_of(job, ARGV[i + 2], ARGV[i + 9])
+  local why_not = refusal_of(job, ARGV[i + 1], ARGV[i + 2], ARGV[i + 9])
   if why_not then return why_not end
   local is_loaded = is_of_files or redis.call('HEXISTS', K.jobs, job) == 1
   if text == '' and is_loaded then more = more - 1 end
@@ -166,12 +167,20 @@ local function note_content(job, content)
   redis.call('SET', K.content(job), table.concat(kept, '\n'))
 end
 
+-- The job goes on as another entry; when it is next due stays.
+local function take(job, entry)
+  local due = hget(K.jobs, job) and entries .. entry ~= entry_of(job) and redis.call('ZSCORE', KEYS[1], entry_of(job))
+  if due then leave(job) end
+  redis.call('HSET', K.entries, job, entry)
+  if due then redis.call('ZADD', KEYS[1], due, entries .. entry) end
+end
+
 local function load(job, entry, text, stands_at, definition, is_retimed, paused, next_at, content)
   local was_there = redis.call('EXISTS', K.job(job), K.history(job), K.open(job)) > 0
   redis.call('DEL', K.message(job))
   follow(job, text)
   watch(job, text)
-  if entry ~= '' then redis.call('HSET', K.entries, job, entry) end
+  if entry ~= '' then take(job, entry) end
   redis.call('HSET', K.jobs, job, text)
   redis.call('HSET', K.sources, job, source .. ' ' .. version .. ' ' .. stands_at)
   enter(job, text, definition, is_retimed, next_at)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
@@ -31,7 +31,7 @@ from supervisor.beat.import_celery import (
     found as found_item,
 )
 from supervisor.errors import NotConfigured, NotTranslatable
-from supervisor.files.import_text import Found, Item, LeftOut, job_name, write
+from supervisor.files.import_text import Found, Item, LeftOut, write
 from supervisor.job.spec import JobSpec
 from supervisor.operate.words import plural
 from supervisor.schedule import schedule_of
@@ -57,7 +57,7 @@ class Source:
 def sources_of(app: Celery, now: datetime, jobs: Collection[str] = ()) -> list[Source]:
     """The stores before the settings: beat enters `beat_schedule` into its store.
 
-    jobs: names to leave out, because schedule files have these jobs already.
+    jobs: names of entries to leave out, because schedule files have jobs for them already.
     """
     found = []
     if has_tables():
@@ -71,8 +71,7 @@ def sources_of(app: Celery, now: datetime, jobs: Collection[str] = ()) -> list[S
         source.items[:] = [
             item
             for item in source.items
-            if name_of(item) not in known
-            and not (isinstance(item, Found) and job_name(item.name) in jobs)
+            if name_of(item) not in known and not (isinstance(item, Found) and item.name in jobs)
         ]
         known.update(map(name_of, source.items))
     return [source for source in found if source.items]
@@ -93,18 +92,6 @@ def name_of(item: Item) -> str:
 def jobs_of(sources: Iterable[Source]) -> Iterator[Found]:
     for source in sources:
         yield from (item for item in source.items if isinstance(item, Found))
-
-
-def not_replaced(sources: Iterable[Source]) -> Iterator[str]:
-    """Entries that would go on beside their job, because several have names that become the same.
-
-    Rows of django-celery-beat would not: ours takes the place of the beat that emits them.
-    """
-    found = list(jobs_of(source for source in sources if source.name != DJANGO))
-    names = Counter(job_name(each.name) for each in found)
-    for each in found:
-        if (name := job_name(each.name)) != each.name and names[name] > 1:
-            yield f"{each.source}: other entries are {name!r} too: take it out, or it runs as well"
 
 
 def report(app: Celery, sources: list[Source]) -> Iterator[str]:
@@ -139,7 +126,6 @@ def schedule_lines(sources: Sequence[Source]) -> Iterator[str]:
         written = write([], source.items)
         yield f"{source.name}: {plural(len(written.jobs), 'job')} to be imported"
         yield from (f"  {line}" for line in written.reports)
-    yield from not_replaced(sources)
 
 
 def shown(name: str, value: Any) -> str:
@@ -212,7 +198,6 @@ def report_shape(app: Celery, sources: list[Source]) -> dict[str, Any]:
             name: {"jobs": list(written.jobs), "reports": written.reports}
             for name, written in texts.items()
         },
-        "not_replaced": list(not_replaced(sources)),
     }
 
 

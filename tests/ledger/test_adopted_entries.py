@@ -13,6 +13,7 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
+import yaml
 from celery import Celery
 from celery.schedules import BaseSchedule, crontab, schedule
 from kombu import Queue
@@ -22,13 +23,14 @@ from redbeat.schedules import rrule
 
 from supervisor import jobs
 from supervisor.app import supervise
-from supervisor.beat.adopted import Adopted
 from supervisor.beat.adopted import unguarded as every_unguarded
 from supervisor.beat.entries import Entries
+from supervisor.beat.import_celery import read_redbeat
 from supervisor.beat.load import load
 from supervisor.beat.release import give_back, release_of
 from supervisor.beat.scheduler import SupervisedScheduler
 from supervisor.errors import JobElsewhere
+from supervisor.files.import_text import write
 from supervisor.job.spec import JobSpec
 from supervisor.ledger.ledger import Ledger
 from supervisor.operate.doctor_facts import app_facts
@@ -345,7 +347,7 @@ def test_a_job_of_files_replaces_the_entry_its_name_comes_from(
 ) -> None:
     app = supervise(Celery("plain", broker=redis_url, set_as_current=False))
     entries = Entries(app, ledger)
-    spec = JobSpec(name="poll-inbox", task="proj.task", every=timedelta(seconds=1))
+    spec = JobSpec(name="poll-inbox", task="proj.task", every="1s", entry="poll inbox")
     if of_beat_schedule:
         app.conf.beat_schedule = {"poll inbox": {"task": "proj.task", "schedule": 1.0}}
     with app, closing(SupervisedScheduler(app, lazy=False)) as beat:
@@ -376,30 +378,47 @@ def test_a_job_of_files_replaces_the_entry_its_name_comes_from(
     assert not ledger.client.exists("redbeat:poll inbox", ledger.keys.entries)
 
 
-def test_of_two_entries_that_come_to_one_name_none_is_replaced(app: Celery, ledger: Ledger) -> None:
-    save(app, "poll inbox")
-    save(app, "poll/inbox")
-    entries = Entries(app, ledger)
-    assert entries.replaced_by(["poll-inbox"]) == {}
-    save(app, "poll-inbox")
-    assert entries.replaced_by(["poll-inbox", "other"]) == {"poll-inbox": "poll-inbox"}
-
-
-def test_entries_that_run_beside_a_job_are_named(app: Celery, ledger: Ledger) -> None:
-    for name in ("poll inbox", "poll/inbox", "other", "an other"):
+def test_each_job_of_files_replaces_the_entry_that_it_names(app: Celery, ledger: Ledger) -> None:
+    names = ("poll inbox", "poll/inbox", "日报", "周报", "poll-inbox", "other")
+    for name in names:
         save(app, name)
-    entries, start = Entries(app, ledger), ledger.now()
+    entries = Entries(app, ledger)
+    items = read_redbeat(app, ledger.now())
+    written = write([], items)
+    assert written.reports == []
+    found = yaml.safe_load(written.text)["jobs"]
+    assert found.keys() == {
+        *("poll-inbox", "poll-inbox-2", "poll-inbox-3", "other"),
+        *("job", "job-2"),
+    }
+    specs = {name: JobSpec(name=name, **values) for name, values in found.items()}
+    load(ledger, entries, specs, "one", ledger.now())
+    assert unguarded(app, ledger) == []
+    assert sorted(map(entries.name, specs)) == sorted(names)
+    released = release_of(app, ledger, with_entries=True).entries
+    assert sorted(entry.name for entry in released) == sorted(names)
+
+
+def test_a_job_that_names_its_entry_later_replaces_it(app: Celery, ledger: Ledger) -> None:
+    save(app, "poll inbox")
+    entries = Entries(app, ledger)
     spec = JobSpec(name="poll-inbox", task="t", every=HOUR)
-    with capture_logs() as loaded:
-        load(ledger, entries, {spec.name: spec}, "digest", start)
-    with capture_logs() as led:
-        Adopted(app, ledger, entries, is_wanted=False).begin()
-    for logs in (loaded, led):
-        warned = [entry for entry in logs if entry["event"] == "entry left beside a job"]
-        assert [(one["entry"], one["job"], one["log_level"]) for one in warned] == [
-            ("poll inbox", "poll-inbox", "warning"),
-            ("poll/inbox", "poll-inbox", "warning"),
-        ]
+    load(ledger, entries, {spec.name: spec}, "one", ledger.now())
+    assert unguarded(app, ledger) == ["poll inbox"]
+    due = ledger.client.zscore("redbeat::schedule", "redbeat:poll-inbox")
+    named = spec.model_copy(update={"entry": "poll inbox"})
+    load(ledger, entries, {spec.name: named}, "two", ledger.now())
+    assert unguarded(app, ledger) == []
+    scores = dict(ledger.client.zrange("redbeat::schedule", 0, -1, withscores=True))
+    assert scores == {"redbeat:poll inbox": due}
+    assert not ledger.client.exists("redbeat:poll-inbox")
+    assert entries.strange({spec.name: named}) == []
+
+
+def test_a_put_replaces_no_entry_of_the_apps_own_by_its_entry_key(app: Celery) -> None:
+    save(app, "poll inbox")
+    with pytest.raises(JobElsewhere, match="RedBeat's schedule"):
+        jobs.put("poll-inbox", app=app, task="t", every="1h", entry="poll inbox")
 
 
 def test_without_adopt_entries_they_are_given_back(

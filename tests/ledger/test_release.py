@@ -7,16 +7,18 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+import yaml
 from celery import Celery
 from celery.schedules import schedule
 from redbeat.schedulers import RedBeatScheduler, RedBeatSchedulerEntry, get_redis
 
 from supervisor.app import supervise
 from supervisor.beat.entries import Entries
-from supervisor.beat.import_celery import when_of
+from supervisor.beat.import_celery import read_beat_schedule, when_of
 from supervisor.beat.load import load
 from supervisor.beat.release import give_back, keys_of, release_of
 from supervisor.errors import BrokerUnavailable
+from supervisor.files.import_text import write
 from supervisor.job.spec import JobSpec
 from supervisor.ledger.keys import Keys
 from supervisor.ledger.ledger import Ledger
@@ -52,7 +54,7 @@ def released(app: Celery, ledger: Ledger, **values: Any) -> RedBeatSchedulerEntr
 def test_a_job_goes_back_under_the_name_that_beat_schedule_has(app: Celery, ledger: Ledger) -> None:
     """Else RedBeat makes a second entry of it, and emits both."""
     app.conf.beat_schedule = {"a job": {"task": "proj.task", "schedule": 60.0}}
-    loaded(app, ledger, name="a-job", every="1m")
+    loaded(app, ledger, name="a-job", every="1m", entry="a job")
     give_back(app, ledger, release_of(app, ledger, with_entries=True))
     beat = RedBeatScheduler(app, lazy=True)
     beat.setup_schedule()
@@ -66,13 +68,15 @@ def test_a_job_goes_back_under_the_name_that_beat_schedule_has(app: Celery, ledg
 def test_names_that_would_be_one_go_back_as_they_were_told_apart(
     app: Celery, ledger: Ledger, names: list[str]
 ) -> None:
-    """As `adopt` writes them: the second has a number after its name."""
+    """As `adopt` writes them: the second has a number after its name, and says of what entry."""
     app.conf.beat_schedule = {n: {"task": "proj.task", "schedule": 60.0} for n in names}
-    jobs = [JobSpec(name=n, task="proj.task", every="1m") for n in ("a-job", "a-job-2")]
+    text = write([], read_beat_schedule(app, ledger.now())).text
+    jobs = [JobSpec(name=name, **values) for name, values in yaml.safe_load(text)["jobs"].items()]
+    assert {spec.name for spec in jobs} == {"a-job", "a-job-2"}
     specs = {spec.name: spec for spec in jobs}
     load(ledger, Entries(app, ledger), specs, "digest", ledger.now())
     found = release_of(app, ledger, with_entries=True)
-    assert [entry.name for entry in found.entries] == names
+    assert {entry.name for entry in found.entries} == {*names}
 
 
 def times(spec: JobSpec, at: datetime) -> list[datetime]:

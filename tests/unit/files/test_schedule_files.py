@@ -249,6 +249,8 @@ WRONG = [
     ("every: 1m, timezone: localtime", "unknown time zone 'localtime'"),
     ("every: 1m, timezone: Factory", "unknown time zone 'Factory'"),
     ("every: 1m, overlp: skip", "unknown key 'overlp' (did you mean 'overlap'?)"),
+    ("every: 1m, entry: poll-inbox", "a job can be called 'poll-inbox': give it that name, with"),
+    ("every: 1m, entry: 5", "'entry': 5 is not text"),
     ("every: 1m, name: b", "unknown key 'name' (a job's name is its key under 'jobs')"),
     ("every: 1m, overlap: skp", "'overlap': 'skp' is not one of skip, queue_one, queue_all, re"),
     ("every: 1m, overlap: null", "'overlap': null is not one of skip"),
@@ -344,6 +346,20 @@ def test_unknown_jobs_and_circles_are_told_where_they_are_named(write: Write) ->
         "3: job 'extract': 'after': a circle, extract after report after load after extract "
         "(none of them would ever run)",
         "9: job 'report': 'after': there is no job 'extrakt' (did you mean 'extract'?)",
+    ]
+
+
+def test_one_entry_is_replaced_by_one_job(write: Write) -> None:
+    jobs = """
+    jobs:
+      a: {task: t, entry: poll inbox}
+      b: {task: t, entry: 日报}
+      c:
+        task: t
+        entry: poll inbox
+    """
+    assert texts_of(write(jobs)) == [
+        "7: job 'c': 'entry': 'poll inbox' is that of job 'a' too",
     ]
 
 

@@ -112,8 +112,8 @@ jobs:
     {task: proj.task, cron: 30 2 * * 1-5, timezone: Europe/Berlin, args: [1, a], queue: slow,
      kwargs: {folder: in}, start_deadline: 10m, description: Mails the figures.}
   odd-days:
-    {task: proj.task, rrule: FREQ=MONTHLY;BYMONTHDAY=13;BYDAY=FR;BYHOUR=6;BYMINUTE=0,
-     timezone: Europe/Paris, paused: true}
+    {entry: odd days, task: proj.task, timezone: Europe/Paris, paused: true,
+     rrule: FREQ=MONTHLY;BYMONTHDAY=13;BYDAY=FR;BYHOUR=6;BYMINUTE=0}
   hourly:
     {task: proj.task, every: 1h, phase: 20m, start_at: 2099-01-01T00:20:00Z,
      end_at: 2099-06-01T00:00:00Z}

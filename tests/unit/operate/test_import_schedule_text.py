@@ -44,11 +44,13 @@ def test_arguments_are_read_back_as_they_were(args: list[Any], kwargs: dict[str,
 @given(st.text(), st.text(), st.text())
 def test_no_text_of_the_source_gets_out_of_its_comment(name: str, why: str, remark: str) -> None:
     items = [
-        Found("a", name, {"task": "t", "every": "1m"}, comments=[remark], lost=[why]),
+        Found("a", name, {"task": "t", "every": "1m"}, lost=[why]),
         LeftOut("b", why, [remark]),
     ]
     written = write([remark], items)
     assert len(written.jobs) == 1
+    [job] = read(written.text).data["jobs"].values()
+    assert job.get("entry", written.jobs[0]) == (name or written.jobs[0])
     assert list(read(written.text).data["jobs"]) == written.jobs
     assert len(written.reports) == 2
 
@@ -63,13 +65,13 @@ def test_a_job_is_in_block_style_with_keys_in_the_documented_order() -> None:
         "task": "mail.poll",
         "paused": True,
     }
-    written = write(["Imported."], [Found("x", "poll", values, comments=["from x"])])
+    written = write(["Imported."], [Found("x", "poll/mail", values)])
     assert written.text == (
         "# Imported.\n"
         "\n"
         "jobs:\n"
-        "  # from x\n"
-        "  poll:\n"
+        "  poll-mail:\n"
+        "    entry: poll/mail\n"
         "    task: mail.poll\n"
         "    kwargs:\n"
         "      folder: orders\n"
