@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from inspect import Signature, ismodule, signature
 from logging import getLevelName, getLogger
@@ -183,6 +183,26 @@ def arguments_of(task: Any) -> Signature | None:
         return None
 
 
+def own_sender(task: Any) -> str | None:
+    """The class of the project or of a library whose `apply_async` takes the place of Celery's."""
+    for own in type(task).__mro__:
+        root = own.__module__.partition(".")[0]
+        if "apply_async" in vars(own) and root not in ("celery", "supervisor"):
+            return f"{own.__module__}.{own.__qualname__}"
+    return None
+
+
+def may_send_nothing(app: Celery, tasks: Iterable[str]) -> Iterator[str]:
+    """Warnings of those of the tasks whose class may keep or drop what the ledger has queued."""
+    for name in sorted({*tasks} & app.tasks.keys()):
+        if own := own_sender(app.tasks[name]):
+            yield (
+                f"task {name}: {own} has an apply_async of its own; where that sends nothing, as"
+                " with celery-singleton, celery-once or after a commit, the run waits or fails"
+                " (docs/how-to/from-lock-decorators.md)"
+            )
+
+
 #: The settings that supervise() may change.
 SETTLED = (
     *GIVEN,
@@ -199,7 +219,7 @@ def _settle(app: Celery, conf: Any) -> None:
     for key, value in GIVEN.items():
         if conf.get(key) == DEFAULTS.get(key):
             setattr(conf, key, value)
-    if _dotted(conf.get("beat_scheduler")) in ("", *REPLACED, *OWN):
+    if dotted(conf.get("beat_scheduler")) in ("", *REPLACED, *OWN):
         conf.beat_scheduler = GIVEN[SCHEDULER]
     if app.supervisor["logging"] and conf.get("worker_hijack_root_logger"):  # type: ignore[attr-defined]
         signals.setup_logging.connect(_set_up_logging, weak=False)
@@ -218,7 +238,7 @@ def _settle(app: Celery, conf: Any) -> None:
         hide_unreadable(conf)
 
 
-def _dotted(scheduler: Any) -> str:
+def dotted(scheduler: Any) -> str:
     """The dotted name of a scheduler that is given as a class or by its name."""
     if isinstance(scheduler, str | None):
         return (scheduler or "").replace(":", ".")
@@ -323,13 +343,13 @@ def _prepare_beat(sender: Any, **_: Any) -> None:
     if used is RedBeatScheduler:
         sender.scheduler_cls = GIVEN[SCHEDULER]
         sender.scheduler = sender.get_scheduler()
-        log.info("scheduler replaced", scheduler=_dotted(used), by=sender.scheduler_cls)
+        log.info("scheduler replaced", scheduler=dotted(used), by=sender.scheduler_cls)
         return
     if issubclass(used, RedBeatScheduler):  # it would take the lock that says which beat leads
         raise SystemExit(
-            f"this beat has the scheduler {_dotted(used)}, which starts no job: {BEAT_HINT}"
+            f"this beat has the scheduler {dotted(used)}, which starts no job: {BEAT_HINT}"
         )
-    log.warning("jobs not emitted by this beat", scheduler=_dotted(used), hint=BEAT_HINT)
+    log.warning("jobs not emitted by this beat", scheduler=dotted(used), hint=BEAT_HINT)
 
 
 def _set_up_logging(

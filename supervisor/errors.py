@@ -327,8 +327,9 @@ class ForeignLedger(SupervisorError):
         self.own = own
         super().__init__(
             f"the ledger is that of the app {owner!r}, and this is {own!r}: give one of them a "
-            "prefix or a Redis database of its own; if this app is to have the ledger from now on, "
-            "because it was renamed, run `supervisor -A proj apply --take-over`"
+            "prefix or a Redis database of its own; if they are Celery() objects of one project, "
+            f"give each of them supervise(..., owner={owner!r}); if this app is to have the ledger "
+            "from now on, because it was renamed, run `supervisor -A proj apply --take-over`"
         )
 
 

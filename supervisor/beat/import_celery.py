@@ -517,11 +517,12 @@ def read_redbeat(app: Celery, now: datetime, prefix: str | None = None) -> list[
         # Without redbeat_redis_url RedBeat uses the broker, with a warning.
         warnings.simplefilter("ignore", DeprecationWarning)
         prefix = prefix or ensure_conf(app).key_prefix
-    entries = sorted(_entries(get_redis(app), f"{prefix}:schedule"))
+    client = get_redis(app)
+    of_code = {OF_BEAT, *client.smembers(f"{prefix}:statics")}  # with the next beat, as code says
     return [
-        _redbeat_item(key.removeprefix(prefix), definition, app, now)
-        for key, definition, spec in entries
-        if spec is None and key != prefix + OF_BEAT
+        _redbeat_item(name, definition, app, now)
+        for key, definition, spec in sorted(_entries(client, f"{prefix}:schedule"))
+        if spec is None and (name := key.removeprefix(prefix)) not in of_code
     ]
 
 

@@ -32,10 +32,11 @@ from supervisor.ledger.actions import Action
 from supervisor.ledger.connection import connect
 from supervisor.ledger.reads import Loaded
 from supervisor.ledger.records import FILES
-from supervisor.operate.plans import plan_lines, plan_shape, summary
+from supervisor.operate.plans import crowds, plan_lines, plan_shape, summary
 from supervisor.operate.words import harmless, plural
 from supervisor.ticks.overlaps import by_lock, sharing
 from supervisor.ticks.plan import Plan, clashes, plan_of, removal_by_files
+from supervisor.times import render_duration
 
 
 @click.command()
@@ -58,6 +59,7 @@ def check(context: Context, path: Path | None, secrets: bool, as_json: bool) -> 
     check_connection(context)
     schedules = read_or_exit(context, path, as_json, os.environ if secrets else None)
     warn_of_extra(schedules)
+    warn_of_senders(context, schedules)
     where = context.schedules(path)
     click.echo("[]" if as_json else f"{where}: {_summary(schedules)}, no problems")
 
@@ -68,6 +70,18 @@ def warn_of_extra(schedules: ScheduleSet) -> None:
 
     if missing := missing_extra(to for spec in schedules.specs.values() for to in spec.notify):
         click.echo(f"warning: {missing}", err=True)
+
+
+def warn_of_senders(context: Context, schedules: ScheduleSet) -> None:
+    """Warns on standard error of tasks of jobs that may send nothing, and of guarded ones."""
+    if context.app is None:
+        return
+    from supervisor.app import may_send_nothing
+
+    tasks = {task for spec in schedules.specs.values() for task in spec.tasks}
+    guarded = {name for name, task in context.app.tasks.items() if getattr(task, "guard", None)}
+    for warning in may_send_nothing(context.app, tasks | guarded):
+        click.echo(f"warning: {warning}", err=True)
 
 
 def check_connection(context: Context) -> None:
@@ -255,6 +269,7 @@ def plan(context: Context, path: Path | None, as_json: bool, exit_code: bool) ->
     else:
         show(found)
     warn_of_removal(loaded, wanted)
+    warn_of_crowds(found, wanted)
     warn_of_entries(context, found, wanted)
     if exit_code and found.changes:
         sys.exit(1)
@@ -297,6 +312,7 @@ def apply(
     if not as_json or not yes:
         show(found, err=as_json)
     warn_of_removal(everything, wanted)
+    warn_of_crowds(found, wanted)
     warn_of_entries(context, found, wanted)
     if not found.changes and not take_over:
         if as_json:
@@ -327,6 +343,16 @@ def exit_if_clashing(loaded: Loaded, wanted: ScheduleSet, as_json: bool) -> None
 def warn_of_removal(loaded: Loaded, wanted: ScheduleSet) -> None:
     if removal := removal_by_files(loaded, wanted):
         click.echo(f"warning: {removal}: beat loads that only after `supervisor apply`", err=True)
+
+
+def warn_of_crowds(found: Plan, wanted: ScheduleSet) -> None:
+    grids = (
+        (render_duration(spec.every), spec.phase and render_duration(spec.phase))
+        for spec in wanted.specs.values()
+        if spec.every and not spec.jitter
+    )
+    for line in crowds(grids) if found.changes.added else ():
+        click.echo(f"note: {line}", err=True)
 
 
 def warn_of_entries(context: Context, found: Plan, wanted: ScheduleSet) -> None:

@@ -185,13 +185,14 @@ def adopt(context: Context, output: Path | None, force: bool, dry_run: bool, as_
     """
     from supervisor.app import supervise
     from supervisor.beat.import_celery import zone_remark
-    from supervisor.operate.adoption import report, report_shape, sources_of
+    from supervisor.operate.adoption import report, report_shape, sources_of, to_look_at
 
     app = context.app_for("adopt")
     is_supervised = hasattr(app, "supervisor")
     directory = context.schedules(None) if is_supervised else Path("schedules")
     output = output or directory / ADOPTED
-    sources = sources_of(app, datetime.now(UTC), jobs_there(directory, but=output))
+    there = jobs_there(directory, but=output if force or not dry_run else None)
+    sources = sources_of(app, datetime.now(UTC), there)
     if dry_run:
         app = app if is_supervised else supervise(app)
         if as_json:
@@ -211,11 +212,14 @@ def adopt(context: Context, output: Path | None, force: bool, dry_run: bool, as_
         click.echo(f'next: supervise(app, schedules="{directory}") where the app is made', err=True)
     names = " and ".join(source.name for source in sources)
     items = [item for source in sources for item in source.items]
-    head = [f"Imported from {names}.", zone_remark(app), GRID, DEFAULTS, TAKES_ITS_PLACE]
+    remarks = to_look_at(app, sources)
+    head = [f"Imported from {names}.", zone_remark(app), GRID, DEFAULTS, TAKES_ITS_PLACE, *remarks]
+    for remark in remarks:
+        click.echo(f"note: {harmless(remark)}", err=True)
     deliver(head, items, output, "adopt", as_json=as_json)
 
 
-def jobs_there(directory: Path, but: Path) -> set[str]:
+def jobs_there(directory: Path, but: Path | None) -> set[str]:
     """The entries with a job in the schedule files, except in the file that is to be written."""
     if not directory.is_dir():
         return set()

@@ -417,7 +417,7 @@ def _task_faults(spec: JobSpec, own: Mapping[str, Any], known_tasks: Tasks) -> I
         named.append(("task", (), spec.task))
     for key, path, task in named:
         if task not in known_tasks:
-            hint = closest(task, known_tasks) or "is its module among the app's imports?"
+            hint = closest(task, known_tasks) or "not imported by this app, or another Celery()'s"
             yield JobFault((key,), f"unknown task {shown(task, 255)}", hint, path)
 
 

@@ -16,7 +16,7 @@ from celery.schedules import crontab
 from kombu.exceptions import OperationalError
 from kombu.utils.url import maybe_sanitize_url
 
-from supervisor.app import overridden, settled
+from supervisor.app import OWN, REPLACED, dotted, may_send_nothing, overridden, settled
 from supervisor.beat.import_celery import (
     OF_BEAT,
     When,
@@ -33,6 +33,7 @@ from supervisor.beat.import_celery import (
 from supervisor.errors import NotConfigured, NotTranslatable
 from supervisor.files.import_text import Found, Item, LeftOut, write
 from supervisor.job.spec import JobSpec
+from supervisor.operate.plans import crowds
 from supervisor.operate.words import plural
 from supervisor.schedule import schedule_of
 from supervisor.sending.app_settings import REDBEAT_PREFIX, broker_url_of, setting
@@ -66,6 +67,7 @@ def sources_of(app: Celery, now: datetime, jobs: Collection[str] = ()) -> list[S
         items = (read_redbeat(app, now, prefix) for prefix in sorted(prefixes(app)))
         found.append(Source("RedBeat", [*chain.from_iterable(items)]))
     found.append(Source("beat_schedule", read_beat_schedule(app, now)))
+    found.append(Source("beat_scheduler", [*unread_scheduler(app)]))
     known: set[str] = set()
     for source in found:
         source.items[:] = [
@@ -75,6 +77,22 @@ def sources_of(app: Celery, now: datetime, jobs: Collection[str] = ()) -> list[S
         ]
         known.update(map(name_of, source.items))
     return [source for source in found if source.items]
+
+
+#: Schedulers whose schedule is read.
+READ = ("celery.beat.PersistentScheduler", "celery.beat.Scheduler", *REPLACED, *OWN)
+READ_IN_DJANGO = ("django", "django_celery_beat.schedulers.DatabaseScheduler")
+
+
+def unread_scheduler(app: Celery) -> Iterator[LeftOut]:
+    """The app's own scheduler, which may make its schedule of anything."""
+    now = app.conf.beat_scheduler  # completes what supervise() has kept
+    given = getattr(app, "supervisor", {}).get("before", {}).get("beat_scheduler", now)
+    if (name := dotted(given)) not in (READ + READ_IN_DJANGO if has_tables() else READ):
+        is_django = name in READ_IN_DJANGO
+        why = "Django is not set up" if is_django else "it may have a schedule of its own"
+        what = f"its entries are not read: {why}; write jobs for them, in files or at run time"
+        yield LeftOut(f"beat_scheduler {name!r}", what)
 
 
 def prefixes(app: Celery) -> set[str]:
@@ -99,11 +117,19 @@ def report(app: Celery, sources: list[Source]) -> Iterator[str]:
     yield from section("Settings that supervise() changes:", settings_lines(app))
     tasks = (guarded_line(app, *each) for each in guarded(app, sources).items())
     yield from section("Tasks that get the guard; all others stay as they are:", tasks)
+    yield from section("To look at:", to_look_at(app, sources))
     lines = (queue_line(*each) for each in queues(app, sources).items())
     yield from section("Queues of the jobs, and the workers that consume them:", lines)
     yield from section("Schedules:", schedule_lines(sources))
     if not sources:
         yield "The app has no schedule that is not a job already."
+
+
+def to_look_at(app: Celery, sources: list[Source]) -> list[str]:
+    """What holds of these jobs although each of them is translated."""
+    values = [found.values for found in jobs_of(sources)]
+    grids = ((each["every"], each.get("phase")) for each in values if "every" in each)
+    return [*may_send_nothing(app, guarded(app, sources)), *crowds(grids)]
 
 
 def section(heading: str, lines: Iterable[str]) -> Iterator[str]:
@@ -193,6 +219,7 @@ def report_shape(app: Celery, sources: list[Source]) -> dict[str, Any]:
             task: {"jobs": jobs, "is_known": task in app.tasks}
             for task, jobs in guarded(app, sources).items()
         },
+        "to_look_at": to_look_at(app, sources),
         "queues": {name: asdict(queue) for name, queue in queues(app, sources).items()},
         "schedules": {
             name: {"jobs": list(written.jobs), "reports": written.reports}

@@ -163,14 +163,15 @@ def owner(facts: DoctorFacts) -> Findings:
         yield Finding(
             f"the ledger belongs to the app {own!r}, and this app is {named!r}",
             "no beat of this app leads, and its jobs are not loaded",
-            "give it a prefix of its own; if it was renamed, "
-            "`supervisor -A proj apply --take-over`",
+            f"give it a prefix of its own, or owner={own!r} if both are Celery() objects of one"
+            " project; if it was renamed, `supervisor -A proj apply --take-over`",
         )
     if beat.refused and beat.refused_at and facts.ago(beat.refused_at) < REFUSAL_SHOWN:
         yield Finding(
             f"a beat of another app was refused at {beat.refused_at:%F %T} UTC: {beat.refused}",
             f"two apps share this ledger, which belongs to {own!r}; no job of the other one runs",
-            "give the other app a prefix of its own (SUPERVISOR_PREFIX), or take the ledger over",
+            "give the other app a prefix of its own (SUPERVISOR_PREFIX); or, if both are Celery()"
+            " objects of one project, one `owner`; or take the ledger over",
         )
 
 

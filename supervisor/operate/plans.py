@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -33,6 +34,21 @@ def plan_lines(plan: Plan) -> Iterator[str]:
     for name in sorted(blocks):
         yield from blocks[name]
     yield summary(plan.changes)
+
+
+#: From this many jobs of one interval on, it is worth a line.
+CROWD = 10
+
+
+def crowds(grids: Iterable[tuple[str, object]]) -> Iterator[str]:
+    """Intervals, each with its phase, that several jobs have; Celery counts them from its start."""
+    for (every, phase), number in sorted(Counter(grids).items(), key=str):
+        if number >= CROWD:
+            shifted = f", phase: {phase}" if phase else ""
+            yield (
+                f"{number} jobs of `every: {every}{shifted}` start in the same second: another"
+                " `phase` for each, or `jitter`, spreads them"
+            )
 
 
 def summary(changes: Changes) -> str:

@@ -149,7 +149,7 @@ def adopt_run_and_release(shop: Shop) -> None:
     wait_until(lambda: sum("made-later@" in line for line in counted(shop)) > 2, 90)
     assert sum("@" not in line for line in counted(shop)) == plain, "an entry runs beside its job"
     assert shop.entries().keys() >= {"often", "nightly", "made later", "off"}
-    consumed = shop.supervisor("adopt", "--dry-run").stdout
+    consumed = shop.supervisor("adopt", "--dry-run", "--force").stdout
     assert re.search(r"^  slow: 1 job; celery@\S+ \(prefork\)$", consumed, re.MULTILINE)
     refused = shop.supervisor("release")
     assert (refused.returncode, "these are running" in refused.stderr) == (4, True)
@@ -214,6 +214,8 @@ def test_adopting_again_overwrites_nothing_and_leaves_out_what_is_a_job(shop: Sh
     (shop.directory / "schedules" / "more.yaml").write_text(MORE)
     [written] = json.loads(shop.supervisor("adopt", "--json").stdout)["results"]
     assert (written["name"], len(written["jobs"])) == ("schedules/adopted.yaml", 3)
+    dry = shop.supervisor("adopt", "--dry-run")
+    assert (dry.returncode, "The app has no schedule that is not a job" in dry.stdout) == (0, True)
     again = shop.supervisor("adopt", "--force")
     assert "adopted.yaml: 3 jobs" in again.stdout
     found = shop.supervisor("adopt", "-o", "schedules/new.yaml")

@@ -118,6 +118,18 @@ def of_tenant(tenant): ...
 """
 
 
+def test_a_task_that_may_send_nothing_is_warned_of(here: Path) -> None:
+    (here / "mailing_of_the_check_test.py").write_text(ARGUMENTS)
+    jobs = "a: {task: stock.tenant}, b: {task: stock.nothing}"
+    (here / "schedules" / "jobs.yaml").write_text(f"jobs: {{{jobs}}}")
+    result = supervisor("-A", "app_of_the_check_test", "check")
+    [warning] = result.stderr.splitlines()
+    assert (
+        result.exit_code,
+        "task stock.tenant: mailing_of_the_check_test.Tenant has" in warning,
+    ) == (0, True)
+
+
 def checked(here: Path, jobs: str) -> list[str]:
     """The problems, without the place of the file."""
     (here / "mailing_of_the_check_test.py").write_text(ARGUMENTS)

@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from celery import Celery
-from redbeat.schedulers import RedBeatSchedulerEntry, get_redis
+from celery import Celery, Task
+from celery.beat import PersistentScheduler
+from redbeat.schedulers import RedBeatScheduler, RedBeatSchedulerEntry, get_redis
 
 from supervisor.app import settled, supervise
-from supervisor.operate.adoption import report, shown, sources_of
+from supervisor.operate.adoption import jobs_of, report, shown, sources_of, to_look_at
 from supervisor.times import EPOCH
 
 SENTINELS = "sentinel://one:26379;sentinel://two:26379/0"
@@ -61,6 +62,63 @@ def test_a_scheduler_that_stays_and_a_task_that_is_unknown_are_reported(redis_ur
     lines = "\n".join(report(app, sources_of(app, EPOCH)))
     assert "beat_scheduler stays 'django_celery_beat.schedulers:DatabaseScheduler': a beat" in lines
     assert "absent: of poll; the app has no task of this name" in lines
+    get_redis(app).close()
+
+
+@pytest.mark.parametrize(
+    ("scheduler", "is_read"),
+    [
+        ("celery.beat:PersistentScheduler", True),
+        ("redbeat.RedBeatScheduler", True),
+        ("proj.beat:TenantScheduler", False),
+        (PersistentScheduler, True),
+        ("django_celery_beat.schedulers:DatabaseScheduler", False),  # Django is not set up here
+    ],
+)
+@pytest.mark.parametrize("is_supervised", [False, True])
+def test_a_schedule_that_the_apps_scheduler_makes_is_named(
+    redis_url: str, scheduler: Any, is_read: bool, is_supervised: bool
+) -> None:
+    app = Celery("proj", broker=redis_url, set_as_current=False)
+    app.conf.update(beat_scheduler=scheduler, redbeat_redis_url=redis_url)
+    found = sources_of(supervise(app) if is_supervised else app, EPOCH)
+    assert not found if is_read else "its entries are not read" in found[0].items[0].why  # type: ignore[union-attr]
+    get_redis(app).close()
+
+
+def test_entries_that_the_code_no_longer_has_are_no_jobs(redis_url: str) -> None:
+    app = Celery("proj", broker=redis_url, set_as_current=False)
+    app.conf.redbeat_redis_url = redis_url
+    app.conf.beat_schedule = {n: {"task": "t", "schedule": 60} for n in ("kept", "gone")}
+    RedBeatScheduler(app, lazy=True).setup_schedule()
+    RedBeatSchedulerEntry("saved", "t", app=app, schedule=60).save()
+    app.conf.beat_schedule = {"kept": {"task": "t", "schedule": 90}}
+    found = {item.name: item for item in jobs_of(sources_of(app, EPOCH))}
+    assert found.keys() == {"kept", "saved"}
+    assert found["kept"].values["every"] == "1m30s", "as the code says, not as RedBeat has it"
+    get_redis(app).close()
+
+
+def test_what_holds_of_jobs_together_is_to_be_looked_at(redis_url: str) -> None:
+    app = Celery("proj", broker=redis_url, set_as_current=False)
+
+    class Singleton(Task):
+        """As celery-singleton's: it sends nothing while another call holds its lock."""
+
+        def apply_async(self, *args: Any, **kwargs: Any) -> Any: ...
+
+    def nothing() -> None: ...
+
+    app.task(name="once", base=Singleton)(nothing)
+    app.task(name="plain")(nothing)
+    entry = {"task": "plain", "schedule": 300}
+    app.conf.beat_schedule = {f"job-{n}": entry for n in range(12)}
+    app.conf.beat_schedule |= {"one": {"task": "once", "schedule": 60}}
+    first, second = to_look_at(supervise(app), sources_of(app, EPOCH))
+    assert first.startswith("task once: tests.unit.operate.test_adoption.")
+    assert "Singleton has an apply_async of its own" in first
+    assert second.startswith("12 jobs of `every: 5m` start in the same second")
+    assert "To look at:" in [*report(app, sources_of(app, EPOCH))]
     get_redis(app).close()
 
 
