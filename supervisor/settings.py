@@ -9,7 +9,7 @@ from pathlib import Path
 from pkgutil import resolve_name
 from ssl import VerifyMode
 from typing import Any, Self
-from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
+from urllib.parse import parse_qsl, quote, urlencode, urlsplit
 
 from redis.connection import SSLConnection, parse_url
 
@@ -108,79 +108,60 @@ DATABASE = re.compile(r"/*[0-9]{0,9}/?")
 HINT = "in a user or a password, write / as %2F, # as %23, ? as %3F, @ as %40, % as %25"
 
 SENTINEL_PORT = 26379
+SERVER = ("username", "password", "db")
 OPTIONS = ("master_name", "sentinel_username", "sentinel_password")
 
 
 @dataclass(frozen=True, slots=True)
 class SentinelUrl:
-    """sentinels: host and port of each; the others are about the servers that they watch."""
+    """sentinels: host and port of each, which watch the servers as `master_name`.
+
+    server: options of connections to these servers: user, password, database, TLS. login: user and
+    password of the sentinels themselves.
+    """
 
     sentinels: tuple[tuple[str, int], ...]
     master_name: str
-    username: str | None = None
-    password: str | None = None
-    db: int = 0
-    sentinel_username: str | None = None
-    sentinel_password: str | None = None
-    tls: tuple[tuple[str, str], ...] = ()
+    server: Mapping[str, Any] = field(default_factory=dict)
+    login: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
     def parse(cls, url: str, options: Mapping[str, Any] | None = None) -> Self:
         """options: for what the url leaves out. Raises InvalidRedisUrl, which has no secrets."""
-        refuse_unreadable(url)
-        try:
-            parts = [urlsplit(part) for part in url.split(";") if part]
-            found = {**(options or {}), **dict(parse_qsl(parts[-1].query))}
-            sentinels = tuple((p.hostname or "127.0.0.1", p.port or SENTINEL_PORT) for p in parts)
-            db = int(next((p.path[1:] for p in parts if p.path[1:]), "0"))
-        except (ValueError, IndexError):
-            what = "an address with sentinel:// is wrong: its ports and its database are numbers"
-            raise InvalidRedisUrl(f"{what} ({HINT})") from None
-        tls = {name: found.pop(name) for name in sorted(found) if name.startswith("ssl_")}
-        if unknown := sorted(found.keys() - set(OPTIONS)):
-            raise InvalidRedisUrl(f"sentinel:// has no option {', '.join(unknown)}")
-        if any(part.scheme != "sentinel" for part in parts):
+        each = [part for part in url.split(";") if part]
+        if not all(part.startswith(SENTINEL) for part in each):
             raise InvalidRedisUrl("each of the addresses between ; begins with sentinel://")
+        parts = [parsed(part.replace(SENTINEL, "redis://", 1)) for part in each]
+        server: dict[str, Any] = {}
+        for part in reversed(parts):
+            server |= {k: v for k, v in part.items() if k in SERVER or k.startswith("ssl_")}
+        found = {**(options or {}), **dict(parse_qsl(urlsplit(each[-1]).query))}
+        unknown = [k for k in sorted(found) if k not in OPTIONS and not k.startswith("ssl_")]
+        if unknown:
+            raise InvalidRedisUrl(f"sentinel:// has no option {', '.join(unknown)}")
         if not found.get("master_name"):
             raise InvalidRedisUrl(
                 "sentinel:// needs the name under which the sentinels watch the primary: "
                 "sentinel://one:26379;sentinel://two:26379/0?master_name=NAME"
             )
         return cls(
-            sentinels,
-            username=_decoded(parts[0].username),
-            password=_decoded(parts[0].password),
-            db=db,
-            tls=tuple(tls.items()),
-            **found,
+            tuple((p.get("host", "127.0.0.1"), p.get("port", SENTINEL_PORT)) for p in parts),
+            found["master_name"],
+            server,
+            {k: found[f"sentinel_{k}"] for k in SERVER if found.get(f"sentinel_{k}")},
         )
 
     def __str__(self) -> str:
         """The address with all its options, as `parse` reads it."""
-        options = {name: getattr(self, name) for name in OPTIONS if getattr(self, name)}
-        return f"{self.without_options}?{urlencode({**options, **dict(self.tls)})}"
+        tls = {k: getattr(v, "name", v) for k, v in self.server.items() if k.startswith("ssl_")}
+        login = {f"sentinel_{name}": value for name, value in self.login.items()}
+        options = urlencode({"master_name": self.master_name, **login, **tls})
+        return f"{self.without_options}?{options}"
 
     @property
     def without_options(self) -> str:
         """For kombu: each sentinel with the credentials and the database of the servers."""
-        user = quote(self.username or "", safe="")
-        password = f":{quote(self.password, safe='')}" if self.password else ""
-        credentials = f"{user}{password}@" if user or password else ""
-        return ";".join(
-            f"{SENTINEL}{credentials}{f'[{host}]' if ':' in host else host}:{port}/{self.db}"
-            for host, port in self.sentinels
-        )
-
-    @property
-    def sentinel_credentials(self) -> dict[str, str]:
-        """The credentials for the sentinels themselves."""
-        own = {"username": self.sentinel_username, "password": self.sentinel_password}
-        return {name: value for name, value in own.items() if value}
-
-    @property
-    def tls_options(self) -> dict[str, Any]:
-        """As options of redis-py. Raises InvalidRedisUrl."""
-        return tls_of(parsed(f"rediss://h?{urlencode(self.tls)}")) if self.tls else {}
+        return ";".join(written("sentinel", *at, **self.server) for at in self.sentinels)
 
 
 def is_redis(url: str) -> bool:
@@ -191,11 +172,25 @@ def is_redis(url: str) -> bool:
 def parsed(url: str) -> dict[str, Any]:
     """The options of redis-py's connections for the address of one server.
 
-    Raises InvalidRedisUrl, which does not quote the address.
+    Raises InvalidRedisUrl, which does not quote the address, also for one that libraries would
+    misread: they might print a part of it, or look it up as the name of a host.
     """
-    refuse_unreadable(url)
+    if not url.startswith(SCHEMES):
+        raise unreadable(f"it begins with none of {', '.join(SCHEMES)}")
     try:
-        options: dict[str, Any] = dict(parse_url(without_kombus_spelling(url)))  # type: ignore[no-untyped-call]
+        parts = urlsplit(url)
+        parts.port  # noqa: B018 - it is read to see that it can be
+        parse_qsl(parts.query, strict_parsing=bool(parts.query))
+    except ValueError:
+        raise unreadable("its port, its host or what follows its ? is not valid") from None
+    if "#" in url or "@" in parts.path + parts.query:
+        raise unreadable("a /, # or ? ends the host's part too early")
+    if not url.startswith(SOCKETS) and not DATABASE.fullmatch(parts.path):
+        raise unreadable("nothing but the number of a database may follow the host")
+    if url.startswith("redis+socket:"):
+        url = url.replace("redis+socket:", "unix:", 1).replace("virtual_host=", "db=", 1)
+    try:
+        options: dict[str, Any] = dict(parse_url(url))  # type: ignore[no-untyped-call]
     except (ValueError, KeyError):
         raise unreadable("a part of it has no meaning") from None
     return understood(options)
@@ -230,26 +225,6 @@ def tls_of(options: Mapping[str, Any]) -> dict[str, Any]:
     return {"ssl": True, **found} if found else {}
 
 
-def refuse_unreadable(url: str) -> None:
-    """Raises InvalidRedisUrl for an address that libraries would misread.
-
-    They might print a part of it, or look it up as the name of a host.
-    """
-    if not url.startswith(SCHEMES):
-        raise unreadable(f"it begins with none of {', '.join(SCHEMES)}")
-    for each in url.split(";") if url.startswith(SENTINEL) else [url]:
-        try:
-            parts = urlsplit(each)
-            parts.port  # noqa: B018 - it is read to see that it can be
-            parse_qsl(parts.query, strict_parsing=bool(parts.query))
-        except ValueError:
-            raise unreadable("its port, its host or what follows its ? is not valid") from None
-        if "#" in each or "@" in parts.path + parts.query:
-            raise unreadable("a /, # or ? ends the host's part too early")
-        if f"{parts.scheme}://" not in SOCKETS and not DATABASE.fullmatch(parts.path):
-            raise unreadable("nothing but the number of a database may follow the host")
-
-
 def unreadable(why: str) -> InvalidRedisUrl:
     return InvalidRedisUrl(f"the address of Redis cannot be read: {why} ({HINT})")
 
@@ -271,20 +246,13 @@ def database_of(url: str) -> Database | None:
         if url.startswith(SENTINEL):
             named = SentinelUrl.parse(url)
             sentinels = ",".join(sorted(f"{host}:{port}" for host, port in named.sentinels))
-            return Database(f"{named.master_name} of {sentinels}", named.db)
+            return Database(f"{named.master_name} of {sentinels}", named.server.get("db", 0))
         parts = parsed(url)
     except InvalidRedisUrl:
         return None
     host = parts.get("host", "localhost")
     host = "127.0.0.1" if host == "localhost" else host
     return Database(parts.get("path") or f"{host}:{parts.get('port', 6379)}", parts.get("db") or 0)
-
-
-def without_kombus_spelling(url: str) -> str:
-    """An address of a socket as redis-py spells it."""
-    if not url.startswith("redis+socket:"):
-        return url
-    return url.replace("redis+socket:", "unix:", 1).replace("virtual_host=", "db=", 1)
 
 
 def in_kombus_spelling(url: str) -> str:
@@ -304,8 +272,16 @@ def without_credentials(options: Mapping[str, Any]) -> tuple[str, dict[str, Any]
     host, port, db = rest.pop("host", "localhost"), rest.pop("port", 6379), rest.pop("db", 0)
     if path := rest.pop("path", None):
         return f"unix://{quote(path)}?db={db}", rest
+    return written("rediss" if is_tls else "redis", host, port, db=db), rest
+
+
+def written(
+    scheme: str, host: str, port: int, username: str = "", password: str = "", db: int = 0, **_: Any
+) -> str:
+    """The address of a server or sentinel, without options."""
+    credentials = quote(username, safe="") + (f":{quote(password, safe='')}" if password else "")
     host = f"[{host}]" if ":" in host else host
-    return f"redis{'s' if is_tls else ''}://{host}:{port}/{db}", rest
+    return f"{scheme}://{credentials}{'@' if credentials else ''}{host}:{port}/{db}"
 
 
 def same_database(url: str, other: str) -> bool:
@@ -318,7 +294,3 @@ def has_same_server(url: str, other: str) -> bool:
     """Whether both lead to one server, by Sentinel or not; False if one is no Redis."""
     own, there = database_of(url), database_of(other)
     return own is not None and there is not None and own.server == there.server
-
-
-def _decoded(text: str | None) -> str | None:
-    return unquote(text) if text else None

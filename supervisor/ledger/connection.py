@@ -457,22 +457,17 @@ def _client(
     asked = {
         "socket_timeout": SENTINEL_PATIENCE_SECONDS,
         **understood(beside.pop("sentinel_kwargs", {})),
-        **named.sentinel_credentials,
-        **named.tls_options,
+        **named.login,
+        **tls_of(named.server),
     }
-    options = {**tls_of(beside), **beside, **options, **named.tls_options}
+    options = {**named.server, **tls_of(beside), **beside, **options, **tls_of(named.server)}
     for each in (asked, options):
         check_certificates(each)
     with refusing_unknown_options():
         sentinels = Sentinels(  # type: ignore[no-untyped-call]
             named.sentinels,
             sentinel_kwargs={**asked, "retry": Retry(NoBackoff(), 0)},
-            **{
-                "username": named.username,
-                "password": named.password,
-                "db": named.db,
-                **options,
-            },
+            **options,
         )
         primary = sentinels.master_for(named.master_name, client_class)  # type: ignore[no-untyped-call]
         for client in (primary, *sentinels.sentinels):

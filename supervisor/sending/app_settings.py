@@ -21,6 +21,7 @@ from supervisor.settings import (
     DEFAULT_PREFIX,
     DEFAULT_URL,
     SENTINEL,
+    SERVER,
     SOCKETS,
     SentinelUrl,
     Settings,
@@ -111,8 +112,8 @@ def settle_broker(conf: Any) -> None:
             "sentinel_kwargs": sentinel_options(named),
             **given,
         }
-        if named.tls and not conf.get("broker_use_ssl"):
-            conf.broker_use_ssl = {k: v for k, v in named.tls_options.items() if k != "ssl"}
+        if (tls := tls_of(named.server)) and not conf.get("broker_use_ssl"):
+            conf.broker_use_ssl = {k: v for k, v in tls.items() if k != "ssl"}
         spelled = named.without_options
     else:
         if is_redis(broker_url):
@@ -194,9 +195,7 @@ def redbeat_address(conf: Any) -> str:
     named = SentinelUrl(
         sentinels,
         own.get("service_name", "master"),
-        username=own.get("username"),
-        password=own.get("password"),
-        db=own.get("db", 0),
+        {name: own[name] for name in SERVER if own.get(name)},
     )
     return str(named)
 
@@ -235,9 +234,7 @@ def settle_redbeat(app: Any, conf: Any, settings: Settings) -> None:
         rest = {
             "sentinels": list(named.sentinels),
             "service_name": named.master_name,
-            "username": named.username,
-            "password": named.password,
-            "db": named.db,
+            **{name: named.server[name] for name in SERVER if name in named.server},
             "sentinel_kwargs": {
                 **sentinel_options(named),
                 **settings.connection.get("sentinel_kwargs", {}),
@@ -264,7 +261,7 @@ def connect_for_redbeat(settings: Settings, own: Mapping[str, Any]) -> Any:
 
 
 def sentinel_options(named: SentinelUrl) -> dict[str, Any]:
-    known = {**named.sentinel_credentials, **named.tls_options}
+    known = {**named.login, **tls_of(named.server)}
     return {"socket_timeout": SENTINEL_PATIENCE_SECONDS, **known}
 
 

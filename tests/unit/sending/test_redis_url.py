@@ -43,15 +43,13 @@ def test_an_address_names_sentinels_and_the_servers_they_watch() -> None:
     assert SentinelUrl.parse(URL) == SentinelUrl(
         sentinels=(("one", 26379), ("two", 26379)),
         master_name="jobs",
-        username="beat",
-        password="p@ss",
-        db=3,
-        sentinel_password="s",
+        server={"username": "beat", "password": "p@ss", "db": 3},
+        login={"password": "s"},
     )
 
 
 def test_what_is_written_is_read_again() -> None:
-    named = SentinelUrl.parse(URL.replace("two", "[::1]:5000"))
+    named = SentinelUrl.parse(URL.replace("two", "[::1]:5000").replace("=s", "=s%2541"))
     assert SentinelUrl.parse(str(named)) == named
 
 
