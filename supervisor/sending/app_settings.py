@@ -302,8 +302,12 @@ def ledger_in_broker(conf: Any) -> str:
 
 
 def owner_of(app: Celery) -> str:
-    """The name by which the ledger knows the app."""
-    return str(getattr(app, "supervisor", {}).get("owner") or app.main or "unnamed")
+    """The name by which the ledger knows the app; two deployments of it may differ by
+    `global_keyprefix` alone."""
+    if owner := getattr(app, "supervisor", {}).get("owner"):
+        return str(owner)
+    options = app.conf.get("broker_transport_options") or {}
+    return f"{options.get('global_keyprefix') or ''}{app.main or 'unnamed'}"
 
 
 def required_settings(app: Celery) -> Settings:

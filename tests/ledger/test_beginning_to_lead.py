@@ -375,12 +375,14 @@ def test_it_is_called_the_run_at_start(beats: Beats, ledger: Ledger) -> None:
 class Team:
     """An app with one job, named like itself."""
 
-    def __init__(self, url: str, directory: Path, name: str, owner: str | None = None) -> None:
+    def __init__(
+        self, url: str, directory: Path, name: str, owner: str | None = None, **settings: Any
+    ) -> None:
         self.files = directory / name
         self.files.mkdir(exist_ok=True)
         (self.files / "jobs.yaml").write_text(f"jobs: {{{name}: {{task: t, every: 1h}}}}\n")
         broker = {"broker": url, "set_as_current": False}
-        self.app = supervise(Celery(name, **broker), schedules=self.files, owner=owner)
+        self.app = supervise(Celery(name, **broker, **settings), schedules=self.files, owner=owner)
 
     @contextmanager
     def beat(self) -> Iterator[SupervisedScheduler]:
@@ -414,6 +416,19 @@ def test_a_beat_of_another_app_changes_nothing_and_names_both(
     assert {key for key in before if before[key] != after[key]} == {ledger.keys.beat}
     [finding] = owner(read(ledger))
     assert "billing (" in finding.what
+
+
+def test_two_deployments_that_differ_by_global_keyprefix_are_two_apps(
+    redis_url: str, tmp_path: Path
+) -> None:
+    a, b = (
+        Team(redis_url, tmp_path, "shop", broker_transport_options={"global_keyprefix": prefix})
+        for prefix in ("A_", "B_")
+    )
+    with a.beat() as leader, b.beat() as other:
+        leader.tick()
+        with pytest.raises(ForeignLedger, match="'A_shop', and this is 'B_shop': give one of them"):
+            other.tick()
 
 
 def test_a_standby_of_another_app_is_refused_while_the_owner_leads(
