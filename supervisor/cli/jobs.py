@@ -34,7 +34,7 @@ from supervisor.cli.common import (
 )
 from supervisor.cli.files import plan_on, print_problems, show
 from supervisor.cli.imports import refuse_to_overwrite, write_file
-from supervisor.errors import JobElsewhere, ScheduleFilesInvalid, UnknownJob
+from supervisor.errors import WRONG, JobElsewhere, ScheduleFilesInvalid, UnknownJob
 from supervisor.files.schedule_files import ScheduleSet, load, load_text
 from supervisor.files.yaml_source import LARGEST_FILE
 from supervisor.job.changes import Changes
@@ -46,7 +46,7 @@ from supervisor.operate.job_edits import schedule_json, schedule_text
 from supervisor.operate.plans import plan_shape, summary
 from supervisor.operate.shapes import iso_utc
 from supervisor.operate.tables import JOB_COLUMNS, UNGUARDED_COLUMNS, job_row
-from supervisor.operate.words import drained_words, stamp
+from supervisor.operate.words import drained_words, harmless, stamp
 
 if TYPE_CHECKING:
     from celery import Celery
@@ -100,11 +100,23 @@ def jobs(
     records = chosen()
     if as_json:
         print_json([shapes.Job.dumped(record) for record in records])
-        return
-    now = datetime.now(UTC)
-    print_table(JOB_COLUMNS, [job_row(record, now) for record in records])
-    for queue, since in context.ledger.drains.since().items():
-        click.echo(drained_words(queue, since))
+    else:
+        now = datetime.now(UTC)
+        print_table(JOB_COLUMNS, [job_row(record, now) for record in records])
+        for queue, since in context.ledger.drains.since().items():
+            click.echo(drained_words(queue, since))
+    say_what_is_not_loaded(context.ledger)
+
+
+def say_what_is_not_loaded(ledger: Ledger) -> None:
+    """The problems for which beat did not load the files; exits 1 if no job is loaded at all."""
+    problems, is_empty = ledger.beat().problems, not ledger.job_names()
+    if problems:
+        loaded = "; no job is loaded" if is_empty else ""
+        click.echo(f"beat did not load the schedule files, which have problems{loaded}:", err=True)
+        click.echo("\n".join(map(harmless, problems)), err=True)
+    if problems and is_empty:
+        raise SystemExit(WRONG)
 
 
 def print_unguarded(context: Context, as_json: bool) -> None:

@@ -36,6 +36,18 @@ def test_jobs_lists_state_and_counts(ledger: Ledger, supervisor: Supervisor) -> 
     assert shape["counters"]["skipped:overlap"] == 1
 
 
+@pytest.mark.parametrize(("words", "loaded", "code"), [((), 0, 1), (("--json",), 0, 1), ((), 1, 0)])
+def test_jobs_says_what_is_wrong_with_files_that_beat_did_not_load(
+    ledger: Ledger, supervisor: Supervisor, words: tuple[str, ...], loaded: int, code: int
+) -> None:
+    problem = "jobs.yaml:3: job 'a': no 'cron'"
+    ledger.client.hset(ledger.keys.beat, "problems", json.dumps([problem]))
+    if loaded:
+        job(ledger)
+    told = supervisor("jobs", *words)
+    assert (told.exit_code, problem in told.stderr) == (code, True)
+
+
 def test_runs_has_a_line_for_each_attempt(ledger: Ledger, supervisor: Supervisor) -> None:
     spec = admitted(ledger, 0, 1)
     begin(ledger, run_id(spec, 0))
