@@ -185,6 +185,13 @@ def may_pass(error: Exception) -> bool:
     return isinstance(error, (*Unavailable, *NOT_NOW)) or str(error).startswith(NOT_NOW_CODES)
 
 
+def refuses_writes(error: Exception) -> bool:
+    """Whether the server takes no writes from any client now, and may still be read: its disk or
+    its memory is full, it lacks replicas, or it is one."""
+    refusals = (redis.exceptions.OutOfMemoryError, ReadOnlyError, NotWritable)
+    return isinstance(error, refusals) or str(error).startswith(("MISCONF", "NOREPLICAS"))
+
+
 class NotServed(ResponseError):
     """The server is of a kind that the ledger does not support, or not with this address."""
 
@@ -246,7 +253,7 @@ def explained(error: Exception) -> str:
         case HandshakeUnanswered():
             return f"the ledger is unavailable: {text} ({PLAIN_PORT})"
         case ResponseError() | NotWritable():
-            return f"Redis refuses it: {text}"
+            return f"Redis refuses {'writes' if refuses_writes(error) else 'it'}: {text}"
         case _:
             hints = (hint for words, hint in HINTS.items() if words in text)
             hint = next(hints, NOT_REACHED)
@@ -316,7 +323,6 @@ def connect(settings: Settings) -> Client:
         socket_timeout=TIMEOUT_SECONDS,
         socket_connect_timeout=2,
         retry=Retry(ExponentialBackoff(cap=1, base=0.05), 3),
-        health_check_interval=30,
         **given_up_after(TIMEOUT_SECONDS, settings),
     )
 

@@ -26,10 +26,14 @@ from supervisor.job.spec import MOST_JOBS, GuardedTaskSpec, JobSpec
 from supervisor.ledger.actions import Action, Actions, entry_of
 from supervisor.ledger.connection import (
     Client,
+    NotWritable,
     RedisError,
+    ResponseError,
     Unavailable,
     connect,
     connect_for_heartbeat,
+    explained,
+    refuses_writes,
 )
 from supervisor.ledger.counts import AuditSpans, Figures
 from supervisor.ledger.followers import Followers
@@ -177,6 +181,15 @@ class Ledger(Readings):
     def close(self) -> None:
         """Gives the connections back; a later call opens them again."""
         self.client.close()
+
+    def refusal(self) -> str | None:
+        """Why the server refuses writes, tried by one that changes nothing; None if it does not,
+        or if this user may not write anyway."""
+        try:
+            self.client.zadd(self.keys.outbox, {"": 0}, xx=True)
+        except (ResponseError, NotWritable) as error:
+            return explained(error) if refuses_writes(error) else None
+        return None
 
     def leader(self, lock: str, schedule: str, app: str = "") -> Leader:
         """One beat's claim to lead: the key of the lock, RedBeat's sorted set, its app's name."""

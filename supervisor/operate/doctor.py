@@ -115,12 +115,23 @@ def memory(facts: DoctorFacts) -> Findings:
 # Beats and workers: are they running, do they agree on the time, do they know the tasks?
 
 
+def refusal(facts: DoctorFacts) -> Findings:
+    if facts.refusal:
+        yield Finding(
+            facts.refusal,
+            "nothing starts any more, and ends are reported late",
+            "mend Redis; beats and workers go on by themselves (docs/how-to/redis.md)",
+        )
+
+
 def beats(facts: DoctorFacts) -> Findings:
     why, count = "nothing is emitted, rescued or retried", len(facts.roll.beats)
     for beat in facts.roll.present:
         if isinstance(beat.facts, BeatFacts) and beat.fault:
             what = f"the ticks of {beat.facts.name} fail: {beat.fault}"
             yield Finding(what, why, "fix the error; beat then goes on by itself")
+    if facts.refusal:
+        return
     if not (count and facts.beat.leads(facts.now)):
         running = f"no beat leads, though {count} {'is' if count == 1 else 'are'} running"
         yield Finding(
@@ -226,7 +237,7 @@ def tasks(facts: DoctorFacts) -> Findings:
 
 def queues(facts: DoctorFacts) -> Findings:
     for queue in facts.queues:
-        if queue.jobs and not queue.consumers:
+        if queue.jobs and not queue.consumers and not facts.refusal:
             options = " -c 1" if queue.is_serial else ""
             yield Finding(
                 f"no worker consumes the queue {queue.name}",
@@ -431,6 +442,7 @@ def unloaded(app: AppFacts) -> Findings:
 CHECKS: Mapping[str, Callable[[DoctorFacts], Findings]] = {
     "permissions": permissions,
     "replica": replica,
+    "refusal": refusal,
     "persistence": persistence,
     "eviction": eviction,
     "memory": memory,

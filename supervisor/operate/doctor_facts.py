@@ -45,7 +45,7 @@ class DoctorFacts:
     knows. silent: running runs whose lease has expired, and when it did. unaccounted: ticks by job.
     unread: jobs that only another version can read. schema: of the ledger, None of a new one. app:
     if one was named. forbidden: errors of Redis to commands that this user may not run; their facts
-    are missing.
+    are missing. refusal: why Redis refuses writes; then beats and workers that run cannot say so.
     """
 
     now: datetime
@@ -63,6 +63,7 @@ class DoctorFacts:
     schema: int | None = None
     app: AppFacts | None = None
     forbidden: Sequence[str] = ()
+    refusal: str | None = None
 
     def ago(self, moment: datetime) -> timedelta:
         return self.now - moment
@@ -115,6 +116,7 @@ def read(
         schema=ledger.schema(),
         app=permitted(lambda: app(every), None) if app else None,
         forbidden=tuple(forbidden),
+        refusal=ledger.refusal(),
     )
 
 

@@ -51,12 +51,13 @@ REPEAT = timedelta(hours=4)
 class Seen:
     """What a look found, `at` an instant of this machine's clock.
 
-    error: why the ledger did not answer, "" if it did. last_turn_at: of a leading beat, None if
-    there was none yet.
+    error: why the ledger did not answer, "" if it did. refusal: why it refuses writes, if no beat
+    leads and it does. last_turn_at: of a leading beat, None if there was none yet.
     """
 
     at: datetime
     error: str = ""
+    refusal: str = ""
     leads: bool = False
     last_turn_at: datetime | None = None
 
@@ -122,7 +123,11 @@ def found(event: Event, seen: Seen, grace: timedelta, ledger: str) -> Outage:
     if event is Event.NO_BEAT:
         since = seen.last_turn_at or seen.at
         named = str(ms_of(since)) if seen.last_turn_at else "never"
-    reason = seen.error or "no beat makes turns: nothing is emitted, missed or rescued meanwhile"
+    reason = (
+        seen.error
+        or seen.refusal
+        or "no beat makes turns: nothing is emitted, missed or rescued meanwhile"
+    )
     return Outage(f"{event.value}:{ledger}:{named}", seen.at, since, reason)
 
 
@@ -145,7 +150,9 @@ def look(ledger: Ledger) -> Seen:
     at = datetime.now(UTC)
     try:
         beat = ledger.beat()
-        return Seen(at, leads=beat.leads(ledger.now()), last_turn_at=beat.last_tick_at)
+        leads = beat.leads(ledger.now())
+        refusal = "" if leads else ledger.refusal() or ""
+        return Seen(at, refusal=refusal, leads=leads, last_turn_at=beat.last_tick_at)
     except (RedisError, NotServed, OSError) as error:
         return Seen(at, error=explained(error))
 

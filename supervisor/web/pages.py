@@ -67,10 +67,13 @@ Part = Callable[[Asked], Context]
 
 def beat(asked: Asked) -> Context:
     found = asked.ledger.beat()
+    is_silent = not found.leads(asked.now)
+    refusal = asked.ledger.refusal() if is_silent else None
     return {
         "beat": found,
-        "is_silent": not found.leads(asked.now),
-        "troubles": list(troubles_of(asked.ledger, asked.broker)),
+        "is_silent": is_silent,
+        "refusal": refusal,  # beats and workers that run cannot say so then
+        "troubles": [] if refusal else list(troubles_of(asked.ledger, asked.broker)),
     }
 
 

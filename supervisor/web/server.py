@@ -73,9 +73,13 @@ def health_routes(ledger: Ledger, scraped: Metrics) -> list[Route]:
         """Anyone may ask, so the answer does not say where the ledger is."""
         try:
             if await answers(request):
-                return PlainTextResponse("ready\n")
+                refusal = await ready_threads.run(request, ledger.refusal)
+                text, code = ("Redis refuses writes\n", 503) if refusal else ("ready\n", 200)
+                return PlainTextResponse(text, code)
         except NotServed as error:
             return PlainTextResponse(f"{error}\n", 503)
+        except (RedisError, OSError, OutOfTime) as error:
+            log.warning("ledger unavailable", error=explained(error))
         return PlainTextResponse("the ledger is unavailable\n", 503)
 
     async def answers(request: Request) -> bool:

@@ -96,6 +96,44 @@ def test_what_is_served_while_redis_is_there_and_when_it_is_gone(tmp_path: Path)
         assert status_of(process, 30) in (0, -15)
 
 
+def test_a_server_that_refuses_writes_is_read_and_named(tmp_path: Path) -> None:
+    """Its beats and workers may run, and cannot say so."""
+    port = free_port()
+    with (
+        EmbeddedServer(tmp_path) as server,
+        serving(server.url, port),
+        httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=patience(20)) as client,
+    ):
+        wait_until(lambda: answers(client), 20)
+        ledger = Ledger.open(Settings(redis_url=server.url))
+        ledger.acknowledge_server()
+        admitted(ledger, 0, 1)
+        assert ledger.refusal() is None
+        ledger.client.config_set("save", "3600 1000000")
+        (tmp_path / "dump.rdb").mkdir()
+        ledger.client.execute_command("BGSAVE")
+        wait_until(ledger.refusal)
+        ready = client.get("/readyz")
+        assert (ready.status_code, ready.text) == (503, "Redis refuses writes\n")
+        page = client.get("/").text
+        assert "Redis refuses writes: MISCONF" in page
+        assert "celery -A proj beat" not in page
+        ledger.client.config_set("requirepass", "")
+        bare = f"redis://{server.url.rpartition('@')[2]}"  # no login is the first that it says
+        verbs = {verb: said_by(bare, verb) for verb in ("jobs", "runs", "doctor")}
+        assert "nightly" in verbs["jobs"]
+        assert "nightly@" in verbs["runs"]
+        assert "Redis refuses writes: MISCONF" in verbs["doctor"]
+        assert "no beat is running" not in verbs["doctor"]
+        ledger.client.close()
+
+
+def said_by(url: str, verb: str) -> str:
+    """What a command says that was started now: its connections are new ones."""
+    words = ["-m", "supervisor", "--redis-url", url, verb]
+    return warm.run(words, Path.cwd(), os.environ).stdout
+
+
 def test_ctrl_c_ends_it_with_nothing_to_complain_of(server: EmbeddedServer) -> None:
     port = free_port()
     with (

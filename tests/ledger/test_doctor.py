@@ -58,7 +58,7 @@ def healthy(ledger: Ledger) -> Ledger:
 
 def test_nothing_is_wrong(healthy: Ledger, redis_url: str) -> None:
     result = doctor(redis_url)
-    assert (result.exit_code, result.output) == (0, "19 checks: 0 wrong, 0 to note\n")
+    assert (result.exit_code, result.output) == (0, "20 checks: 0 wrong, 0 to note\n")
     assert said(redis_url) == []
 
 
