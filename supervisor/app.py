@@ -73,6 +73,7 @@ def supervise(
     owner: str | None = None,
     logging: bool = False,
     adopt_entries: bool = False,
+    adopt_rows: bool = False,
 ) -> Celery:
     """Puts a Celery app under supervision, and returns it. Call it where the app is created.
 
@@ -88,6 +89,7 @@ def supervise(
       or for a terminal. They also do so if SUPERVISOR_LOG_FORMAT is set.
     - `adopt_entries`: RedBeat entries that the app's code saves become jobs like any other. Without
       it they run as before, without the guard.
+    - `adopt_rows`: rows of django-celery-beat are jobs, as the app's code and admin save them.
 
     Raises NotConfigured.
     """
@@ -100,6 +102,7 @@ def supervise(
         "owner": os.environ.get("SUPERVISOR_OWNER") or owner,
         "logging": logging or logs.is_chosen(),
         "adopt_entries": adopt_entries,
+        "adopt_rows": adopt_rows,
     }
     adopt_guarded(app)
     if app.configured:  # type: ignore[attr-defined]

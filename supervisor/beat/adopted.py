@@ -29,7 +29,7 @@ from supervisor.beat.entries import AdoptedEntry, Entries, SavedEntry, not_stora
 from supervisor.beat.import_celery import OF_BEAT, translate
 from supervisor.beat.load import put_jobs
 from supervisor.errors import InvalidJob, JobElsewhere, NotTranslatable, TooManyJobs
-from supervisor.files.import_text import LeftOut, job_name, without_defaults
+from supervisor.files.import_text import Item, LeftOut, job_name, without_defaults
 from supervisor.files.job_checks import check_job
 from supervisor.job.secrets import escaped
 from supervisor.job.spec import JobSpec
@@ -237,7 +237,11 @@ def spec_of(app: Celery, job: str, entry: AdoptedEntry) -> JobSpec:
         fields = dict(RedBeatSchedulerEntry.decode_definition(entry.definition))
     except Exception as error:  # its decoder builds objects out of what it finds
         raise NotTranslatable(f"RedBeat cannot decode it: {error}") from error
-    found = translate("RedBeat", entry.name, fields, app, datetime.now(UTC))
+    return spec_from(job, translate("RedBeat", entry.name, fields, app, datetime.now(UTC)))
+
+
+def spec_from(job: str, found: Item) -> JobSpec:
+    """Raises NotTranslatable, also for a job that would lose something."""
     if isinstance(found, LeftOut):
         raise NotTranslatable(found.why)
     if found.lost:

@@ -71,7 +71,7 @@ LONGEST_SHOWN = 100
 #: Jobs of files that one function loads: a tenth of a second in which the server does nothing else.
 JOBS_PER_LOAD = 2_000
 
-REMOVAL_HINT = "if that is meant, run manage.py supervisor sync --yes"
+REMOVAL_HINT = "if that is meant, remove half of them first, or run manage.py supervisor sync --yes"
 
 # Schedule files.
 
@@ -484,8 +484,11 @@ def reconcile(
     wanted = differing(before, found, source.name, ledger.keys.prefix)
     for name, problem in found.problems.items():
         outcome.problems.append(f"job {name!r} stays as it is: {problem}")
-    for name in [name for name in wanted if is_elsewhere(before, name, source.name)]:
-        error = JobElsewhere(name, before.origins[name].place, f"of {source.name}")
+    elsewhere = {n: o.place for n, o in before.origins.items() if o.source != source.name}
+    new = [name for name in wanted if name not in before.origins]
+    elsewhere |= dict.fromkeys(entries.stock(new), REDBEATS)
+    for name in wanted.keys() & elsewhere.keys():
+        error = JobElsewhere(name, elsewhere[name], f"of {source.name}")
         outcome.problems.append(str(error))
         del wanted[name]
     removal = mass_removal(before, [*found.specs, *found.problems], source.name)
@@ -517,7 +520,3 @@ def differing(before: Loaded, found: Found, source: str, prefix: str) -> dict[st
     }
     gone = own.origins.keys() - kept.keys() - found.problems.keys()
     return wanted | dict.fromkeys(sorted(gone))
-
-
-def is_elsewhere(before: Loaded, name: str, source: str) -> bool:
-    return name in before.origins and before.origins[name].source != source

@@ -51,6 +51,7 @@ from kombu.exceptions import OperationalError
 from redbeat.schedulers import RedBeatScheduler, ensure_conf
 
 from supervisor.beat.adopted import Adopted
+from supervisor.beat.django_rows import Rows, forget_rows
 from supervisor.beat.emitter import Emitted, Emitter, note_rescue
 from supervisor.beat.entries import Entries, beat_schedule_of, for_redbeat
 from supervisor.beat.following import Following, Starts
@@ -62,6 +63,7 @@ from supervisor.beat.reload import FollowedSources, Reloading
 from supervisor.errors import SupervisorError, WrongSchema
 from supervisor.guard.liveness import Witness
 from supervisor.integrations import NoCheckIns, part
+from supervisor.job.changes import register
 from supervisor.job.spec import JobSpec
 from supervisor.ledger.connection import RedisError, ResponseError, explained
 from supervisor.ledger.functions import RUNS_PER_DISMISSAL
@@ -231,6 +233,9 @@ class SupervisedScheduler(RedBeatScheduler):  # type: ignore[misc]
         self._watchdog: Watchdog | None = None
         files = schedules_of(app)
         self._reloading = Reloading(files, self._ledger, self._entries) if files else None
+        self._adopts_rows = bool(app.supervisor["adopt_rows"])  # type: ignore[attr-defined]
+        if self._adopts_rows:
+            register(Rows(app))
         self._sources = FollowedSources(self._ledger, self._entries)
 
     def setup_schedule(self) -> None:
@@ -385,6 +390,8 @@ class SupervisedScheduler(RedBeatScheduler):  # type: ignore[misc]
         self._starts.begin(look.at, is_first=self._leads is None)
         self.setup_schedule()
         self._adopted.begin()
+        if not self._adopts_rows:
+            forget_rows(self._ledger, self._entries)
         self._sources.look_soon()
         self._messages.begin()
         if self._reloading is None:

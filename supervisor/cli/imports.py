@@ -77,7 +77,7 @@ def django_celery_beat(context: Context, output: Path | None, force: bool, as_js
 
     In the database that the Django settings of the app named with -A say.
     """
-    from supervisor.operate.adoption import read_django
+    from supervisor.beat.django_rows import read_django
 
     _import_of_app(context, "django-celery-beat", read_django, output, force, as_json)
 

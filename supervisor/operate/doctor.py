@@ -424,6 +424,18 @@ def unguarded(app: AppFacts) -> Findings:
         )
 
 
+def rows(app: AppFacts) -> Findings:
+    if app.rows_changed_at:
+        yield Finding(
+            f"rows of django-celery-beat were changed at {app.rows_changed_at:%F %T} UTC, after"
+            " schedule files were loaded",
+            "jobs of files do not follow the rows that they were made of, and new rows do not run",
+            "`supervisor -A proj adopt --force` reads them again, supervise(app, adopt_rows=True)"
+            " follows them (docs/how-to/from-django-celery-beat.md)",
+            is_note=True,
+        )
+
+
 def unloaded(app: AppFacts) -> Findings:
     if app.file_problems:
         yield Finding(
@@ -470,6 +482,7 @@ APP_CHECKS: Mapping[str, Callable[[AppFacts], Findings]] = {
     "broker": broker,
     "entries": entries,
     "unguarded": unguarded,
+    "rows": rows,
     "files": unloaded,
 }
 

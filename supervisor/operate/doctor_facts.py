@@ -12,6 +12,7 @@ from redis.exceptions import NoPermissionError, ResponseError
 
 from supervisor.app import SCHEDULER, Overridden, overridden
 from supervisor.beat.adopted import entries_lost
+from supervisor.beat.django_rows import changed_at
 from supervisor.beat.entries import Entries
 from supervisor.beat.import_celery import OF_BEAT
 from supervisor.errors import ScheduleFilesInvalid
@@ -140,7 +141,8 @@ class AppFacts:
     """strange_entries: jobs whose entry in RedBeat's schedule is missing or differs, and entries
     of jobs that are not loaded.
     unguarded: RedBeat's entries that are not jobs, except Celery's own. unstored: those of
-    `beat_schedule` that RedBeat cannot store.
+    `beat_schedule` that RedBeat cannot store. rows_changed_at: of django-celery-beat, that no beat
+    follows, since schedule files were loaded.
     unloaded: jobs in which the app's schedule files, if they are here, differ from the ledger.
     fetches_ahead: busy workers take messages that they cannot begin yet. broker_apart: in words,
     that the broker is another Redis than the ledger; redbeat_apart: that RedBeat's is.
@@ -153,6 +155,7 @@ class AppFacts:
     strange_entries: tuple[str, ...] = ()
     unguarded: tuple[str, ...] = ()
     unstored: tuple[str, ...] = ()
+    rows_changed_at: datetime | None = None
     unloaded: tuple[str, ...] = ()
     fetches_ahead: bool = False
     broker_apart: str | None = None
@@ -190,8 +193,19 @@ def app_facts(app: Celery, ledger: Ledger | None, specs: Mapping[str, JobSpec]) 
         strange_entries=tuple(entries.strange(loaded)),
         unguarded=tuple(name for name in entries.unguarded() if name != OF_BEAT),
         unstored=tuple(entries_lost(app, entries)),
+        rows_changed_at=rows_changed_at(app, ledger),
         unloaded=() if wanted is None else unloaded(ledger, wanted),
     )
+
+
+def rows_changed_at(app: Celery, ledger: Ledger) -> datetime | None:
+    if app.supervisor["adopt_rows"]:  # type: ignore[attr-defined]
+        return None
+    try:
+        changed, loaded = changed_at(), ledger.beat().last_reload_at
+    except Exception:  # noqa: BLE001 - of Django's database, which is none of the ledger's
+        return None
+    return changed if changed and loaded and changed > loaded else None
 
 
 def read_files(

@@ -237,6 +237,13 @@ def test_a_healthy_deployment_has_no_findings() -> None:
             ["note RedBeat emits these entries unguarded: mail, poll"],
         ),
         (
+            {"app": AppFacts(rows_changed_at=NOW)},
+            [
+                f"note rows of django-celery-beat were changed at {NOW:%F %T} UTC, after schedule "
+                "files were loaded"
+            ],
+        ),
+        (
             {"app": AppFacts(unstored=("mail",))},
             ["WRONG RedBeat cannot store these entries of beat_schedule: mail"],
         ),

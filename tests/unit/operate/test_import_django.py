@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 from collections import defaultdict
@@ -27,6 +28,7 @@ CELERY_BEAT_SCHEDULER = "django_celery_beat.schedulers:DatabaseScheduler"
 """
 
 APP = """\
+import json
 import os
 from celery import Celery
 
@@ -199,3 +201,78 @@ def test_without_the_tables_one_sentence_says_what_is_missing(
     (tmp_path / "mysite_settings.py").write_text(SETTINGS.replace(*edit))
     done = supervisor(tmp_path)
     assert (done.returncode, said in done.stderr) == (2, True), done.stderr
+
+
+FOLLOW = """
+import json, sys
+from supervisor.app import supervise
+from supervisor.beat.django_rows import Rows
+from supervisor.beat.entries import Entries
+from supervisor.beat.load import look_at
+from supervisor.beat.scheduler import SupervisedScheduler
+from supervisor.job.changes import registered
+from supervisor.ledger.ledger import Ledger
+from supervisor.operate.doctor_facts import rows_changed_at
+from supervisor.sending.app_settings import required_settings
+
+app = supervise(mysite.app, adopt_rows=True)
+app.conf.beat_schedule = {"static": {"task": "proj.task", "schedule": 60}}
+beat = SupervisedScheduler(app, lazy=True)
+beat.tick()
+beat.close()  # ends its own look
+ledger = Ledger.open(required_settings(app))
+[rows] = registered()
+
+def look():
+    outcome = look_at(ledger, Entries(app, ledger), rows)
+    records = ledger.records_of(list(ledger.scheduled().values()))
+    jobs = {one.spec.name: [one.spec.schedule, one.paused] for one in records}
+    print(json.dumps([outcome.changes is not None, jobs, outcome.problems]))
+
+for name in ("nightly", "poll inbox", "static", "taken"):
+    add(name, crontab=days)
+app.redbeat_conf  # RedBeat's
+from redbeat import RedBeatSchedulerEntry
+RedBeatSchedulerEntry("taken", "proj.task", 60, app=app).save()
+look()
+PeriodicTask.objects.filter(name="taken").delete()
+look()
+look()
+row = PeriodicTask.objects.get(name="nightly")
+row.enabled = False
+row.save()
+days.hour = "3"
+days.save()
+look()
+add("new", interval=hourly, headers='{"tenant": "t1"}')
+PeriodicTask.objects.get(name="poll inbox").delete()
+look()
+ledger.client.hset(ledger.keys.beat, "last_reload", 1)
+print(json.dumps([rows_changed_at(app, ledger) is not None]))
+app = supervise(mysite.app)
+beat = SupervisedScheduler(app, lazy=True)
+beat.tick()
+beat.close()
+print(json.dumps([rows_changed_at(app, ledger) is not None]))
+look()
+"""
+
+
+def test_rows_that_the_app_saves_are_followed(tmp_path: Path, redis_url: str) -> None:
+    (tmp_path / "mysite_settings.py").write_text(SETTINGS.replace("redis://", redis_url))
+    (tmp_path / "mysite.py").write_text(APP)
+    done = run(tmp_path, "-c", FILL + FOLLOW)
+    assert done.returncode == 0, done.stderr
+    lines = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("[")]
+    first, second, same, edited, last, note, other, gone = lines
+    jobs = {"nightly": ["30 2 * * 1-5", False], "poll-inbox-2": ["30 2 * * 1-5", False]}
+    assert first[:2] == [True, jobs], "also without the row whose name an entry has"
+    assert ["RedBeat's schedule" in problem for problem in first[2]] == [True]
+    assert second[1:] == [jobs, []]
+    assert same == [False, jobs, []]
+    assert edited[1] == {"nightly": ["30 3 * * 1-5", True], "poll-inbox-2": ["30 3 * * 1-5", False]}
+    assert last[1] == {"nightly": ["30 3 * * 1-5", True]}
+    assert "row 'new': option 'headers'" in last[2][0]
+    assert (note, other) == ([False], [True]), "rows that are followed need no note"
+    assert "rows given back to django-celery-beat" in done.stderr + done.stdout
+    assert gone[1].keys() == {"nightly"}, "a look of the test's own; no beat makes one"

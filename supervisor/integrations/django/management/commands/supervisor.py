@@ -11,6 +11,7 @@ from django.core.management.base import BaseCommand
 from django.db import transaction
 
 from supervisor import jobs
+from supervisor.beat.django_rows import read_django
 from supervisor.beat.entries import Entries
 from supervisor.beat.load import reconcile
 from supervisor.cli import Verbs, main
@@ -22,7 +23,6 @@ from supervisor.integrations.django.loading import Rows
 from supervisor.integrations.django.models import COLUMNS, Job, words
 from supervisor.integrations.django.project import app_name, celery_app
 from supervisor.ledger.actions import Action, Actor
-from supervisor.operate.adoption import read_django
 from supervisor.operate.words import plural
 from supervisor.sending.publisher import publisher_of
 
