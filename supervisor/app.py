@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from inspect import Signature, ismodule, signature
 from logging import getLevelName, getLogger
 from pathlib import Path
@@ -21,7 +21,9 @@ from celery.app.utils import find_app
 
 import supervisor.installed  # noqa: F401  (before all others)
 from supervisor import logs
-from supervisor.errors import InvalidRedisUrl, NotConfigured, SupervisorError
+from supervisor.errors import InvalidRedisUrl, NoQueue, NotConfigured, SupervisorError
+from supervisor.files.job_checks import JobFault, Tasks, runs_by_itself
+from supervisor.job.spec import JobSpec, StepSpec
 from supervisor.logs import get_logger
 from supervisor.sending.app_settings import (
     NEEDED,
@@ -38,7 +40,9 @@ from supervisor.sending.app_settings import (
     settle_broker,
     settle_redbeat,
 )
+from supervisor.sending.calls import cannot_run
 from supervisor.sending.content import besides_json
+from supervisor.sending.queues import make_serial_queues, queue_of
 from supervisor.settings import (
     DEFAULT_PREFIX,
     DEFAULT_URL,
@@ -111,6 +115,7 @@ def supervise(
         app.on_after_configure.connect(
             lambda source, **_: _settle(app, source), weak=False, sender=app
         )
+    signals.celeryd_init.connect(_make_serial_queues, weak=False)
     signals.worker_init.connect(_prepare_worker, weak=False)
     signals.celeryd_after_setup.connect(_say_what_differs, weak=False)
     signals.after_setup_logger.connect(logs.fill_formats, weak=False)
@@ -160,9 +165,47 @@ def completed(app: Celery) -> Celery:
     return app
 
 
-def tasks_of(app: Celery) -> dict[str, Signature | None]:
-    """The signature of each task of a completed app, by name; None where only a call can tell."""
-    return {name: arguments_of(task) for name, task in app.tasks.items()}
+class AppTasks(Tasks):
+    """The tasks of a completed app, and the queues that it has for their messages."""
+
+    def __init__(self, app: Celery) -> None:
+        super().__init__({name: arguments_of(task) for name, task in app.tasks.items()})
+        self._app = app
+
+    def faults(self, spec: JobSpec) -> Iterator[JobFault]:
+        if not spec.steps:
+            known_call = runs_by_itself(spec)
+            yield from self._faults_of(
+                spec, spec, ("task",), ("queue", "serial", "task"), known_call
+            )
+        for number, step in enumerate(spec.steps):
+            found = self._faults_of(spec, step, ("steps",), ("steps",), step.foreach is None)
+            for fault in found:
+                what = f"step {number + 1}: {fault.what}"
+                yield replace(fault, what=what, path=(number, "task"))
+
+    def _faults_of(
+        self,
+        spec: JobSpec,
+        part: JobSpec | StepSpec,
+        task_keys: tuple[str, ...],
+        queue_keys: tuple[str, ...],
+        is_known_call: bool,
+    ) -> Iterator[JobFault]:
+        """is_known_call: the arguments are those of the message, by which routers may decide."""
+        task = self._app.tasks.get(str(part.task))
+        if task and (why := cannot_run(task)):
+            yield JobFault(task_keys, f"the task {task.name!r} {why[0]}", why[1])
+        try:
+            if is_known_call:
+                named = part.queue or spec.routed_queue
+                queue_of(self._app, str(part.task), part.args, part.kwargs, named)
+        except NoQueue as error:
+            yield JobFault(queue_keys, f"no queue for its messages: {error}")
+
+
+def tasks_of(app: Celery) -> AppTasks:
+    return AppTasks(app)
 
 
 def arguments_of(task: Any) -> Signature | None:
@@ -276,6 +319,12 @@ def overridden(app: Celery) -> Iterator[Overridden]:
         value = app.conf.get(name)
         if value != needed and not (name in NEEDED and value == DEFAULTS[name]):
             yield Overridden(name, value, needed)
+
+
+def _make_serial_queues(instance: Any, **_: Any) -> None:
+    """Before the worker looks up the queues that its command names."""
+    if hasattr(instance.app, "supervisor"):
+        make_serial_queues(instance.app)
 
 
 def _prepare_worker(sender: Any, **_: Any) -> None:

@@ -18,6 +18,7 @@ SupervisorError
 ├── InvalidKey             a lock's key that the arguments cannot fill
 ├── NotTranslatable        a schedule, or a part of one, that a schedule file cannot express
 ├── InvalidGuard           a task's or a call's `guard` is wrong
+├── NoQueue                the app's routes and queues have none for a message
 ├── ArgumentsNotJson       arguments of a run that are not JSON
 ├── InvalidRedisUrl        an address of Redis that cannot be read
 ├── NotConfigured          a setting that the command needs is absent, or cannot be read
@@ -26,7 +27,7 @@ SupervisorError
 ├── WrongSchema            the ledger was written by another version of this package
 ├── ForeignLedger          the ledger holds the jobs of another app
 ├── BrokerUnavailable      the app's broker does not answer
-├── UnusableReturn         a step returned a value that later steps cannot be given
+├── UnusableReturn         a task returned what is no result, or what later steps cannot be given
 ├── OutputTooLarge         a program that a job runs wrote more than it may
 └── JobRaised              the job raised what would stop its worker's process
 
@@ -342,8 +343,12 @@ class BrokerUnavailable(SupervisorError):
         super().__init__(f"the broker is unavailable, try again when it is back: {why}")
 
 
+class NoQueue(SupervisorError):
+    """The app's routes and queues have none for a message."""
+
+
 class UnusableReturn(SupervisorError, ValueError):
-    """What a step returned cannot be handed on to the later steps of its run."""
+    """What a task returned is no result, or cannot be handed on to the later steps of its run."""
 
 
 class OutputTooLarge(SupervisorError):

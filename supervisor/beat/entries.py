@@ -76,6 +76,7 @@ class Entries:
 
     def __init__(self, app: Celery, ledger: Ledger) -> None:
         conf = ensure_conf(app)
+        self.app = app
         self._ledger = ledger
         self._client = ledger.client
         self._keys = ledger.keys

@@ -50,6 +50,7 @@ from supervisor.ledger.replies import LoadReply, LoadVerdict
 from supervisor.ledger.requests import JobChange
 from supervisor.logs import get_logger
 from supervisor.schedule import schedule_of
+from supervisor.sending.calls import not_guardable
 from supervisor.ticks.audit import audit, note
 from supervisor.ticks.emission import PROMPT, emission, missed
 from supervisor.ticks.plan import mass_removal
@@ -214,13 +215,16 @@ def put_jobs(
     changes, unless it changes nothing.
 
     Raises JobConflict if a job has another version by now, JobElsewhere for a job of another
-    source, TooManyJobs, and InvalidJob if a job would follow a missing one: then nothing was
-    changed. Raises InvalidRequest for a source that is not a name, or is `files`.
+    source, TooManyJobs, and InvalidJob if a job would follow a missing one, or has a task that
+    cannot be guarded: then nothing was changed. Raises InvalidRequest for a source that is not a
+    name, or is `files`.
     """
     ledger.check_schema()
     check_source(source)
     adopted = adopted or {}
     places = {name: place_of(name, place, adopted.get(name)) for name in wanted}
+    for name, problem in not_guardable(entries.app, filter(None, wanted.values())):
+        raise InvalidJob(name, [problem])
     while True:
         links = links_to_keep(ledger, wanted)
         loaded = ledger.loaded(wanted)

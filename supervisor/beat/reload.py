@@ -43,6 +43,7 @@ from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.replies import ms_of
 from supervisor.logs import get_logger
 from supervisor.process import Child, Limits
+from supervisor.sending.calls import not_guardable
 from supervisor.ticks.plan import clashes, removal_by_files
 
 log = get_logger("supervisor.reloading")
@@ -350,6 +351,8 @@ class Reloading:
         """Why these files are not loaded, although they are right in themselves."""
         loaded = self._ledger.loaded()
         problems = [str(problem) for problem in clashes(loaded, wanted)]
+        for name, problem in not_guardable(self._entries.app, wanted.specs.values()):
+            problems.append(f"{wanted.sources[name]}: job {name!r}: {problem}")
         if removal := removal_by_files(loaded, wanted):
             hint = "if that is meant, run supervisor apply --yes"
             problems.append(f"{self._files}: {removal} ({hint})")

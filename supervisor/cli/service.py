@@ -460,9 +460,20 @@ def up(
 @json_option
 @pass_context
 def queues(context: Context, schedules: Path | None, as_json: bool) -> None:
-    """List the queues, with the command that starts each worker."""
+    """List the queues, with the command that starts each worker.
+
+    With the app (-A), jobs that it cannot run are left out, and named on stderr.
+    """
     app = context.app_name or "proj"
     specs = load(context.schedules(schedules), prefix=context.prefix).specs
+    if context.app is not None:
+        from supervisor.app import tasks_of
+
+        tasks = tasks_of(context.app)
+        faults = [(name, f.text) for name, spec in specs.items() for f in tasks.faults(spec)]
+        for name, text in faults:
+            click.echo(f"note: job {name!r}: {text}", err=True)
+        specs = {name: spec for name, spec in specs.items() if name not in dict(faults)}
     workers = Topology.of(specs.values(), context.default_queue).workers
     if as_json:
         print_json([described(worker, app) for worker in workers])

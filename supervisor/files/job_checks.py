@@ -218,8 +218,14 @@ MOST_HINTS = 50
 
 LARGEST_ARGUMENTS = 16 * 1024
 
-#: Tasks by name, each with what it takes; None where only a call of it can say.
-Tasks = Mapping[str, Signature | None]
+
+class Tasks(dict[str, Signature | None]):
+    """Tasks by name, each with what it takes; None where only a call of it can say."""
+
+    def faults(self, spec: JobSpec) -> Iterable[JobFault]:
+        """What else of a job cannot be done where these tasks are."""
+        return ()
+
 
 #: Take the place of what is wrong, so that the rest of the job is checked too.
 STAND_INS: Mapping[str, Any] = {"name": "job", "task": "task", "every": 60}
@@ -241,6 +247,7 @@ def check_job(
     faults += _key_faults(spec)
     if known_tasks is not None:
         faults += _task_faults(spec, own, known_tasks)
+        faults += known_tasks.faults(spec)
         refused = {key for fault in faults for key in fault.keys}
         if all(_is_readable(own.get(key)) and key not in refused for key in CALLED_WITH):
             faults += call_faults(spec, known_tasks)
@@ -442,17 +449,16 @@ def _argument_faults(spec: JobSpec) -> Iterator[JobFault]:
 CALLED_WITH = ("task", "args", "kwargs", "steps")
 
 
-def call_faults(spec: JobSpec, known_tasks: Tasks) -> Iterator[JobFault]:
+def call_faults(spec: JobSpec, known_tasks: Mapping[str, Signature | None]) -> Iterator[JobFault]:
     """Arguments that the tasks certainly refuse.
 
     A step may get what it lacks from params. A job that runs only when it is triggered may get
     other arguments then, so nothing is missing from it.
     """
-    runs_by_itself = (spec.has_schedule or bool(spec.after)) and not spec.paused
     if takes := known_tasks.get(spec.task or ""):
         for key, path, what in _misfits(takes, spec.args, spec.kwargs):
             yield JobFault((key,), f"{key!r}: {what}", _taken(takes), path)
-        for name in _missing(takes, spec.args, spec.kwargs) if runs_by_itself else ():
+        for name in _missing(takes, spec.args, spec.kwargs) if runs_by_itself(spec) else ():
             what = f"the task needs an argument {shown(name)}"
             yield JobFault(("kwargs", "args", "task"), what, _taken(takes))
     for number, step in enumerate(spec.steps):
@@ -463,6 +469,11 @@ def call_faults(spec: JobSpec, known_tasks: Tasks) -> Iterator[JobFault]:
                 place = ("foreach",) if inside == (-1,) else (key, *inside)
                 what = f"step {number + 1}: {place[0]!r}: {what}"
                 yield JobFault(("steps",), what, _taken(takes), (number, *place))
+
+
+def runs_by_itself(spec: JobSpec) -> bool:
+    """Whether its own arguments are those of its runs."""
+    return (spec.has_schedule or bool(spec.after)) and not spec.paused
 
 
 def _misfits(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from itertools import chain
@@ -14,13 +15,15 @@ from celery.app.utils import filter_hidden_settings
 from kombu.exceptions import OperationalError
 from kombu.utils.url import maybe_sanitize_url
 
-from supervisor.app import OWN, REPLACED, dotted, may_send_nothing, overridden, settled
+from supervisor.app import OWN, REPLACED, dotted, may_send_nothing, overridden, settled, tasks_of
 from supervisor.beat.django_rows import DJANGO, has_tables, read_django
 from supervisor.beat.import_celery import (
     read_beat_schedule,
     read_redbeat,
 )
+from supervisor.errors import NoQueue
 from supervisor.files.import_text import Found, Item, LeftOut, write
+from supervisor.files.job_checks import check_job
 from supervisor.operate.plans import crowds
 from supervisor.operate.words import plural
 from supervisor.sending.app_settings import REDBEAT_PREFIX, broker_url_of, setting
@@ -117,7 +120,8 @@ def to_look_at(app: Celery, sources: list[Source]) -> list[str]:
     """What holds of these jobs although each of them is translated."""
     values = [found.values for found in jobs_of(sources)]
     grids = ((each["every"], each.get("phase")) for each in values if "every" in each)
-    return [*may_send_nothing(app, guarded(app, sources)), *crowds(grids)]
+    nothing = may_send_nothing(app, guarded(app, sources))
+    return [*refused(app, sources), *nothing, *crowds(grids)]
 
 
 def section(heading: str, lines: Iterable[str]) -> Iterator[str]:
@@ -183,10 +187,24 @@ class JobQueue:
 def queues(app: Celery, sources: Iterable[Source]) -> dict[str, JobQueue]:
     jobs: dict[str, list[str]] = defaultdict(list)
     for found in jobs_of(sources):
-        queue = found.values.get("queue") or queue_of(app, str(found.values["task"]))
-        jobs[str(queue)].append(found.name)
+        with suppress(NoQueue):  # `refused` names it
+            jobs[queue_for(app, found.values)].append(found.name)
     pools = workers(app) if jobs else {}
     return {name: JobQueue(jobs[name], sorted(pools.get(name, ()))) for name in sorted(jobs)}
+
+
+def queue_for(app: Celery, keys: Mapping[str, Any]) -> str:
+    args, kwargs, named = (keys.get(key) for key in ("args", "kwargs", "queue"))
+    return queue_of(app, str(keys["task"]), args or (), kwargs, named)
+
+
+def refused(app: Celery, sources: Iterable[Source]) -> Iterator[str]:
+    """What `supervisor -A proj check` will say of the jobs."""
+    known = tasks_of(app)
+    for found in jobs_of(sources):
+        spec, _ = check_job("job", found.values, {}, None)
+        for fault in known.faults(spec):
+            yield f"{found.name}: {fault.text}"
 
 
 def queue_line(name: str, queue: JobQueue) -> str:

@@ -436,6 +436,15 @@ def rows(app: AppFacts) -> Findings:
         )
 
 
+def refused(app: AppFacts) -> Findings:
+    for fault in app.refused:
+        yield Finding(
+            f"the app cannot run job {fault}",
+            "its runs fail, or are refused by workers until they expire",
+            "`supervisor -A proj check` names the line of each",
+        )
+
+
 def unloaded(app: AppFacts) -> Findings:
     if app.file_problems:
         yield Finding(
@@ -483,6 +492,7 @@ APP_CHECKS: Mapping[str, Callable[[AppFacts], Findings]] = {
     "entries": entries,
     "unguarded": unguarded,
     "rows": rows,
+    "refused": refused,
     "files": unloaded,
 }
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from redis.exceptions import NoPermissionError, ResponseError
 
-from supervisor.app import SCHEDULER, Overridden, overridden
+from supervisor.app import SCHEDULER, Overridden, overridden, tasks_of
 from supervisor.beat.adopted import entries_lost
 from supervisor.beat.django_rows import changed_at
 from supervisor.beat.entries import Entries
@@ -148,7 +148,8 @@ class AppFacts:
     that the broker is another Redis than the ledger; redbeat_apart: that RedBeat's is.
     owner: the name by which the ledger would know the app.
     is_supervised: supervise() was called with it; nothing else is known of other apps.
-    broker_fault: why the broker cannot be reached. file_problems: of the app's schedule files here.
+    refused: jobs that the app cannot run, and why. broker_fault: why the broker cannot be reached.
+    file_problems: of the app's schedule files here.
     """
 
     overridden: tuple[Overridden, ...] = ()
@@ -164,6 +165,7 @@ class AppFacts:
     is_supervised: bool = True
     broker_fault: str | None = None
     file_problems: tuple[str, ...] = ()
+    refused: tuple[str, ...] = ()
 
 
 def app_facts(app: Celery, ledger: Ledger | None, specs: Mapping[str, JobSpec]) -> AppFacts:
@@ -187,9 +189,12 @@ def app_facts(app: Celery, ledger: Ledger | None, specs: Mapping[str, JobSpec]) 
     if ledger is None:
         return facts
     loaded = {name: spec for name, spec in specs.items() if not spec.is_of_code}
-    entries = Entries(app, ledger)
+    entries, tasks = Entries(app, ledger), tasks_of(app)
     return replace(
         facts,
+        refused=tuple(
+            f"{name}: {fault.text}" for name, spec in specs.items() for fault in tasks.faults(spec)
+        ),
         strange_entries=tuple(entries.strange(loaded)),
         unguarded=tuple(name for name in entries.unguarded() if name != OF_BEAT),
         unstored=tuple(entries_lost(app, entries)),

@@ -21,7 +21,7 @@ from __future__ import annotations
 import inspect
 import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -54,6 +54,7 @@ from supervisor.sending.app_settings import required_settings
 from supervisor.sending.content import OF_RUNS, own_headers
 from supervisor.sending.messages import of_job, run_of
 from supervisor.sending.publisher import Publisher, as_json, publisher_of
+from supervisor.sending.queues import queue_of
 from supervisor.sending.templates import parts_of, why_apart
 from supervisor.sending.tracing import current_headers
 from supervisor.times import LONGEST_SECONDS
@@ -210,7 +211,7 @@ def request_of(
     task_id: str | None,
     options: Mapping[str, Any],
 ) -> RunRequest:
-    """What the call asks of the ledger. Raises InvalidGuard, InvalidKey and TypeError."""
+    """What the call asks of the ledger. Raises InvalidGuard, InvalidKey, NoQueue and TypeError."""
     check_arguments(task, args, kwargs)
     args, kwargs = dumped(task, args, kwargs)
     options, spec = dict(options), spec_of(task)
@@ -222,6 +223,7 @@ def request_of(
         what = "a run cannot be replaced by a guarded call, which is a run of its own: call it"
         raise InvalidGuard(task.name, [what])
     check_content(task, options)
+    queue_of(task.app, task.name, args, kwargs, options.get("queue") or spec.routed_queue)
     expires = until(options.pop("expires", task.expires))
     headers = {**current_headers(), **(options.pop("headers", None) or {})}
     asked = GuardedCall.of(headers.pop(GUARD, None), task.name)
@@ -384,6 +386,37 @@ def has_own_strategy(task: Any) -> bool:
     return bool(task.Strategy != Task.Strategy)
 
 
+def cannot_run(task: Any) -> tuple[str, str] | None:
+    """What keeps a task from being run as a job, and a hint; None if nothing does."""
+    body = inspect.unwrap(task.run)
+    if has_own_strategy(task):
+        return "has a Strategy of its own", "have a task of its own for the job, which calls it"
+    if has_own_call(type(task)):  # which may await or consume what the body returns
+        return None
+    if inspect.iscoroutinefunction(body):
+        return "is `async def`, which Celery never awaits", "write `def`, with asyncio.run() in it"
+    if inspect.isgeneratorfunction(body) or inspect.isasyncgenfunction(body):
+        return "is a generator, which Celery never runs", "return a list, or nothing"
+    return None
+
+
+def not_guardable(app: Celery, specs: Iterable[JobSpec]) -> Iterator[tuple[str, str]]:
+    """Jobs that no worker can run, each with the reason."""
+    for spec in specs:
+        for name in spec.tasks:
+            if name in app.tasks and has_own_strategy(app.tasks[name]):
+                yield spec.name, f"the task {name!r} has a Strategy of its own"
+
+
+def has_own_call(task_class: type) -> bool:
+    """Whether a class of the project decides what happens when the task is called."""
+    return any(
+        "__call__" in vars(own)
+        for own in task_class.__mro__[: task_class.__mro__.index(Task)]
+        if own.__module__.partition(".")[0] != "supervisor"
+    )
+
+
 def is_guarded_call(task: Any, options: Mapping[str, Any]) -> bool:
     headers, guard = options.get("headers") or {}, guard_in_code(task)
     if HEADER in headers or guard is None or task.app.conf.task_always_eager:
@@ -398,8 +431,8 @@ def call_guarded(
     task_id: str | None,
     options: dict[str, Any],
 ) -> GuardedResult:
-    """Raises InvalidGuard, InvalidKey, TypeError for arguments the task refuses, and what redis-py
-    raises when the ledger is unavailable.
+    """Raises InvalidGuard, InvalidKey, NoQueue, TypeError for arguments the task refuses, and what
+    redis-py raises when the ledger is unavailable.
 
     A call that raises the latter may have been recorded, and then its run will start. To be able to
     call again, give a `task_id` from the beginning: calls with the same one make one run.

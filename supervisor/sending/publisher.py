@@ -38,7 +38,7 @@ from supervisor.sending.content import (
     serializer_of_runs,
 )
 from supervisor.sending.messages import Assignment, Assignments, message_header
-from supervisor.sending.queues import UNAVAILABLE, producers_of, queue_of
+from supervisor.sending.queues import UNAVAILABLE, make_serial_queues, producers_of, queue_of
 from supervisor.sending.rabbitmq import BrokerBlocked, listener_of
 from supervisor.sending.templates import is_beside, marked, recorded
 from supervisor.sending.tracing import current_headers, within, without_trace
@@ -67,6 +67,7 @@ class NothingSent(Exception):
 
 class Publisher:
     def __init__(self, app: Celery, ledger: Ledger) -> None:
+        make_serial_queues(app)
         self.app = app
         self.ledger = ledger
         self._assignments = Assignments(ledger)
@@ -334,8 +335,8 @@ class Publisher:
 
 def destination(app: Celery, assignment: Assignment) -> str:
     """Where the message of a run goes."""
-    named = assignment.run.options.get("queue") or assignment.step.queue
-    return str(named or queue_of(app, assignment.step.task))
+    step, named = assignment.step, assignment.run.options.get("queue") or assignment.step.queue
+    return queue_of(app, step.task, assignment.args, assignment.kwargs, named)
 
 
 def as_json(value: Any) -> Any:

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from functools import cache
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from celery import Celery
+from celery.app.amqp import Queues
 from kombu import exceptions
 from kombu.exceptions import OperationalError
 from kombu.pools import producers
 from redis.exceptions import RedisError
 
-from supervisor.job.spec import JobSpec
-from supervisor.job.topology import queues_of
+from supervisor.errors import NoQueue
+from supervisor.job.spec import SERIAL_PREFIX, JobSpec
 from supervisor.ledger.queues import lengths_of
 from supervisor.logs import get_logger
 from supervisor.sending.app_settings import broker_address
@@ -34,7 +34,13 @@ class AppQueues:
         self._app = app
 
     def of(self, spec: JobSpec) -> tuple[str, ...]:
-        return queues_of(spec, lambda task: queue_of(self._app, task))
+        """Those that the app has for the job; runs for which it has none cannot be sent."""
+        found = []
+        for part in spec.steps or (spec,):
+            named = part.queue or spec.routed_queue
+            with suppress(NoQueue):
+                found.append(queue_of(self._app, str(part.task), part.args, part.kwargs, named))
+        return tuple(dict.fromkeys(found))
 
     def lengths(self, queues: Sequence[str]) -> dict[str, int]:
         """Messages by queue. Empty while the broker is unavailable."""
@@ -122,11 +128,57 @@ def time_outs(app: Celery, seconds: int) -> dict[str, Any]:
     return {}
 
 
-@cache
-def queue_of(app: Celery, task: str) -> str:
-    """Where a call of the task that names no queue goes."""
-    own = getattr(app.tasks.get(task), "queue", None)
-    return str(own or queue_by_route(app, app.amqp.router.route({}, task)))
+class SerialQueues(Queues):
+    """An app's queues. Serial ones are made also where the app makes no queue that it lacks."""
+
+    def __missing__(self, name: str) -> Any:
+        if name.startswith(SERIAL_PREFIX):
+            return self.add(self.new_missing(name))
+        return super().__missing__(name)
+
+
+def make_serial_queues(app: Celery) -> None:
+    """Lets the app have serial queues, with `task_create_missing_queues` off as well."""
+    queues: Any = app.amqp.queues
+    if not (queues.create_missing or isinstance(queues, SerialQueues)):
+        queues.__class__ = type("SerialQueues", (SerialQueues, type(queues)), {})
+
+
+def queue_of(
+    app: Celery,
+    task: str,
+    args: Sequence[Any] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    named: Any = None,
+) -> str:
+    """Where the message of a call goes. named: the queue that it names, by itself or as a Queue.
+
+    The app's routers are asked with all that Celery gives them. Raises NoQueue.
+    """
+    known: Any = app.tasks.get(task)
+    named = named or getattr(known, "queue", None)
+    options = {"queue": queue_named(app, named)} if named else {}
+    if named and not app.amqp.routes:
+        return str(getattr(named, "name", named))
+    try:
+        route = app.amqp.router.route(options, task, tuple(args), dict(kwargs or {}), known)
+    except Exception as error:  # routers are code of the app
+        raise NoQueue(f"the app's task_routes fail: {error!r}") from error
+    return str(getattr(named, "name", named)) if named else queue_by_route(app, route)
+
+
+def queue_named(app: Celery, named: Any) -> Any:
+    """The queue of this name. One that the app would make is not made yet: a worker that is told of
+    no queues consumes all that there are. Raises NoQueue.
+    """
+    queues: Any = app.amqp.queues
+    if not isinstance(named, str):
+        return named
+    if named in queues:
+        return queues[named]
+    if queues.create_missing or named.startswith(SERIAL_PREFIX):
+        return queues.new_missing(named)
+    raise NoQueue(f"the app has no queue {named!r}, and task_create_missing_queues is off")
 
 
 def queue_by_route(app: Celery, route: Mapping[str, Any]) -> str:

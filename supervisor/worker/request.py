@@ -28,7 +28,7 @@ from celery.worker import state
 from celery.worker.consumer.tasks import Tasks
 from celery.worker.request import Request
 
-from supervisor.errors import WrongSchema
+from supervisor.errors import NoQueue, WrongSchema
 from supervisor.guard import child_table
 from supervisor.guard.current_run import mark_records
 from supervisor.guard.delivery import GUARD, TOKEN, supervised, work_of
@@ -293,12 +293,14 @@ class TakesRuns(bootsteps.StartStopStep):
 def expects_runs(app: Celery) -> bool:
     """Whether this worker consumes a queue that jobs or guarded tasks go to now.
 
-    True if the ledger is unavailable, since it may.
+    True if the ledger is unavailable or a route cannot be told, since it may.
     """
     consumed = app.amqp.queues.consume_from
-    if any(
-        queue_of(app, name) in consumed for name, task in app.tasks.items() if guard_in_code(task)
-    ):
+    try:
+        guarded = [name for name, task in app.tasks.items() if guard_in_code(task)]
+        if any(queue_of(app, name) in consumed for name in guarded):
+            return True
+    except NoQueue:  # routers may need the arguments of a call
         return True
     queues = AppQueues(app)
     try:

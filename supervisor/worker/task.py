@@ -15,7 +15,7 @@ from __future__ import annotations
 import os
 import socket
 import sys
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
 from datetime import datetime
 from functools import cache
 from typing import Any
@@ -211,11 +211,11 @@ class GuardedTask(Task):  # type: ignore[type-arg]
         if run is None or run.step is None:
             attempt.hide(args, kwargs)
             ignore_refused(attempt.confirm())
-            return body(*args, **kwargs)
+            return result_of(body(*args, **kwargs))
         kwargs = filled(self.run, args, kwargs, run.params)
         attempt.hide(args, kwargs)
         ignore_refused(attempt.confirm())
-        returned = body(*args, **kwargs)
+        returned = result_of(body(*args, **kwargs))
         if run.item is None:
             attempt.returned = handed_on(returned, as_json)
         return returned
@@ -226,6 +226,16 @@ class GuardedTask(Task):  # type: ignore[type-arg]
         if isinstance(failure, (UnusableReturn, *self.throws)):
             return failure
         return retry_of(failure, attempt.retry_by_backoff(failure))
+
+
+def result_of(returned: Any) -> Any:
+    """Raises UnusableReturn for what says that the body has not run, or not to its end."""
+    if isinstance(returned, Coroutine | Generator):
+        returned.close()  # or Python warns of it at some later time
+    elif not isinstance(returned, AsyncGenerator):
+        return returned
+    kind = type(returned).__name__.replace("_", " ")
+    raise UnusableReturn(f"the task returned a {kind}, whose code nothing runs")
 
 
 def own_attempt(task: Any) -> Attempt | None:

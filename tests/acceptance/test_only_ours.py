@@ -85,7 +85,7 @@ def is_left(project: Project, queue: str, gate: str) -> int:
 
 
 def test_a_task_is_under_the_guard_with_its_first_run_and_not_before(shared: Project) -> None:
-    shared.worker(queues="ours", processes=1)
+    worker = shared.worker(queues="ours", processes=1)
     before = called(shared, "before", "ours")
     assert (before["run"], is_under_the_guard(before)) == (None, False)
     run = shared.run_when(shared.trigger("described").id, "succeeded")
@@ -95,6 +95,8 @@ def test_a_task_is_under_the_guard_with_its_first_run_and_not_before(shared: Pro
     assert after["run"] is None
     # The task's own Request class took all three.
     assert len(list(shared.directory.glob("accepted-*"))) == 3
+    worker.kill()
+    worker.wait()
 
 
 def test_only_workers_of_jobs_fetch_no_message_ahead(shared: Project) -> None:

@@ -229,7 +229,7 @@ def test_without_the_ledger_the_app_its_broker_and_files_are_checked(
     app.conf.broker_url = away
     told = supervisor_at(away)("doctor", app=named)
     assert "WRONG  the broker cannot be reached: " in told.stdout
-    assert "8 checks: 3 wrong, 0 to note" in told.stdout
+    assert "9 checks: 3 wrong, 0 to note" in told.stdout
     app.close()
 
 
