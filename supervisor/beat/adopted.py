@@ -25,8 +25,14 @@ from celery import Celery
 from redbeat.decoder import RedBeatJSONDecoder, RedBeatJSONEncoder
 from redbeat.schedulers import RedBeatSchedulerEntry
 
-from supervisor.beat.entries import AdoptedEntry, Entries, SavedEntry, not_storable
-from supervisor.beat.import_celery import OF_BEAT, translate
+from supervisor.beat.entries import (
+    AdoptedEntry,
+    Entries,
+    SavedEntry,
+    beat_schedule_of,
+    not_storable,
+)
+from supervisor.beat.import_celery import OF_BEAT, item_of, translate
 from supervisor.beat.load import put_jobs
 from supervisor.errors import InvalidJob, JobElsewhere, NotTranslatable, TooManyJobs
 from supervisor.files.import_text import Item, LeftOut, job_name, without_defaults
@@ -219,7 +225,7 @@ def why_unguarded(app: Celery, ledger: Ledger, name: str, saved: SavedEntry | No
     if name == OF_BEAT:
         return "Celery's own"
     if saved is None:
-        return "of beat_schedule: `supervisor adopt` makes a job of it"
+        return why_of_code(app, name)
     if not app.supervisor["adopt_entries"]:  # type: ignore[attr-defined]
         return "no job has its name, or names it with 'entry'; and adopt_entries is off"
     try:
@@ -227,6 +233,17 @@ def why_unguarded(app: Celery, ledger: Ledger, name: str, saved: SavedEntry | No
     except NotTranslatable as error:
         return str(error)
     return "a job is made of it when beat looks next; if not, its log says why"
+
+
+def why_of_code(app: Celery, name: str) -> str:
+    entries = beat_schedule_of(app)
+    if name not in entries:
+        return "of the beat_schedule of other code: the next beat removes it"
+    try:
+        spec_from(job_name(name), item_of(name, entries[name], app, datetime.now(UTC)))
+    except NotTranslatable as error:
+        return f"of beat_schedule: {error}"
+    return "of beat_schedule: `supervisor adopt` makes a job of it"
 
 
 def spec_of(app: Celery, job: str, entry: AdoptedEntry) -> JobSpec:

@@ -35,6 +35,7 @@ from supervisor.files.import_text import (
     rule_for,
     rule_text,
 )
+from supervisor.files.job_checks import CANVAS, CANVAS_HINT
 from supervisor.job.fields import PRIORITIES, zone_names
 from supervisor.ledger.connection import Client
 from supervisor.schedule.rrule import NUMBERS, WEEKDAYS
@@ -380,9 +381,6 @@ def every_text(every: timedelta) -> str:
     return render_duration(every)
 
 
-#: Signatures of several tasks: none of them is a task that a worker can execute by its name.
-CANVAS = ("celery.chain", "celery.group", "celery.chord")
-
 #: Options of a message without which other tasks would not run.
 CALLBACKS = ("link", "link_error", "chord")
 
@@ -423,8 +421,7 @@ def found(source: str, name: str, fields: Mapping[str, Any], when: When) -> Foun
     """The job of an entry that runs at these times. Raises NotTranslatable."""
     task = _json("task", fields.get("task"))
     if task in CANVAS:
-        what = f"{task} is no task of a worker: make one that sends it, or a job with 'steps'"
-        raise NotTranslatable(what)
+        raise NotTranslatable(f"{task} is no task of a worker: {CANVAS_HINT}")
     options, lost = _options(fields.get("options") or {})
     values = {
         "task": task,
@@ -484,10 +481,11 @@ def _option(option: str, value: Any) -> Iterator[tuple[str, Any]]:
 def read_beat_schedule(app: Celery, now: datetime) -> list[Item]:
     app.loader.import_default_modules()
     app.finalize()  # its signal may add periodic tasks
-    return [_item(name, entry, app, now) for name, entry in beat_schedule_of(app).items()]
+    return [item_of(name, entry, app, now) for name, entry in beat_schedule_of(app).items()]
 
 
-def _item(name: str, entry: Any, app: Celery, now: datetime) -> Item:
+def item_of(name: str, entry: Any, app: Celery, now: datetime) -> Item:
+    """What an entry of `beat_schedule` becomes."""
     source = f"beat_schedule {name!r}"
     try:
         fields = dict(entry)  # a mapping, or a ScheduleEntry

@@ -227,6 +227,10 @@ class Tasks(dict[str, Signature | None]):
         return ()
 
 
+#: Signatures of several tasks, which every app has under these names: they fail if called by them.
+CANVAS = ("celery.chain", "celery.group")
+CANVAS_HINT = "make one that sends it, or a job with 'steps'"
+
 #: Take the place of what is wrong, so that the rest of the job is checked too.
 STAND_INS: Mapping[str, Any] = {"name": "job", "task": "task", "every": 60}
 
@@ -426,6 +430,8 @@ def _task_faults(spec: JobSpec, own: Mapping[str, Any], known_tasks: Tasks) -> I
         if task not in known_tasks:
             hint = closest(task, known_tasks) or "not imported by this app, or another Celery()'s"
             yield JobFault((key,), f"unknown task {shown(task, 255)}", hint, path)
+        elif task in CANVAS:
+            yield JobFault((key,), f"{task} is no task of a worker", CANVAS_HINT, path)
 
 
 def _argument_faults(spec: JobSpec) -> Iterator[JobFault]:

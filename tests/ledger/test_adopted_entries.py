@@ -260,7 +260,8 @@ def test_an_entry_that_redbeat_cannot_store_costs_itself_only(
         assert unguarded(app, ledger) == ["described", "edited"]
     odd = {"args": [uuid4()], "options": {"queue": Queue("x")}, "schedule": Own(), "nonsense": 1}
     refused = {f"odd {key}": {**entry, key: value} for key, value in odd.items()}
-    app.conf.beat_schedule = {**refused, "edited": refused["odd args"], Word.LAST: entry}
+    last = {**entry, "task": "celery.chain"}
+    app.conf.beat_schedule = {**refused, "edited": refused["odd args"], Word.LAST: last}
     with app, capture_logs() as logs, closing(SupervisedScheduler(app, lazy=True)) as beat:
         beat.tick()
         assert unguarded(app, ledger) == ["last"]
@@ -268,6 +269,7 @@ def test_an_entry_that_redbeat_cannot_store_costs_itself_only(
         assert told == {*refused, "edited"} - {"odd nonsense"}  # of which RedBeat's own log tells
         listed = {one.entry: one for one in every_unguarded(app, ledger)}
         assert all(listed[name].reason.startswith("RedBeat cannot store it") for name in refused)
+        assert listed["last"].reason.startswith("of beat_schedule: celery.chain is no task")
         assert app_facts(app, ledger, {}).unstored == (*refused, "edited")
 
 

@@ -118,6 +118,12 @@ def of_tenant(tenant): ...
 """
 
 
+def test_a_chain_is_no_task_of_a_job(here: Path) -> None:
+    (here / "schedules" / "jobs.yaml").write_text("jobs: {a: {task: celery.chain}}")
+    result = supervisor("-A", "app_of_the_check_test", "check")
+    assert (result.exit_code, "celery.chain is no task of a worker" in result.stdout) == (1, True)
+
+
 def test_a_task_that_may_send_nothing_is_warned_of(here: Path) -> None:
     (here / "mailing_of_the_check_test.py").write_text(ARGUMENTS)
     jobs = "a: {task: stock.tenant}, b: {task: stock.nothing}"
