@@ -284,13 +284,12 @@ class Message:
     def headers(self) -> dict[str, Any]:
         if not self.key:
             return dict(json.loads(self.text)[1]["headers"])
-        plain = self.text.translate(WITHOUT_MARKS)
+        plain = MARKS.sub("0", self.text)
         return dict(json.loads(plain)["headers"])
 
 
 #: Marks stand within texts, or for numbers.
-WITHOUT_MARKS = {1: "", 2: "", 3: "0", 4: "0"}
-
+MARKS = re.compile("\x01.")
 
 #: Where a run's arguments are texts of a schedule file: ``args`` or ``kwargs`` as a whole, or the
 #: path to a single text: ``["kwargs", "token"]``.

@@ -117,8 +117,10 @@ local function admit(known, rules_text, id, job, nominal, lock, kind, message, a
 
   local record = { 'rules', rules_text, 'lock', lock, 'job', job, 'nominal', nominal, 'queued', now, 'kind', kind }
   expires = tonumber(expires) and now + tonumber(expires)
-  note(record, 'message', message)
-  note(record, 'said', string.match(message or '', '^[^\n]*\n[^\n]*\n([^\n]*)'))
+  if (message or '') ~= '' then
+    note(record, 'message', message)
+    note(record, 'said', lines_of(message, 3)[3])
+  end
   note(record, 'args', args)
   note(record, 'kwargs', kwargs)
   note(record, 'options', options)

@@ -102,9 +102,9 @@ class Keys:
     #         CONTENTS_KEPT versions; expires likewise
     content = Named("job:%s:content")
     # HASH    the messages of the job's runs, made once by Celery for all of them, as in
-    #         sending/templates.py. of:<step> ("of:" alone for a job of one task): a line each of
-    #         queue, list, lock (of a step: digest of its plan), rules (JSON) and text. Goes when
-    #         the job is edited or removed
+    #         sending/templates.py: queue:<step>, list:<step>, text:<step> ("text:" for a job of
+    #         one task), and for:<step>, a line each of the lock (of a step: digest of its plan) and
+    #         the rules (JSON) of its runs. Goes when the job is edited or removed
     message = Named("job:%s:message")
     # SET     ids of the job's runs that have not ended
     open = Named("job:%s:open")

@@ -1,33 +1,52 @@
 -- The messages of queued runs. The call that queues a run pushes its message, where the broker's queues are keys
 -- beside these; else, or where the message has to be made for this run, its id waits in the outbox for Celery.
 --
--- Celery has made each message once (sending/templates.py), with marks where those of one job's runs differ:
--- \1 id of the run, \2 delivery tag, \3 number of retries, \4 nominal time in ms.
+-- Celery has made each message once (sending/templates.py), with marks where those of one job's runs differ: \1 and
+-- i for the run's id, t for the delivery tag, r for the number of retries, n for the nominal time in ms.
 
 -- A broker's copy that is delivered again has the tag of the first; a second message must not.
 local function filled(text, run)
-  return (string.gsub(text, '[\1-\4]', {
-    ['\1'] = string.sub(cjson.encode(run.id), 2, -2),
-    ['\2'] = redis.sha1hex(K.schema .. run.id .. digits(next_instant())),
-    ['\3'] = digits(math.max(0, (run.attempt or 0) - (run.crashes or 0))),
-    ['\4'] = digits(run.nominal),
-  }))
+  local values = {
+    i = string.sub(cjson.encode(run.id), 2, -2),
+    t = redis.sha1hex(K.schema .. run.id .. digits(next_instant())),
+    r = digits(math.max(0, (run.attempt or 0) - (run.crashes or 0))),
+    n = digits(run.nominal),
+  }
+  local parts, from = {}, 1
+  local at = string.find(text, '\1', 1, true)
+  while at do
+    parts[#parts + 1] = string.sub(text, from, at - 1)
+    parts[#parts + 1] = values[string.sub(text, at + 1, at + 1)]
+    from = at + 2
+    at = string.find(text, '\1', from, true)
+  end
+  parts[#parts + 1] = string.sub(text, from)
+  return table.concat(parts)
+end
+
+-- The first lines of a text, and what follows them.
+local function lines_of(text, number)
+  local found, from = {}, 1
+  for i = 1, number do
+    local at = string.find(text, '\n', from, true)
+    found[i], from = string.sub(text, from, at - 1), at + 1
+  end
+  found[number + 1] = string.sub(text, from)
+  return found
 end
 
 -- That of a call was made by its caller; once a retry has changed what it says, Celery makes it anew.
 local function message_of_call(text, run)
-  local queue, list, template = string.match(text, '^([^\n]*)\n([^\n]*)\n[^\n]*\n(.*)$')
+  local queue, list, _, template = unpack(lines_of(text, 3))
   return list ~= '' and { queue = queue, list = list, text = filled(template, run) } or nil
 end
 
 -- That of a job, or of one of its steps, for a run of the same lock and rules; of the same step of the plan.
 local function message_of_job(run, made)
   local step = run.parent and string.sub(run.id, #run.parent + 2) or ''
-  local text = hget(K.message(run.job), 'of:' .. step)
-  if not text then return nil end
-  local queue, list, key, rules, template = string.match(text, '^([^\n]*)\n([^\n]*)\n([^\n]*)\n([^\n]*)\n(.*)$')
-  if rules ~= run.rules_text or key ~= (run.parent and made or run.rules.lock) then return nil end
-  return { queue = queue, list = list, text = filled(template, run) }
+  local v = redis.call('HMGET', K.message(run.job), 'for:' .. step, 'queue:' .. step, 'list:' .. step, 'text:' .. step)
+  if v[1] ~= (run.parent and made or run.rules.lock) .. '\n' .. run.rules_text then return nil end
+  return { queue = v[2], list = v[3], text = filled(v[4], run) }
 end
 
 -- { queue, list, text }, or nil if Celery has to make it: of an item, a batch, a run with arguments of its own.

@@ -31,9 +31,9 @@ from supervisor.sending.queues import is_on_redis
 #: Publishes one message with a given producer. Returns the name of its queue.
 Publish = Callable[[Any], str]
 
-#: The marks, control characters that JSON has in no other place.
-RUN_MARK, TAG_MARK, RETRIES_MARK, NOMINAL_MARK = "\x01", "\x02", "\x03", "\x04"
-MARKS = (RUN_MARK, TAG_MARK, RETRIES_MARK, NOMINAL_MARK)
+#: The marks begin with a control character that JSON has in no other place.
+MARK = "\x01"
+RUN_MARK, TAG_MARK, RETRIES_MARK, NOMINAL_MARK = (MARK + letter for letter in "itrn")
 
 #: A run that stands for all of a job, with an id that occurs in no argument.
 NO_MOMENT = datetime(1, 1, 1, tzinfo=UTC)
@@ -88,12 +88,12 @@ def marked(text: str, run_id: str | None = None) -> str | None:
 
     run_id: of a message that stands for all runs of a job; where it says this id and the nominal
     time, there are marks as well. Returns None for a message that cannot have them: of Celery's
-    older protocol, which has the id within the body, one with such control characters of its own,
+    older protocol, which has the id within the body, one with that control character of its own,
     or of a task whose messages expire.
     """
     message = json.loads(text)
     headers, properties = message["headers"], message["properties"]
-    if HEADER not in headers or any(escaped(mark) in text for mark in MARKS):
+    if HEADER not in headers or escaped(MARK) in text:
         return None
     if run_id is not None and (headers["expires"] or headers["eta"]):
         return None
@@ -137,9 +137,10 @@ def messages_of(
             return {"apart": reason}
         push = recorded(app, channel, partial(send, assignment=assignment))
         text = marked(push.text, assignment.run.id) if push else None
-        if push is None or text is None or "\n" in f"{push.queue}{push.key}{key}":
+        if push is None or text is None:
             return {"apart": "its message differs from run to run in more than its id"}
-        fields[f"of:{name}"] = "\n".join((push.queue, push.key, key, rules, text))
+        fields |= {f"queue:{name}": push.queue, f"list:{name}": push.key, f"text:{name}": text}
+        fields[f"for:{name}"] = f"{key}\n{rules}"
     return fields
 
 

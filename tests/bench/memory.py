@@ -103,8 +103,9 @@ def admit(ledger: Ledger, jobs: Sequence[JobSpec], turn: int) -> list[str]:
     """The message goes to a list that is emptied again: it is the broker's, until it is taken."""
     at = ledger.now().replace(second=0, microsecond=0) + timedelta(minutes=5 * turn + 5)
     for spec in jobs:
-        lines = "celery", "celery", spec.lock, spec.rules_text, "message"
-        ledger.client.hset(ledger.keys.message(spec.name), "of:", "\n".join(lines))
+        message = {"queue:": "celery", "list:": "celery", "text:": "message"}
+        message["for:"] = f"{spec.lock}\n{spec.rules_text}"
+        ledger.client.hset(ledger.keys.message(spec.name), mapping=message)
     admissions = ledger.admit(Tick(spec, at) for spec in jobs)
     ledger.client.delete("celery", *(ledger.keys.message(spec.name) for spec in jobs))
     return [admission.run_id for admission in admissions]

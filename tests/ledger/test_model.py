@@ -58,7 +58,7 @@ return found
 """
 
 #: With the marks of a run's id and of the delivery tag.
-MESSAGE = "\x01 \x02"
+MESSAGE = "\x01i \x01t"
 
 #: The keys of its lock and of its schedule.
 REDBEAT = ("redbeat::lock", "redbeat::schedule")
@@ -144,8 +144,9 @@ class LedgerMachine(RuleBasedStateMachine):
 
     def keep_message(self, *, is_kept: bool) -> None:
         """The ledger has the message of the job's runs, or Celery has to make each."""
-        lines = "queue", "list", self.spec.lock, self.spec.rules_text, MESSAGE
-        fields = {"of:": "\n".join(lines)} if is_kept else {"apart": "a test"}
+        made = f"{self.spec.lock}\n{self.spec.rules_text}"
+        kept = {"queue:": "queue", "list:": "list", "text:": MESSAGE, "for:": made}
+        fields = kept if is_kept else {"apart": "a test"}
         self.ledger.keep_messages({self.spec.name: (0, fields)})
 
     @precondition(lambda self: self.watermark >= 0)
