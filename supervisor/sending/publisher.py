@@ -313,7 +313,10 @@ class Publisher:
         task = self.app.tasks.get(step.task)
         options["serializer"] = serializer_of_runs(self.app, task)
         options |= run.options
+        # As django-celery-beat names an entry to result backends; a call is known by its task.
+        periodic = {"periodic_task_name": run.job} if run.job != step.task else {}
         options["headers"] = {
+            **periodic,
             **current_headers(),
             **options.get("headers", {}),
             HEADER: {**message_header(assignment, queue), LEDGER: self._identity},

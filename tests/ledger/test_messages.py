@@ -92,6 +92,7 @@ def test_the_message_of_a_tick_is_the_one_that_celery_would_send(
     Publisher(app, ledger).publish([tick.run_id])
     pushed, from_celery = sent(ledger.client, queue)
     assert pushed == from_celery
+    assert pushed["headers"]["periodic_task_name"] == spec.name
 
 
 CONF: list[dict[str, Any]] = [
@@ -390,3 +391,16 @@ def test_a_broker_elsewhere_gets_each_message_from_celery(
     [tick] = admitted(ledger, spec)
     assert Publisher(app, ledger).publish(ledger.outbox()) == 1
     assert [m["headers"]["id"] for m in sent(elsewhere, "celery")] == [tick.run_id]
+
+
+def test_the_message_of_a_guarded_call_names_no_periodic_task(
+    ledger: Ledger, redis_url: str
+) -> None:
+    app = app_on(redis_url)
+
+    @app.task(shared=False, name="shop.called", guard=True)
+    def called() -> None: ...
+
+    called.delay()
+    [message] = sent(ledger.client, "celery")
+    assert "periodic_task_name" not in message["headers"]
