@@ -1,32 +1,31 @@
-"""Every error this package raises on purpose.
+"""Every error this package raises on purpose: a class for what code tells apart by its type.
 
 SupervisorError
 ├── ScheduleFilesInvalid   schedule files have problems; all of them are listed
 ├── AccessFileInvalid      the access file has problems; all of them are listed
 ├── InvalidDuration        a text that is no duration
 ├── InvalidSchedule        an expression that names no times
-├── UnknownJob             a job name that no loaded schedule file has
-│   └── UnreadableJob      a job that only another version of this package can read
 ├── InvalidJob             a job that is put at run time has problems; all of them are listed
-├── JobConflict            another version of the job is loaded than its editor has seen
-├── JobElsewhere           the name is that of a job of another source
-├── TooManyJobs            more jobs than may be loaded at run time
-├── UnknownRun             a run id the ledger does not know (any more)
-├── UnknownQueue           a queue that no worker consumes and no job goes to
 ├── InvalidRequest         a request that makes no sense for its job
-├── RunEnded               a run that is to be cancelled has ended
 ├── InvalidKey             a lock's key that the arguments cannot fill
-├── NotTranslatable        a schedule, or a part of one, that a schedule file cannot express
 ├── InvalidGuard           a task's or a call's `guard` is wrong
 ├── NoQueue                the app's routes and queues have none for a message
 ├── ArgumentsNotJson       arguments of a run that are not JSON
-├── InvalidRedisUrl        an address of Redis that cannot be read
+├── NotTranslatable        a schedule, or a part of one, that a schedule file cannot express
 ├── NotConfigured          a setting that the command needs is absent, or cannot be read
+├── InvalidRedisUrl        an address of Redis that cannot be read
 ├── SecretMissing          a reference to a secret that this process does not have
-├── PlanOutdated           the loaded jobs have changed since the plan was made
+├── NotFound               there is nothing of this name
+│   ├── UnknownJob         a job name that no loaded schedule file has
+│   │   └── UnreadableJob  a job that only another version of this package can read
+│   └── UnknownRun         a run id the ledger does not know (any more)
+├── Conflict               refused as things are: too many jobs, a run that has ended
+│   ├── JobConflict        another version of the job is loaded than its editor has seen
+│   ├── JobElsewhere       the name is that of a job of another source
+│   └── PlanOutdated       the loaded jobs have changed since the plan was made
 ├── WrongSchema            the ledger was written by another version of this package
 ├── ForeignLedger          the ledger holds the jobs of another app
-├── BrokerUnavailable      the app's broker does not answer
+├── Unavailable            a server that is needed does not answer
 ├── UnusableReturn         a task returned what is no result, or what later steps cannot be given
 ├── OutputTooLarge         a program that a job runs wrote more than it may
 └── JobRaised              the job raised what would stop its worker's process
@@ -102,22 +101,22 @@ class Problem:
         return f"{self.file}:{self.line}:{job} {self.what}{hint}"
 
 
-class ScheduleFilesInvalid(SupervisorError):
-    """The schedule files have problems and nothing of them was applied."""
+class FilesInvalid(SupervisorError):
+    """Files have problems, and nothing of them was applied."""
 
     def __init__(self, problems: Iterable[Problem]) -> None:
         self.problems: Sequence[Problem] = tuple(sorted(problems, key=lambda p: (p.file, p.line)))
         super().__init__("\n".join(map(str, self.problems)))
 
 
-class AccessFileInvalid(SupervisorError):
-    """The access file has problems, and none of it is in force."""
+class ScheduleFilesInvalid(FilesInvalid):
+    """The schedule files have problems."""
+
+
+class AccessFileInvalid(FilesInvalid):
+    """The access file has problems."""
 
     exit_code = USAGE
-
-    def __init__(self, problems: Iterable[Problem]) -> None:
-        self.problems: Sequence[Problem] = tuple(sorted(problems, key=lambda p: p.line))
-        super().__init__("\n".join(map(str, self.problems)))
 
 
 class InvalidDuration(SupervisorError, ValueError):
@@ -128,13 +127,16 @@ class InvalidSchedule(SupervisorError, ValueError):
     """The schedule expression names no times."""
 
 
-class UnknownJob(SupervisorError, LookupError):
-    """No loaded job has this name."""
+class NotFound(SupervisorError, LookupError):
+    """There is no job, run or queue of this name."""
 
     exit_code = NOT_FOUND
 
+
+class UnknownJob(NotFound):
+    """No loaded job has this name."""
+
     def __init__(self, job: str, known: Iterable[str] = ()) -> None:
-        self.job = job
         super().__init__(f"unknown job {job!r}{did_you_mean(job, known)}")
 
 
@@ -144,11 +146,17 @@ class UnreadableJob(UnknownJob):
     exit_code = REFUSED
 
     def __init__(self, job: str) -> None:
-        self.job = job
         what = f"job {job!r} was loaded by another version of celery-beat-supervisor"
-        LookupError.__init__(
+        NotFound.__init__(
             self, f"{what}, and cannot be read by this one (docs/how-to/upgrading.md)"
         )
+
+
+class UnknownRun(NotFound):
+    """The ledger does not have this run, or no longer has it."""
+
+    def __init__(self, run_id: str, why: str | None = None) -> None:
+        super().__init__(f"unknown run {run_id!r}" + (f": {why}" if why else ""))
 
 
 class InvalidJob(SupervisorError, ValueError):
@@ -169,30 +177,28 @@ class InvalidJob(SupervisorError, ValueError):
         super().__init__((f"job {job!r}: " if job else "") + "; ".join(problems))
 
 
-class JobConflict(SupervisorError):
+class Conflict(SupervisorError):
+    """What is loaded or recorded does not allow it. Nothing was changed. HTTP answers 409."""
+
+    exit_code = REFUSED
+
+
+class JobConflict(Conflict):
     """The loaded version of the job is not the expected one. Nothing was changed.
 
     `version` is the loaded version, and 0 if the job is not loaded.
     """
 
-    exit_code = REFUSED
-
     def __init__(self, job: str, version: int) -> None:
-        self.job = job
         self.version = version
         found = f"its version is {version} by now" if version else "it is not loaded"
         super().__init__(f"job {job!r} was changed by another: {found}; read it again")
 
 
-class JobElsewhere(SupervisorError):
+class JobElsewhere(Conflict):
     """A job of another source has this name. Nothing was changed."""
 
-    exit_code = REFUSED
-
     def __init__(self, job: str, place: str, wanted_at: str = "") -> None:
-        self.job = job
-        self.place = place
-        self.wanted_at = wanted_at
         here = f", and this one is {wanted_at}" if wanted_at else ""
         super().__init__(
             f"job {job!r} is loaded from elsewhere: {place or 'a schedule file'}{here}; change it"
@@ -200,55 +206,47 @@ class JobElsewhere(SupervisorError):
         )
 
 
-class TooManyJobs(SupervisorError):
-    """There would be too many jobs at run time. Nothing was changed."""
+class PlanOutdated(Conflict):
+    """What is loaded has changed between a plan and its execution; nothing was applied."""
+
+
+class WrongSchema(SupervisorError):
+    """A newer or an older version of this package wrote the ledger. Nothing was changed."""
 
     exit_code = REFUSED
 
-    def __init__(self, jobs: int) -> None:
-        self.jobs = jobs
-        super().__init__(f"{jobs:,} jobs would be loaded at run time, and 100,000 may be")
-
-
-class UnknownRun(SupervisorError, LookupError):
-    """The ledger does not have this run, or no longer has it."""
-
-    exit_code = NOT_FOUND
-
-    def __init__(self, run_id: str, why: str | None = None) -> None:
-        self.run_id = run_id
-        super().__init__(f"unknown run {run_id!r}" + (f": {why}" if why else ""))
-
-
-class UnknownQueue(SupervisorError, LookupError):
-    """No worker consumes this queue and no job goes to it."""
-
-    exit_code = NOT_FOUND
-
-    def __init__(self, queue: str, known: Iterable[str]) -> None:
-        self.queue = queue
-        known = list(known)
-        names = f"known: {', '.join(known)}" if known else "no queue is known"
+    def __init__(self, found: int, own: int) -> None:
+        hint = "install the version that the other processes run, and start this one again"
         super().__init__(
-            f"unknown queue {queue!r}{did_you_mean(queue, known)}: no worker consumes it and no job"
-            f" goes to it; {names}"
+            f"the ledger has schema {found} and this version of celery-beat-supervisor "
+            f"writes schema {own}: {hint} (docs/how-to/upgrading.md)"
         )
+
+
+class ForeignLedger(SupervisorError):
+    """The ledger holds the jobs of another app, which a beat or an `apply` would remove."""
+
+    exit_code = REFUSED
+
+    def __init__(self, owner: str, own: str) -> None:
+        super().__init__(
+            f"the ledger is that of the app {owner!r}, and this is {own!r}: give one of them a "
+            "prefix or a Redis database of its own; if they are Celery() objects of one project, "
+            f"give each of them supervise(..., owner={owner!r}); if this app is to have the ledger "
+            "from now on, because it was renamed, run `supervisor -A proj apply --take-over`"
+        )
+
+
+class Unavailable(SupervisorError):
+    """A server does not answer; what was asked can be tried again when it does."""
+
+    exit_code = UNAVAILABLE
 
 
 class InvalidRequest(SupervisorError, ValueError):
     """The request makes no sense for its job. HTTP answers 400."""
 
     exit_code = USAGE
-
-
-class RunEnded(SupervisorError):
-    """The run to be cancelled has already ended."""
-
-    exit_code = REFUSED
-
-    def __init__(self, run_id: str, state: str) -> None:
-        self.run_id, self.state = run_id, state
-        super().__init__(f"{run_id} has ended: {state}")
 
 
 class InvalidKey(SupervisorError, ValueError):
@@ -272,10 +270,6 @@ class InvalidGuard(SupervisorError, ValueError):
 class ArgumentsNotJson(SupervisorError, TypeError):
     """An argument of a run is not JSON, such as an object of a database's table."""
 
-    def __init__(self, name: str, why: object) -> None:
-        self.name = name
-        super().__init__(f"the arguments of {name!r}: {why}; a row is passed by its primary key")
-
 
 class NotConfigured(SupervisorError):
     """A required setting is missing or invalid."""
@@ -293,54 +287,7 @@ class SecretMissing(SupervisorError, LookupError):
     """This process does not have the secret that a schedule file refers to."""
 
     def __init__(self, reference: str, why: str) -> None:
-        self.reference = reference
-        self.why = why
         super().__init__(f"{reference}: {why}")
-
-
-class PlanOutdated(SupervisorError):
-    """What is loaded has changed between a plan and its execution; nothing was applied."""
-
-    exit_code = REFUSED
-
-
-class WrongSchema(SupervisorError):
-    """A newer or an older version of this package wrote the ledger. Nothing was changed."""
-
-    exit_code = REFUSED
-
-    def __init__(self, found: int, own: int) -> None:
-        self.found, self.own = found, own
-        hint = "install the version that the other processes run, and start this one again"
-        super().__init__(
-            f"the ledger has schema {found} and this version of celery-beat-supervisor "
-            f"writes schema {own}: {hint} (docs/how-to/upgrading.md)"
-        )
-
-
-class ForeignLedger(SupervisorError):
-    """The ledger holds the jobs of another app, which a beat or an `apply` would remove."""
-
-    exit_code = REFUSED
-
-    def __init__(self, owner: str, own: str) -> None:
-        self.owner = owner
-        self.own = own
-        super().__init__(
-            f"the ledger is that of the app {owner!r}, and this is {own!r}: give one of them a "
-            "prefix or a Redis database of its own; if they are Celery() objects of one project, "
-            f"give each of them supervise(..., owner={owner!r}); if this app is to have the ledger "
-            "from now on, because it was renamed, run `supervisor -A proj apply --take-over`"
-        )
-
-
-class BrokerUnavailable(SupervisorError):
-    """The app's broker does not answer; what was asked can be tried again when it is back."""
-
-    exit_code = UNAVAILABLE
-
-    def __init__(self, why: object) -> None:
-        super().__init__(f"the broker is unavailable, try again when it is back: {why}")
 
 
 class NoQueue(SupervisorError):
@@ -353,12 +300,6 @@ class UnusableReturn(SupervisorError, ValueError):
 
 class OutputTooLarge(SupervisorError):
     """A program that `run_command` captures wrote more than `max_output` bytes to one stream."""
-
-    def __init__(self, limit: int) -> None:
-        self.limit = limit
-        super().__init__(
-            f"the program wrote more than {limit:,} bytes (max_output); let it write to a file"
-        )
 
 
 class JobRaised(SupervisorError):

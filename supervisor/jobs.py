@@ -93,8 +93,8 @@ def put(
     - `by`: the name of the person who makes the change.
 
     Raises InvalidJob with all problems (a job whose times have all passed is one), JobConflict if
-    the version is another, JobElsewhere for a job of another source, and TooManyJobs. If it raises,
-    nothing has changed.
+    the version is another, JobElsewhere for a job of another source, and Conflict for too many
+    jobs. If it raises, nothing has changed.
     """
     ledger, entries = ledger_of(app)
     with ledger.actions.trying(Action(actor_of(by), "put", name, reason, (name,))) as action:

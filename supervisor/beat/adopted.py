@@ -34,7 +34,7 @@ from supervisor.beat.entries import (
 )
 from supervisor.beat.import_celery import OF_BEAT, item_of, translate
 from supervisor.beat.load import put_jobs
-from supervisor.errors import InvalidJob, JobElsewhere, NotTranslatable, TooManyJobs
+from supervisor.errors import Conflict, InvalidJob, NotTranslatable
 from supervisor.files.import_text import Item, LeftOut, job_name, without_defaults
 from supervisor.files.job_checks import check_job
 from supervisor.job.secrets import escaped
@@ -132,7 +132,7 @@ class Adopted:
         """Applies them all at once, or one by one where one of them is refused."""
         try:
             self._put(wanted, adopted)
-        except (InvalidJob, JobElsewhere, TooManyJobs) as error:
+        except (InvalidJob, Conflict) as error:
             for job, spec in wanted.items() if len(wanted) > 1 else ():
                 self._apply({job: spec}, {j: entry for j, entry in adopted.items() if j == job})
             if len(wanted) == 1:

@@ -37,13 +37,12 @@ from supervisor.errors import (
     JobElsewhere,
     PlanOutdated,
     SupervisorError,
-    TooManyJobs,
 )
 from supervisor.job.changes import Changes, Found, Source, difference, following_problems
 from supervisor.job.fields import NAME_PATTERN
 from supervisor.job.spec import JobSpec
 from supervisor.ledger.actions import Action, Actor, with_changes
-from supervisor.ledger.ledger import Ledger
+from supervisor.ledger.ledger import Ledger, too_many_jobs
 from supervisor.ledger.reads import Loaded, times_of
 from supervisor.ledger.records import FILES, REDBEAT, REDBEATS, Origin, origin_from
 from supervisor.ledger.replies import LoadReply, LoadVerdict
@@ -215,9 +214,9 @@ def put_jobs(
     changes, unless it changes nothing.
 
     Raises JobConflict if a job has another version by now, JobElsewhere for a job of another
-    source, TooManyJobs, and InvalidJob if a job would follow a missing one, or has a task that
-    cannot be guarded: then nothing was changed. Raises InvalidRequest for a source that is not a
-    name, or is `files`.
+    source, Conflict for too many, and InvalidJob if a job would follow a missing one, or has a
+    task that cannot be guarded: then nothing was changed. Raises InvalidRequest for a source that
+    is not a name, or is `files`.
     """
     ledger.check_schema()
     check_source(source)
@@ -307,7 +306,7 @@ def check_additions(
 ) -> None:
     """What the load would refuse, before schedules are settled that would not end then.
 
-    Raises JobElsewhere and TooManyJobs.
+    Raises Conflict.
     """
     if not changes.added or not (changes.changed or changes.removed):
         return
@@ -349,7 +348,7 @@ def version_of(loaded: Loaded, name: str) -> int:
 
 
 def refuse(reply: LoadReply, places: Mapping[str, str]) -> None:
-    """Raises JobElsewhere and TooManyJobs.
+    """Raises Conflict.
 
     Another edit, or a tick that came due, is a reason to start again.
     """
@@ -357,7 +356,7 @@ def refuse(reply: LoadReply, places: Mapping[str, str]) -> None:
         job, text = reply.details
         raise JobElsewhere(job, origin_from(text).place, wanted_at=places.get(job, ""))
     if reply.verdict is LoadVerdict.FULL:
-        raise TooManyJobs(int(reply.details[0]))
+        raise too_many_jobs(int(reply.details[0]))
 
 
 def outgoing(loaded: Loaded, wanted: Jobs, changes: Changes) -> list[JobSpec]:

@@ -24,7 +24,7 @@ from redbeat.schedules import rrule
 
 from supervisor.beat.entries import Entries, nearest_schedule
 from supervisor.beat.queued_messages import Sweeper, identity_of, take_out
-from supervisor.errors import BrokerUnavailable, NotTranslatable
+from supervisor.errors import NotTranslatable, Unavailable
 from supervisor.job.secrets import TOKEN, named, resolved, texts_in
 from supervisor.job.spec import JobSpec
 from supervisor.ledger.connection import Client
@@ -82,7 +82,7 @@ def give_back(app: Celery, ledger: Ledger, release: Release) -> int | None:
     """How many messages of runs were taken out of queues; None if this broker does not
     allow that.
 
-    No worker and no beat of the app may be running. Raises BrokerUnavailable before anything but
+    No worker and no beat of the app may be running. Raises Unavailable before anything but
     runs has changed.
     """
     client, entries, conf = ledger.client, Entries(app, ledger), ensure_conf(app)
@@ -156,7 +156,8 @@ def take_messages(app: Celery, ledger: Ledger) -> int | None:
             if not is_on_redis(channel):
                 return None
     except (OperationalError, OSError) as error:
-        raise BrokerUnavailable(error) from error
+        what = "the broker is unavailable, try again when it is back"
+        raise Unavailable(f"{what}: {error}") from error
     sweeper, taken = Sweeper(app, ledger, pause_seconds=0), 0
     for _ in range(MOST_SWEEPS):
         if not sweeper.queue and not ledger.leftovers():

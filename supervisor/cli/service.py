@@ -32,7 +32,7 @@ from supervisor.cli.common import (
     reason_option,
     schedules_option,
 )
-from supervisor.errors import NotConfigured, UnknownQueue
+from supervisor.errors import NotConfigured, NotFound, did_you_mean
 from supervisor.files.schedule_files import load
 from supervisor.job.notices import service_destinations
 from supervisor.job.topology import Topology, WorkerSpec
@@ -136,13 +136,17 @@ def undrain(context: Context, queue: str, reason: str, as_json: bool) -> None:
 
 
 def check_known(ledger: Ledger, queue: str) -> None:
-    """Raises UnknownQueue."""
+    """Raises NotFound."""
     roll = ledger.presences.roll()
     broker = LedgerQueues(ledger.client, roll)
     found = queues_of(ledger.specs().values(), roll, broker, ledger.drains.since())
     known = [one.name for one in found]
     if queue not in known:
-        raise UnknownQueue(queue, known)
+        names = f"known: {', '.join(known)}" if known else "no queue is known"
+        raise NotFound(
+            f"unknown queue {queue!r}{did_you_mean(queue, known)}: no worker consumes it and no job"
+            f" goes to it; {names}"
+        )
 
 
 def running_words(queue: str, run_ids: Sequence[str]) -> str:

@@ -193,7 +193,8 @@ class Pipes:
         chunk = os.read(pipe.fileno(), CHUNK_BYTES)
         self._written[pipe] += chunk
         if len(self._written[pipe]) > self._limit:
-            raise OutputTooLarge(self._limit)
+            what = f"the program wrote more than {self._limit:,} bytes (max_output)"
+            raise OutputTooLarge(f"{what}; let it write to a file")
         return bool(chunk)
 
     def _write(self, pipe: IO[bytes]) -> bool:

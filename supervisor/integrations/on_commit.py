@@ -132,5 +132,6 @@ def as_sent(name: str, args: Any, kwargs: Any) -> tuple[Any, Any]:
     try:
         args, kwargs = loads(dumps([args, kwargs and dict(kwargs)]))
     except (TypeError, ValueError) as error:
-        raise ArgumentsNotJson(name, error) from error
+        hint = "a row is passed by its primary key"
+        raise ArgumentsNotJson(f"the arguments of {name!r}: {error}; {hint}") from error
     return (None if args is None else tuple(args)), kwargs

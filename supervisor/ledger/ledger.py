@@ -18,7 +18,7 @@ from datetime import UTC, datetime, timedelta
 from itertools import chain
 from typing import Any, Self
 
-from supervisor.errors import ForeignLedger, TooManyJobs, UnknownRun, WrongSchema
+from supervisor.errors import Conflict, ForeignLedger, UnknownRun, WrongSchema
 from supervisor.job.content import Content
 from supervisor.job.policies import OverlapPolicy
 from supervisor.job.run import Run, RunState, manual_id, tick_id
@@ -151,6 +151,10 @@ def placement_of(run: Run) -> Placement:
 
 
 ANY_RUN = RunRequest()
+
+
+def too_many_jobs(jobs: int) -> Conflict:
+    return Conflict(f"{jobs:,} jobs would be loaded at run time, and {MOST_JOBS:,} may be")
 
 
 class Ledger(Readings):
@@ -577,11 +581,11 @@ class Ledger(Readings):
         return optional_instant(self._functions.act(entry_of(action), "pause", job, 0, "", ""))
 
     def check_room(self, more: int) -> None:
-        """Raises TooManyJobs if this many more jobs at run time would be refused."""
+        """Raises Conflict if this many more jobs at run time would be refused."""
         if more > 0:
             others = int(self.client.hget(self.keys.beat, "at_run_time") or 0) + more
             if others > MOST_JOBS:
-                raise TooManyJobs(others)
+                raise too_many_jobs(others)
 
     def load(
         self,

@@ -12,7 +12,7 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
-from supervisor.errors import InvalidRequest, RunEnded, UnknownRun
+from supervisor.errors import Conflict, InvalidRequest, UnknownRun
 from supervisor.files.job_checks import LARGEST_ARGUMENTS
 from supervisor.job.changes import value
 from supervisor.job.policies import OverlapPolicy
@@ -188,13 +188,13 @@ def backfill_ticks(
 def cancel(ledger: Ledger, run_id: str, *, by: Actor, reason: str = "") -> Cancellation:
     """Ends a run, a step or an item: at once, or within its `stop_grace` if it is running.
 
-    Raises UnknownRun, and RunEnded when it has ended.
+    Raises UnknownRun, and Conflict when it has ended.
     """
     with ledger.actions.trying(Action(by, "cancel", run_id, reason)) as action:
         run = ledger.run(run_id)
         done = ledger.cancel(run.id, BY_HAND, replace(action, jobs=(run.job,)))
         if done is Cancellation.NOT_OPEN:
-            raise RunEnded(run_id, ended_as(ledger, run_id))
+            raise Conflict(f"{run_id} has ended: {ended_as(ledger, run_id)}")
         return done
 
 

@@ -189,7 +189,8 @@ class JobEdits:
         """The job as it is loaded now, and whether it is new.
 
         version: the one that the editor has seen, 0 for none; None for any. Raises InvalidJob,
-        JobConflict, JobElsewhere, TooManyJobs, and NotConfigured. Then nothing was changed.
+        NotConfigured, or Conflict: of the version, the source, or the number of jobs. Then nothing
+        was changed.
         """
         from supervisor.jobs import check_times
 

@@ -17,13 +17,11 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import Route
 
 from supervisor.errors import (
+    Conflict,
     InvalidJob,
     InvalidKey,
     InvalidRequest,
-    JobConflict,
-    JobElsewhere,
     NotConfigured,
-    RunEnded,
 )
 from supervisor.job.policies import OverlapPolicy
 from supervisor.ledger.actions import Actor
@@ -55,7 +53,7 @@ Fields = Mapping[str, str]
 
 
 #: What is refused in the present state of a job or run.
-STATES = (RunEnded, InvalidJob, JobConflict, JobElsewhere, NotConfigured)
+STATES = (Conflict, InvalidJob, NotConfigured)
 
 
 #: Does what a form asks for, to a job or run, in the name of the sender. Returns the address of the

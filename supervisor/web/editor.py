@@ -17,7 +17,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import Route
 
-from supervisor.errors import InvalidJob, JobConflict, JobElsewhere, NotConfigured, TooManyJobs
+from supervisor.errors import Conflict, InvalidJob, JobConflict, NotConfigured
 from supervisor.files import yaml_source
 from supervisor.job.changes import Edit
 from supervisor.job.spec import JobSpec
@@ -84,7 +84,7 @@ class Found:
 
 
 @dataclass(frozen=True, slots=True)
-class Conflict:
+class OtherEdit:
     """Why a text was not saved. version: that of the other edit; 0 where the job is gone.
 
     theirs: what the other saved. edits: from there to what the text says, if that is a job.
@@ -138,7 +138,7 @@ class Editor:
         except InvalidJob as error:
             found = job.problems_of(error.problems, error.places)
             return self._page(request, fields, found, 422)
-        except (JobElsewhere, TooManyJobs, NotConfigured) as error:
+        except (Conflict, NotConfigured) as error:
             return self._page(request, fields, Found([Problem(None, str(error))]), 409)
         return RedirectResponse(f"{root_of(request)}/{job_url(job.name)}", 303)
 
@@ -154,15 +154,15 @@ class Editor:
         found = queues_of(self._ledger, self._broker, [spec])
         return [queue for queue in found if queue.jobs]
 
-    def _conflict(self, name: str, is_edit: bool, version: int, found: Found) -> Conflict:
+    def _conflict(self, name: str, is_edit: bool, version: int, found: Found) -> OtherEdit:
         """What the text would change in the version that was saved meanwhile."""
         if not version:
-            return Conflict(f"{name} was removed while you edited it.", 0)
+            return OtherEdit(f"{name} was removed while you edited it.", 0)
         theirs = self._jobs.job(name)
         what = f"Another saved {name} meanwhile" if is_edit else f"There is a job {name} already"
         plan = found.verdict.plan if found.verdict else None
         text = job_text(name, self._jobs.shown(theirs))
-        return Conflict(
+        return OtherEdit(
             f"{what}: {theirs.origin.place}.", version, text, plan.edits if plan else ()
         )
 
@@ -172,7 +172,7 @@ class Editor:
         fields: Fields,
         found: Found | None = None,
         status: int = 200,
-        conflict: Conflict | None = None,
+        conflict: OtherEdit | None = None,
     ) -> Response:
         page = TEMPLATES.get_template("editor.html").render(
             name=fields.get("edits", ""),

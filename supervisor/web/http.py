@@ -24,14 +24,12 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, Response
 
 from supervisor.errors import (
+    Conflict,
     InvalidJob,
     InvalidKey,
     InvalidRequest,
     JobConflict,
-    JobElsewhere,
     NotConfigured,
-    RunEnded,
-    TooManyJobs,
     UnknownJob,
     UnknownRun,
 )
@@ -385,11 +383,9 @@ EXCEPTION_HANDLERS = {
     UnknownRun: answered_with(404),
     InvalidKey: answered_with(400),
     InvalidRequest: answered_with(400),
-    RunEnded: answered_with(409),
     InvalidJob: invalid_job,
     JobConflict: job_conflict,
-    JobElsewhere: answered_with(409),
-    TooManyJobs: answered_with(409),
+    Conflict: answered_with(409),
     NotConfigured: answered_with(409),
 }
 

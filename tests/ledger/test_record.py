@@ -16,7 +16,7 @@ from redis.exceptions import RedisError
 from supervisor import jobs as at_run_time
 from supervisor.beat.entries import Entries
 from supervisor.cli import main
-from supervisor.errors import InvalidJob, JobConflict, RunEnded
+from supervisor.errors import Conflict, InvalidJob, JobConflict
 from supervisor.job.policies import OverlapPolicy
 from supervisor.job.run import RunState
 from supervisor.job.spec import MOST_JOBS, JobSpec
@@ -190,7 +190,7 @@ def test_a_run_that_has_ended_is_refused_once(ledger: Ledger) -> None:
     spec = begun(ledger)
     [run] = ledger.history(spec.name)
     ledger.finish(run.id, "token", RunState.SUCCEEDED)
-    with pytest.raises(RunEnded):
+    with pytest.raises(Conflict, match="has ended"):
         control.cancel(ledger, run.id, by=ANN, reason="too late")
     [entry] = entries(ledger)
     assert (entry.action.verb, entry.outcome) == ("cancel", Outcome.REFUSED)

@@ -17,7 +17,7 @@ from supervisor.beat.entries import Entries
 from supervisor.beat.import_celery import read_beat_schedule, when_of
 from supervisor.beat.load import load
 from supervisor.beat.release import give_back, keys_of, release_of
-from supervisor.errors import BrokerUnavailable
+from supervisor.errors import Unavailable
 from supervisor.files.import_text import write
 from supervisor.job.spec import JobSpec
 from supervisor.ledger.keys import Keys
@@ -223,7 +223,7 @@ def test_a_broker_that_lets_nobody_take_messages_keeps_them(app: Celery, ledger:
 def test_an_unavailable_broker_leaves_everything_as_it_was(app: Celery, ledger: Ledger) -> None:
     loaded(app, ledger, every="1h")
     app.conf.broker_url = "amqp://127.0.0.1:1//"
-    with pytest.raises(BrokerUnavailable):
+    with pytest.raises(Unavailable):
         give_back(app, ledger, release_of(app, ledger, with_entries=True))
     assert ledger.scheduled().keys() == {"job"}
 

@@ -68,10 +68,9 @@ def test_nothing_is_written_to_a_ledger_of_another_schema(used: Ledger, found: i
         "present": lambda: beat_at(used).say(BeatFacts("host:3", leads=True, follows=None)),
         "load": lambda: load(used, entries_of(used), {}, "digest", now),
     }
-    for name, write in writes.items():
-        with pytest.raises(WrongSchema, match=f"has schema {found} and this") as refused:
+    for write in writes.values():
+        with pytest.raises(WrongSchema, match=f"has schema {found} .* schema {SCHEMA}:"):
             write()
-        assert (refused.value.found, refused.value.own) == (found, SCHEMA), name
     assert digests(used.client) == before
 
 

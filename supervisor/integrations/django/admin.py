@@ -20,7 +20,7 @@ from django.forms.fields import InvalidJSONInput
 from django.utils.html import format_html, format_html_join
 
 from supervisor import jobs
-from supervisor.errors import RunEnded, SupervisorError
+from supervisor.errors import Conflict, SupervisorError
 from supervisor.integrations.django.loading import Editor, edited_by
 from supervisor.integrations.django.models import COLUMNS, SOURCE, Job, clash, known_tasks
 from supervisor.integrations.django.project import celery_app, ledger
@@ -363,7 +363,7 @@ def cancel_runs(row: Job, by: Editor) -> str:
         try:
             control.cancel(found, run.id, by=by.actor)
             cancelled += 1
-        except RunEnded:  # just now
+        except Conflict:  # just now
             continue
     return f"Cancelled {cancelled} run{'' if cancelled == 1 else 's'}"
 
