@@ -343,6 +343,16 @@ def ticks(facts: DoctorFacts) -> Findings:
         )
 
 
+def messages(facts: DoctorFacts) -> Findings:
+    for reason, jobs in sorted(facts.apart.items()):
+        yield Finding(
+            f"Celery makes the message of each run of {first_of(jobs, ', ')}: {reason}",
+            "beat sends a few hundred of them a second, instead of thousands",
+            "nothing, unless more of their runs are due at once",
+            is_note=True,
+        )
+
+
 # The app, where it is known: its settings, its broker, RedBeat's entries, its files.
 
 
@@ -481,6 +491,7 @@ CHECKS: Mapping[str, Callable[[DoctorFacts], Findings]] = {
     "holidays": holidays,
     "silent runs": silent_runs,
     "ticks": ticks,
+    "messages": messages,
 }
 
 #: Made only where the app is known.

@@ -47,6 +47,7 @@ class DoctorFacts:
     unread: jobs that only another version can read. schema: of the ledger, None of a new one. app:
     if one was named. forbidden: errors of Redis to commands that this user may not run; their facts
     are missing. refusal: why Redis refuses writes; then beats and workers that run cannot say so.
+    apart: jobs by why Celery has to make the message of each of their runs.
     """
 
     now: datetime
@@ -65,6 +66,7 @@ class DoctorFacts:
     app: AppFacts | None = None
     forbidden: Sequence[str] = ()
     refusal: str | None = None
+    apart: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
     def ago(self, moment: datetime) -> timedelta:
         return self.now - moment
@@ -118,7 +120,15 @@ def read(
         app=permitted(lambda: app(every), None) if app else None,
         forbidden=tuple(forbidden),
         refusal=ledger.refusal(),
+        apart=by_reason(ledger.apart([spec.name for spec in specs])),
     )
+
+
+def by_reason(apart: Mapping[str, str]) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for job, reason in apart.items():
+        found.setdefault(reason, []).append(job)
+    return found
 
 
 def depends_on_snapshots(info: Mapping[str, Any]) -> bool:

@@ -56,9 +56,17 @@ def healthy(ledger: Ledger) -> Ledger:
     return ledger
 
 
+def test_why_celery_makes_each_message_is_a_note(healthy: Ledger, redis_url: str) -> None:
+    [spec, *_] = healthy.scheduled().values()
+    healthy.client.hset(healthy.keys.job(spec.name), "apart", "a router of task_routes is code")
+    result = doctor(redis_url)
+    assert result.exit_code == 0
+    assert f"each run of {spec.name}: a router of task_routes is code" in result.output
+
+
 def test_nothing_is_wrong(healthy: Ledger, redis_url: str) -> None:
     result = doctor(redis_url)
-    assert (result.exit_code, result.output) == (0, "20 checks: 0 wrong, 0 to note\n")
+    assert (result.exit_code, result.output) == (0, "21 checks: 0 wrong, 0 to note\n")
     assert said(redis_url) == []
 
 
