@@ -204,10 +204,13 @@ def write(header: Sequence[str], items: Iterable[Item]) -> Written:
     return written
 
 
-def names_for(items: Sequence[Item]) -> dict[int, str]:
-    """By place in the list; first come those that have a name that a job can have."""
+def names_for(items: Sequence[Item], given: Collection[str] = ()) -> dict[int, str]:
+    """By place in the list; first come those that have a name that a job can have.
+
+    given: names that other jobs have.
+    """
     found = [(n, item.name) for n, item in enumerate(items) if isinstance(item, Found)]
-    names, taken = dict[int, str](), set[str]()
+    names, taken = dict[int, str](), {*given}
     for place, name in sorted(found, key=lambda each: not is_job_name(each[1])):
         names[place] = job_name(name, taken)
         taken.add(names[place])

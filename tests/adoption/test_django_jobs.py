@@ -626,17 +626,20 @@ def test_rows_of_django_celery_beat_are_copied_once(alias: str, ledger: Ledger) 
     facts = {"args": '["all"]', "queue": "mails", "description": "Mails."}
     PeriodicTask.objects.create(name="mail all", task="desk.report", interval=every, **facts)
     PeriodicTask.objects.create(name="evening", task="desk.report", solar=sun)
+    for name in ("日报", "周报"):
+        PeriodicTask.objects.create(name=name, task="desk.report", interval=every)
     planned = json.loads(CliRunner().invoke(rows, ["--dry-run", "--json"]).stdout)
-    assert planned["results"] == [{"name": "mail-all", "state": "added"}]
+    names = [result["name"] for result in planned["results"]]
+    assert sorted(names) == ["job", "job-2", "mail-all"]
     assert "'evening': not translated" in planned["reports"][0]
     done = CliRunner().invoke(rows, [])
     assert "added mail-all" in done.output
     assert "'evening': not translated" in done.output
-    row = Job.objects.get()
+    row = Job.objects.get(name="mail-all")
     assert (row.every, row.args, row.queue, row.description) == ("5m", ["all"], "mails", "Mails.")
-    assert row.more == {"start_deadline": "12h"} or row.more == {}
-    assert ledger.scheduled().keys() == {"mail-all"}
-    assert "has 'mail-all' already" in CliRunner().invoke(rows, []).output
+    assert row.more["entry"] == "mail all"
+    assert ledger.scheduled().keys() == {*names}
+    assert CliRunner().invoke(rows, []).output.count("the table has it already") == 3
 
 
 # Beat itself.

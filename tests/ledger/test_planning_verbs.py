@@ -70,6 +70,18 @@ def test_a_plan_has_a_block_for_each_job_and_the_counts(
     )
 
 
+def test_a_plan_says_that_many_jobs_start_in_the_same_second(
+    ledger: Ledger, supervisor: Supervisor, here: Path
+) -> None:
+    file = here / "schedules" / "jobs.yaml"
+    one = "{task: planned.poll, every: 5m%s}"
+    for more, noted in (("", True), (", jitter: 30s", False)):
+        jobs = ", ".join(f"job-{n}: {one % more}" for n in range(10))
+        file.write_text(f"jobs: {{{jobs}}}")
+        told = supervisor("plan").stderr
+        assert ("note: 10 jobs of `every: 5m` start in the same second" in told) == noted
+
+
 def test_a_plan_as_json_names_keys_ticks_and_clock_changes(
     loaded: Ledger, supervisor: Supervisor
 ) -> None:

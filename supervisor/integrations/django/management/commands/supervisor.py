@@ -18,7 +18,7 @@ from supervisor.cli import Verbs, main
 from supervisor.cli.common import Failure, changed, json_option, print_done, reason_option
 from supervisor.cli.imports import import_ as import_files
 from supervisor.errors import WRONG
-from supervisor.files.import_text import Found, LeftOut, is_job_name, job_name
+from supervisor.files.import_text import Found, LeftOut, is_job_name, names_for
 from supervisor.integrations.django.loading import Rows
 from supervisor.integrations.django.models import COLUMNS, Job, words
 from supervisor.integrations.django.project import app_name, celery_app
@@ -142,20 +142,22 @@ def translated() -> tuple[list[Job], list[str]]:
     """Rows that are new and right, and what is to be reported of the others."""
     rows, made, reports = Job.objects.all(), [], []
     taken, entries = {row.name for row in rows}, {row.more.get("entry", row.name) for row in rows}
-    for item in read_django(celery_app(), datetime.now(UTC)):
+    items = read_django(celery_app(), datetime.now(UTC))
+    names = names_for(items, taken)
+    for place, item in enumerate(items):
         if isinstance(item, LeftOut):
             reports.append(f"{item.source}: not translated: {item.why}")
         elif isinstance(item, Found):
             reports += [f"{item.source}: {lost}" for lost in item.lost]
-            entry = {} if is_job_name(item.name) else {"entry": item.name}
-            row = row_of(job_name(item.name, taken), {**item.values, **entry})
+            is_valid = is_job_name(item.name)
+            entry = {} if is_valid else {"entry": item.name}
+            row = row_of(names[place], {**item.values, **entry})
             _, faults = jobs.judged(row.name, row.keys())
-            if item.name in entries:
+            if item.name in entries or (is_valid and row.name != item.name):
                 reports.append(f"{item.source}: not copied: the table has it already")
             elif faults:
                 reports.append(f"{item.source}: not copied: {'; '.join(map(words, faults))}")
             else:
-                taken.add(row.name)
                 made.append(row)
     return made, reports
 
