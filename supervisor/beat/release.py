@@ -30,7 +30,7 @@ from supervisor.job.spec import JobSpec
 from supervisor.ledger.connection import Client
 from supervisor.ledger.keys import TEMPLATES
 from supervisor.ledger.ledger import Ledger
-from supervisor.ledger.page_reads import open_runs
+from supervisor.ledger.page_reads import open_ids
 from supervisor.ledger.records import REDBEAT, JobRecord
 from supervisor.schedule import schedule_of
 from supervisor.schedule.cron import parse as parse_cron
@@ -142,7 +142,7 @@ def adopted_of(ledger: Ledger) -> set[str]:
 
 def cancel_runs(ledger: Ledger) -> None:
     asked: set[str] = set()
-    while runs := [run.id for run in open_runs(ledger) if run.id not in asked]:
+    while runs := [run_id for run_id in open_ids(ledger) if run_id not in asked]:
         for run_id in runs:
             ledger.cancel(run_id, "released")
         asked.update(runs)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass
 from datetime import datetime
 
-from supervisor.job.run import FAILURES, OPEN_STATES, Run, RunState, StepId
+from supervisor.job.run import FAILURES, Run, RunState, StepId
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.reads import Readings
 from supervisor.ledger.replies import instant, ms_of, optional_instant
@@ -104,12 +104,6 @@ def with_outcome(
     yield from ((run_id, scores[run_id]) for run_id, state in states if state in wanted)
 
 
-#: Up to this many open runs are read; the page shows fewer.
-MOST_OPEN = 500
-
-#: Jobs are chosen by state among up to this many open runs.
-MOST_CHOSEN_FROM = 20_000
-
 STANDING_FIELDS = (
     "paused",
     "last_outcome",
@@ -204,55 +198,23 @@ def trace_from(run_id: str, values: Sequence[str | None]) -> Trace:
     )
 
 
-def open_ids(ledger: Ledger, limit: int) -> list[str]:
+def open_ids(ledger: Ledger) -> list[str]:
     """Ids of runs that have not ended: with a lease, sent, to be sent, due later, waiting."""
     keys = ledger.keys
     with ledger.client.pipeline(transaction=False) as pipe:
         for index in (keys.leases, keys.sent, keys.outbox, keys.delayed):
-            pipe.zrange(index, 0, limit - 1)
+            pipe.zrange(index, 0, -1)
         pipe.smembers(keys.contended)
-        *indexed, contended = pipe.execute()
-    found = [run_id for run_ids in indexed for run_id in run_ids]
-    return whole_runs([*found, *waiting(ledger, contended, limit)])[:limit]
-
-
-def waiting(ledger: Ledger, locks: Iterable[str], limit: int) -> list[str]:
-    """Runs that wait for these locks."""
-    replies = ledger.read_each(
-        sorted(locks)[:limit],
-        lambda pipe, lock: pipe.zrange(ledger.keys.waiting(lock), 0, limit - 1),
-    )
-    return [run_id for _, run_ids in replies for run_id in run_ids]
+        *indexed, locks = pipe.execute()
+    replies = ledger.read_each(locks, lambda pipe, lock: pipe.zrange(keys.waiting(lock), 0, -1))
+    found = (*indexed, *(run_ids for _, run_ids in replies))
+    return whole_runs(run_id for run_ids in found for run_id in run_ids)
 
 
 def whole_runs(run_ids: Iterable[str]) -> list[str]:
     """The ids with whole runs in place of their steps and items, each once."""
     places = ((run_id, StepId.of(run_id)) for run_id in run_ids)
     return sorted({place.run if place else run_id for run_id, place in places})
-
-
-@dataclass(frozen=True, slots=True)
-class OpenJobs:
-    """at: for each state of a run that has not ended, the jobs that have one in it. queued_for: the
-    nominal time of the oldest run of a job that is queued and has never started.
-    """
-
-    at: Mapping[RunState, set[str]]
-    queued_for: Mapping[str, datetime]
-
-
-def open_jobs(ledger: Ledger) -> OpenJobs:
-    at: dict[RunState, set[str]] = {state: set() for state in OPEN_STATES}
-    queued_for: dict[str, datetime] = {}
-    run_ids = open_ids(ledger, MOST_CHOSEN_FROM)
-    replies = ledger.read_fields(run_ids, "state", "job", "nominal", "started")
-    for _, (state, job, nominal, started) in replies:
-        if state in at:
-            at[state].add(job)
-        due = optional_instant(nominal)
-        if state == RunState.QUEUED and due and not started:
-            queued_for[job] = min(due, queued_for.get(job, due))
-    return OpenJobs(at, queued_for)
 
 
 def latest_failures(ledger: Ledger, limit: int) -> list[Run]:
@@ -266,7 +228,21 @@ def latest_failures(ledger: Ledger, limit: int) -> list[Run]:
     return search(ledger, names, Wanted(frozenset(FAILURES), limit=limit))
 
 
-def open_runs(ledger: Ledger) -> list[Run]:
-    """Running ones first, the longest of them first; then the others, in their order."""
-    runs = [run for run in ledger.runs(open_ids(ledger, MOST_OPEN)) if run.state.is_open]
-    return sorted(runs, key=lambda run: (run.started_at is None, run.started_at or run.queued_at))
+def running_runs(ledger: Ledger, limit: int) -> tuple[int, list[Run]]:
+    """How many runs are running, and the first of them, the longest of them first."""
+    ids = whole_runs(ledger.client.zrange(ledger.keys.leases, 0, -1))
+    found = [
+        (float(started), run_id)
+        for run_id, (state, started) in ledger.read_fields(ids, "state", "started")
+        if state == RunState.RUNNING and started
+    ]
+    return len(found), ledger.runs([run_id for _, run_id in heapq.nsmallest(limit, found)])
+
+
+def holders(ledger: Ledger, locks: Sequence[str]) -> dict[str, Run]:
+    """A run that holds each lock now, of those that are held."""
+    key = ledger.keys.lock_state
+    replies = ledger.read_each(locks, lambda pipe, lock: pipe.hget(key(lock), "holder:1"))
+    holding = {lock: run_id for lock, run_id in replies if run_id}
+    runs = {run.id: run for run in ledger.runs([*holding.values()]) if run.state.is_open}
+    return {lock: runs[run_id] for lock, run_id in holding.items() if run_id in runs}

@@ -243,6 +243,11 @@ class OpenRuns:
                 return state.value
         return None
 
+    @property
+    def held(self) -> int:
+        """How many wait for a worker, a lock, their time, or a retry."""
+        return self.retrying + self.queued + self.waiting
+
     def __add__(self, other: OpenRuns) -> OpenRuns:
         return OpenRuns(
             self.running + other.running,

@@ -11,21 +11,20 @@ from statistics import median
 from typing import Any
 from urllib.parse import urlencode
 
-from supervisor.job.run import FAILURES, OPEN_STATES, Run, RunState
+from supervisor.job.run import FAILURES, Run, RunState
 from supervisor.job.spec import JobSpec
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.page_reads import (
-    OpenJobs,
     Standing,
     Trace,
-    open_jobs,
-    open_runs,
+    holders,
+    running_runs,
     standings,
     traces,
 )
 from supervisor.ledger.presence import Roll, WorkerFacts
 from supervisor.ledger.queues import LedgerQueues, Queue, Queues, queues
-from supervisor.ledger.records import JobRecord
+from supervisor.ledger.records import JobRecord, OpenRuns
 from supervisor.logs import get_logger
 from supervisor.operate.shapes import Worker
 from supervisor.operate.words import duration, stamp
@@ -177,8 +176,9 @@ class Listing:
     pages: int
 
 
-def listing_of(ledger: Ledger, query: JobsQuery, now: datetime) -> Listing:
-    jobs = standings_of(ledger, names_with(ledger, query), now)
+def listing_of(ledger: Ledger, query: JobsQuery, now: datetime, open_runs: OpenByJob) -> Listing:
+    names = names_with(ledger, query)
+    jobs = Standings(standings(ledger, names), open_runs, names, now)
     counts = {word.value: len(jobs.filtered(word)) for word in Filter}
     wanted = jobs.sorted(jobs.filtered(query.filter), query)
     pages = max(1, -(-len(wanted) // PAGE_SIZE))
@@ -192,7 +192,7 @@ def names_of(ledger: Ledger, query: JobsQuery, now: datetime) -> Sequence[str]:
     names = names_with(ledger, query)
     if query.filter is Filter.ALL and query.sort is Sort.NAME:
         return names[::-1] if query.is_reversed else names
-    jobs = standings_of(ledger, names, now)
+    jobs = Standings(standings(ledger, names), ledger.open_runs_of(names), names, now)
     return jobs.sorted(jobs.filtered(query.filter), query)
 
 
@@ -214,22 +214,28 @@ def names_with(ledger: Ledger, query: JobsQuery) -> Sequence[str]:
     ]
 
 
+OpenByJob = Mapping[str, OpenRuns]
+
+
 class Standings:
     """The facts by which jobs are filtered and sorted. `names`: sorted."""
 
     def __init__(
         self,
         standings: Mapping[str, Standing],
-        found: OpenJobs,
+        open_runs: OpenByJob,
         names: Sequence[str],
         now: datetime,
     ) -> None:
         self._names = [name for name in names if name in standings]
         self._now = now
         self._standings = standings
-        self._queued_for = found.queued_for
-        self._running = found.at[RunState.RUNNING]
-        self._held = set().union(*(found.at[state] for state in OPEN_STATES - {RunState.RUNNING}))
+        # One that waits for a lock may do so; one that is queued has it, and should start.
+        self._queued_for = {
+            name: found.oldest_queued_at for name, found in open_runs.items() if found.queued
+        }
+        self._running = {name for name, found in open_runs.items() if found.running}
+        self._held = {name for name, found in open_runs.items() if found.held}
 
     def filtered(self, filter: Filter) -> Sequence[str]:
         if filter is Filter.ALL:
@@ -274,8 +280,28 @@ class Standings:
         return (name in self._running, name in self._held, is_paused, True).index(True)
 
 
-def standings_of(ledger: Ledger, names: Sequence[str], now: datetime) -> Standings:
-    return Standings(standings(ledger, names), open_jobs(ledger), names, now)
+@dataclass(frozen=True, slots=True)
+class Queueing:
+    """A job with runs that have not started or are to start again. behind: what holds its lock."""
+
+    job: str
+    runs: OpenRuns
+    behind: Run | None
+
+
+def queueing(ledger: Ledger, open_runs: OpenByJob, limit: int) -> list[Queueing]:
+    """The jobs whose runs have waited longest."""
+    held = {name: found for name, found in open_runs.items() if found.held}
+
+    def since(name: str) -> tuple[bool, float, str]:
+        oldest = held[name].oldest_queued_at
+        return oldest is None, oldest.timestamp() if oldest else 0, name
+
+    names = sorted(held, key=since)[:limit]
+    specs = ledger.some_specs([name for name in names if held[name].waiting])
+    locks = {name: spec.lock for name, spec in specs.items()}
+    behind = holders(ledger, [*locks.values()])
+    return [Queueing(name, held[name], behind.get(locks.get(name, ""))) for name in names]
 
 
 # Queues, the workers that consume them, and what runs in those.
@@ -283,24 +309,33 @@ def standings_of(ledger: Ledger, names: Sequence[str], now: datetime) -> Standin
 
 @dataclass(frozen=True, slots=True)
 class QueueStatus:
-    """running: runs by the process that they run in."""
+    """running: runs by the process that they run in. more: how many are left out there."""
 
     queues: list[Queue]
     workers: list[Worker]
     running: Mapping[str, Sequence[Run]]
+    count: int
+    more: int
+
+
+#: Up to this many are shown with their processes.
+MOST_RUNNING = 500
 
 
 def queue_status(ledger: Ledger, broker: Queues | None) -> QueueStatus:
     specs, roll = ledger.specs(), ledger.presences.roll()
     broker = broker or LedgerQueues(ledger.client, roll)
     running: dict[str, list[Run]] = defaultdict(list)
-    for run in open_runs(ledger):
-        if run.state is RunState.RUNNING and run.worker:
+    count, longest = running_runs(ledger, MOST_RUNNING)
+    for run in longest:
+        if run.worker:
             running[run.worker].append(run)
     return QueueStatus(
         queues(specs.values(), roll, broker, ledger.drains.since()),
         list(workers_of(roll)),
         dict(sorted(running.items())),
+        count,
+        count - len(longest),
     )
 
 

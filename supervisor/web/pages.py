@@ -17,7 +17,7 @@ from supervisor.errors import NotConfigured, UnknownJob
 from supervisor.job.run import LogLine, Run, RunState, StepId
 from supervisor.job.templates import log_link
 from supervisor.ledger.ledger import Ledger
-from supervisor.ledger.page_reads import MOST_OPEN, latest_failures, open_runs, traces
+from supervisor.ledger.page_reads import latest_failures, running_runs, traces
 from supervisor.ledger.queues import Queues
 from supervisor.operate.job_edits import JobEdits, document_text
 from supervisor.operate.shapes import params_shape
@@ -33,6 +33,7 @@ from supervisor.web.jobs_page import (
     listing_of,
     pace_of,
     queue_status,
+    queueing,
     rows_of,
     troubles_of,
 )
@@ -42,7 +43,7 @@ from supervisor.web.record import listing_of as record_of
 
 Context = dict[str, Any]
 
-MOST_SHOWN_NOW = 12
+MOST_SHOWN_NOW = 6
 MOST_RUNS = 200
 RUNS_SHOWN = 25
 MOST_FAILURES = 100
@@ -77,23 +78,22 @@ def beat(asked: Asked) -> Context:
     }
 
 
-def now(asked: Asked) -> Context:
-    runs = open_runs(asked.ledger)
-    running = [run for run in runs if run.state is RunState.RUNNING]
-    held = [run for run in runs if run.state is not RunState.RUNNING]
-    return {
-        "running": running[:MOST_SHOWN_NOW],
-        "held": held[:MOST_SHOWN_NOW],
-        "running_count": len(running),
-        "held_count": len(held),
-        "is_cut": len(runs) >= MOST_OPEN,
-        "shown": MOST_SHOWN_NOW,
-    }
-
-
 def jobs(asked: Asked) -> Context:
-    listing = listing_of(asked.ledger, JobsQuery.of(asked.query), asked.now)
-    return {"listing": listing, "rows": rows_of(asked.ledger, listing.names, asked.now)}
+    """The list, and above it what runs and what waits."""
+    ledger = asked.ledger
+    open_runs = ledger.open_runs_of(ledger.job_names())
+    held = [found.held for found in open_runs.values() if found.held]
+    running_count, running = running_runs(ledger, MOST_SHOWN_NOW)
+    listing = listing_of(ledger, JobsQuery.of(asked.query), asked.now, open_runs)
+    return {
+        "running": running,
+        "running_count": running_count,
+        "held": queueing(ledger, open_runs, MOST_SHOWN_NOW),
+        "held_count": sum(held),
+        "held_jobs": len(held),
+        "listing": listing,
+        "rows": rows_of(ledger, listing.names, asked.now),
+    }
 
 
 def job(asked: Asked) -> Context:
@@ -207,7 +207,13 @@ def job_record(asked: Asked) -> Context:
 
 def queues(asked: Asked) -> Context:
     found = queue_status(asked.ledger, asked.broker)
-    return {"queues": found.queues, "workers": found.workers, "running": found.running}
+    return {
+        "queues": found.queues,
+        "workers": found.workers,
+        "running": found.running,
+        "running_count": found.count,
+        "more": found.more,
+    }
 
 
 def unguarded(asked: Asked) -> Context:
@@ -227,7 +233,7 @@ class Page:
 
 
 PAGES = (
-    Page("/", "jobs.html", (beat, now, jobs)),
+    Page("/", "jobs.html", (beat, jobs)),
     Page("/failures", "failures.html", (beat, failures)),
     Page("/queues", "queues.html", (beat, queues, unguarded)),
     Page("/record", "record.html", (beat, record)),

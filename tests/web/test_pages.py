@@ -20,6 +20,7 @@ from supervisor.web.access import Access
 from supervisor.web.jobs_page import PAGE_SIZE
 from tests.ledger.jobs import admitted, at_work, begin, begun, job, pause, run_id, ticks, try_often
 from tests.ledger.processes import worker_is_there
+from tests.ledger.test_many_waiting import crowd
 from tests.web.conftest import Serve
 from tests.web.visits import FROM_OUR_PAGE, TOKEN, log_in
 
@@ -144,6 +145,22 @@ def test_the_list_shows_what_runs_what_waits_and_who_blocked(
     assert "1 running, 1 waiting, 1 skipped" in text
     assert f'href="runs/{run_id(spec, 0)}"' in text
     assert "last skipped by" in text
+
+
+def test_what_runs_and_what_waits_is_counted_whatever_number_there_is(
+    reader: httpx.Client, ledger: Ledger
+) -> None:
+    spec = crowd(ledger, "a-crowd", 700)
+    at_work(ledger, job(ledger, "z-other"), 0)
+    text = reader.get("/").text
+    counts = re.findall(r'<h2>(\w+) <span class="count">([\d,]+)<', text)
+    assert counts == [("Running", "2"), ("Waiting", "700")]
+    assert text.count("700 waiting</span>") == 2  # one row above the list, and one in it
+    [first] = ledger.first_open(spec.name, 1)
+    assert re.search(rf'waits for <a class="run" href="runs/{first.id}".*which is running', text)
+    assert names_on(reader.get("/?state=running")) == ["a-crowd", "z-other"]
+    assert names_on(reader.get("/?state=waiting")) == ["a-crowd"]
+    assert '<h2>Running <span class="count">2<' in reader.get("/queues").text
 
 
 def names_on(page: httpx.Response) -> list[str]:
