@@ -153,7 +153,7 @@ class Emitter:
             admissions = admitting.admissions()
         emitted.is_complete &= self._record(emitted.emissions, admissions, now, version)
         self._unlogged += admissions
-        if len(self._unlogged) > MOST_UNLOGGED:
+        while len(self._unlogged) > MOST_UNLOGGED:
             self.log_some()
         self._note_failing(undecided, admissions, emitted.is_complete)
         return emitted

@@ -129,6 +129,10 @@ INTERVAL = timedelta(seconds=1)
 #: The interval while schedule files change or are being read.
 RELOAD_INTERVAL = timedelta(seconds=0.2)
 
+#: A beat that is behind with ticks looks at changed files this often all the same: an edit may be
+#: what ends the load.
+RELOAD_BEHIND = timedelta(seconds=2)
+
 #: A leader that cannot emit for this long resigns. It asks for the lock again a little later than
 #: the standbys, which ask each second.
 RESIGN_AFTER = LEADER_TTL
@@ -194,7 +198,7 @@ class SupervisedScheduler(RedBeatScheduler):  # type: ignore[misc]
         # RedBeat would take the lock for itself when beat starts, and die when it loses it.
         self.lock_key = None
         self._leads: bool | None = None
-        self._led_at = 0.0
+        self._led_at = self._reloaded_at = 0.0
         self._last_turn_at: datetime | None = None
         self._entries = Entries(app, self._ledger)
         self._publisher = Publisher(app, self._ledger)
@@ -335,10 +339,11 @@ class SupervisedScheduler(RedBeatScheduler):  # type: ignore[misc]
         is_published = self._publish(look)
         self._notify(look)
         self._last_turn_at, self._fault = look.at, None
-        if not (emitted.is_complete and is_published) or self._emitter.log_some():
+        is_behind = not (emitted.is_complete and is_published) or self._emitter.log_some()
+        if is_behind and clock() - self._reloaded_at < RELOAD_BEHIND.total_seconds():
             return 0.0
-        interval = self._reload(look)
-        if not self._messages.make_some(look):
+        self._reloaded_at, interval = clock(), self._reload(look)
+        if not self._messages.make_some(look) or is_behind:
             return 0.0
         self._finish_start()
         times = (look.next_due, emitted.next_at, look.at + interval)

@@ -193,6 +193,36 @@ def test_runs_are_logged_once_nothing_more_is_due_or_beat_ends(
         assert logged() == ["a", "b", "c", "d", "e", "f", "g"]
 
 
+def test_a_beat_that_is_always_behind_reads_edited_files(
+    ledger: Ledger, redis_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has never logged all, and still loads what may end the load."""
+    (tmp_path / "jobs.yaml").write_text("jobs: {a: {task: t, every: 1s}, b: {task: t, every: 1s}}")
+    app = supervise(Celery("behind", broker=redis_url), schedules=tmp_path)
+    with closing(SupervisedScheduler(app, lazy=True)) as beat:
+        wait_until(lambda: beat.tick() >= 0 and len(ledger.scheduled_names()) == 2)
+        with monkeypatch.context() as patched:
+            patched.setattr(emitting, "LINES_PER_TURN", 0)
+            wait_until(lambda: beat.tick() == 0 and len(beat._emitter._unlogged) > 1)
+            (tmp_path / "jobs.yaml").write_text("jobs: {a: {task: t, every: 1s}}")
+            wait_until(lambda: beat.tick() == 0 and ledger.scheduled_names() == ["a"], 20)
+
+
+def test_what_waits_to_be_logged_is_bounded(
+    app: Celery,
+    ledger: Ledger,
+    entries: Entries,
+    leader: Leader,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(emitting, "LINES_PER_TURN", 1)
+    monkeypatch.setattr(emitting, "MOST_UNLOGGED", 2)
+    load(ledger, entries, jobs_named("abcdef"), "digest", ledger.now() - timedelta(hours=2))
+    beat = emitter(app, ledger, entries, leader)
+    beat.emit(ledger.now())
+    assert len(beat._unlogged) == 2
+
+
 def jobs_named(names: str) -> dict[str, JobSpec]:
     return {name: JobSpec(name=name, task="t", every="1h") for name in names}
 
