@@ -107,9 +107,9 @@ class Reported:
 def log_place(run_id: str) -> tuple[str, str | None]:
     """The run whose log has a run's lines, and their label: a step logs to its whole run.
 
-    ``nightly@2026-03-01T02:00:00Z/load#3`` is step ``load#3`` of what stands before the ``/``.
+    ``nightly@2026-03-01T02:00:00Z~load#3`` is step ``load#3`` of what stands before the ``~``.
     """
-    whole, _, step = run_id.partition("/")
+    whole, _, step = run_id.partition("~")
     return whole, step or None
 
 
@@ -438,12 +438,12 @@ class StepRecord:
     run: Run | None
 
 
-STEP_ID = re.compile(r"([^/@]*@[^/]*)/([^/#]+)(?:#([0-9]{1,9}))?")
+STEP_ID = re.compile(r"([^~@]*@[^~]*)~([^~#]+)(?:#([0-9]{1,9}))?")
 
 
 @dataclass(frozen=True, slots=True)
 class StepId:
-    """Identity of a step of a run, ``<run>/<step>``, or of an item of a batch, ``...#<item>``."""
+    """Identity of a step of a run, ``<run>~<step>``, or of an item of a batch, ``...#<item>``."""
 
     run: str
     step: str
@@ -460,12 +460,12 @@ class StepId:
 
     @property
     def batch(self) -> str:
-        return f"{self.run}/{self.step}"
+        return f"{self.run}~{self.step}"
 
 
 def is_below(run_id: str) -> bool:
     """Whether an id would be taken for that of a step or an item of another run."""
-    return "@" in run_id.partition("/")[0] and "/" in run_id
+    return "@" in run_id.partition("~")[0] and "~" in run_id
 
 
 def tick_id(job: str, nominal_at: datetime) -> str:

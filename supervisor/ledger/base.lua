@@ -82,7 +82,7 @@ local function observation(name, ms)
 end
 
 -- The run that a step, or an item of a step, belongs to: its id is the first part of theirs.
-local function root_of(id) return string.match(id, '^([^/]*@[^/]*)/') or id end
+local function root_of(id) return string.match(id, '^([^~]*@[^~]*)~') or id end
 
 local function forget_indexes(id)
   redis.call('ZREM', K.outbox, id)

@@ -135,7 +135,7 @@ end
 local function forget_run(id)
   local steps = hget(K.run(id), 'steps')
   for _, step in ipairs(steps and cjson.decode(steps).steps or {}) do
-    local below = id .. '/' .. step.name
+    local below = id .. '~' .. step.name
     for _, item in ipairs(redis.call('SMEMBERS', K.kept(below))) do
       redis.call('UNLINK', K.run(below .. '#' .. item))
     end

@@ -41,9 +41,9 @@ class Steps:
         """The steps of a run, in the order in which they run; none for a run of one task."""
         planned = self.plans([run_id]).get(run_id, {})
         steps = sorted(planned.values(), key=lambda step: -step.priority)
-        runs = {run.id: run for run in self._reads.runs([f"{run_id}/{s.name}" for s in steps])}
+        runs = {run.id: run for run in self._reads.runs([f"{run_id}~{s.name}" for s in steps])}
         return [
-            StepRecord(step.name, step.task, step.priority, runs.get(f"{run_id}/{step.name}"))
+            StepRecord(step.name, step.task, step.priority, runs.get(f"{run_id}~{step.name}"))
             for step in steps
         ]
 

@@ -15,7 +15,7 @@ local function plan_of(id) return cjson.decode(hget(K.run(id), 'steps')) end
 
 -- A step is queued at once, with rules of its own.
 local function open_step(run, step)
-  local id = run.id .. '/' .. step.name
+  local id = run.id .. '~' .. step.name
   local fields = { 'job', run.job, 'nominal', run.nominal, 'kind', 'step', 'parent', run.id,
     'rules', step.rules, 'step', step.name, 'content', step.content, 'made', step.made }
   if step.foreach then
@@ -48,7 +48,7 @@ end
 -- None of its steps has begun, though some may have ended, and it is not the run's turn after all.
 function withdraw_stage(run)
   for _, step in ipairs(plan_of(run.id).steps) do
-    local below = run.id .. '/' .. step.name
+    local below = run.id .. '~' .. step.name
     forget_indexes(below)
     redis.call('UNLINK', K.run(below), K.items(below))
   end
@@ -63,7 +63,7 @@ local function merge_returned(run)
   local said_by = {}
   for _, step in ipairs(plan_of(run.id).steps) do
     if step.priority == tonumber(run.stage) then
-      local key = K.run(run.id .. '/' .. step.name)
+      local key = K.run(run.id .. '~' .. step.name)
       local fields = redis.call('HGETALL', key)
       for i = 1, #fields, 2 do
         local name = string.match(fields[i], '^out:(.*)$')

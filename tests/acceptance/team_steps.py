@@ -17,7 +17,7 @@ finish = Ledger.finish
 
 def fault_of(run_id, when):
     """Asked for by a test: `<run>.<step>.<when>`, once."""
-    flag = HERE / f"{run_id.replace('/', '.')}.{when}"
+    flag = HERE / f"{run_id.replace('~', '.')}.{when}"
     try:
         flag.rename(f"{flag}.done")
     except FileNotFoundError:

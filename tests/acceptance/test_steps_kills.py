@@ -90,7 +90,7 @@ def test_all_end_none_starts_early_and_each_succeeds_once(workers: Workers) -> N
     for run in ids:
         assert early(by_run[run]) == []
         assert {(s.step, s.item) for s in by_run[run] if s.event == "end"} == expected()
-        assert ledger.client.get(ledger.keys.states(f"{run}/b1")) == "s" * ITEMS
-        for step in ledger.runs([f"{run}/{step}" for step in STAGE_OF if step != "b1"]):
+        assert ledger.client.get(ledger.keys.states(f"{run}~b1")) == "s" * ITEMS
+        for step in ledger.runs([f"{run}~{step}" for step in STAGE_OF if step != "b1"]):
             successes = [a for a in step.attempts if a.outcome == "succeeded"]
             assert len(successes) == 1, step

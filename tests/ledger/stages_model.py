@@ -138,12 +138,12 @@ def of_stages(seen: Seen) -> Iterator[str]:
         if not v.get("stage"):
             continue
         for step in seen.spec.steps:
-            record = seen.run(f"{run}/{step.label}")
+            record = seen.run(f"{run}~{step.label}")
             if bool(record) is not (step.priority >= int(v["stage"])):
-                yield f"{run}/{step.label} at stage {v['stage']}: {record}"
+                yield f"{run}~{step.label} at stage {v['stage']}: {record}"
             if record and step.priority > int(v["stage"]):
                 if record["state"] in OPEN:
-                    yield f"{run}/{step.label} is open at stage {v['stage']}"
+                    yield f"{run}~{step.label} is open at stage {v['stage']}"
                 if stops and record["state"] != "succeeded":
                     yield f"{run} went on after {step.label} {record['state']}"
         if v["state"] not in OPEN:
@@ -151,7 +151,7 @@ def of_stages(seen: Seen) -> Iterator[str]:
 
 
 def of_outcome(seen: Seen, run: str, v: Mapping[str, str]) -> Iterator[str]:
-    steps = {step.label: seen.run(f"{run}/{step.label}").get("state") for step in seen.spec.steps}
+    steps = {step.label: seen.run(f"{run}~{step.label}").get("state") for step in seen.spec.steps}
     bad = {step for step, state in steps.items() if state not in (None, "succeeded")}
     if v["state"] == "succeeded" and (bad or None in steps.values()):
         yield f"{run} succeeded with {steps}"
@@ -181,7 +181,7 @@ def of_the_lock(seen: Seen, silent: set[str], cut: set[str]) -> Iterator[str]:
         if seen.get(key) != [token] or seen.lives[key] <= 0:
             yield f"{key} is {seen.get(key)}, not {token} of {run}"
         ends = {r: float(at) for r, at in seen.get(keys.leases).items()}
-        late = [r for r, at in ends.items() if r.startswith(f"{run}/") and at > ends[run]]
+        late = [r for r, at in ends.items() if r.startswith(f"{run}~") and at > ends[run]]
         if late and run not in cut:
             yield f"the lock of {run} may run out before that of {late}"
     known = {keys.lock_state(lock), keys.waiting(lock)}

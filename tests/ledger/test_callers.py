@@ -130,9 +130,9 @@ def test_the_steps_of_a_run_are_its_callers(app: Celery, ledger: Ledger) -> None
     steps = [("callers.step", 2), {"task": "callers.step", "priority": 1, "name": "last"}]
     with within("t1"):
         run = start(steps, app=app)
-    begin(ledger, f"{run}/step")
-    publisher.publish(ledger.finish(f"{run}/step", "token", RunState.SUCCEEDED).to_publish)
-    assert tenants(ledger) == [(f"{run}/step", "t1"), (f"{run}/last", "t1")]
+    begin(ledger, f"{run}~step")
+    publisher.publish(ledger.finish(f"{run}~step", "token", RunState.SUCCEEDED).to_publish)
+    assert tenants(ledger) == [(f"{run}~step", "t1"), (f"{run}~last", "t1")]
 
 
 def test_a_triggered_run_is_its_callers_and_a_tick_is_beats(app: Celery, ledger: Ledger) -> None:

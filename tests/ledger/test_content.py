@@ -91,7 +91,7 @@ def test_steps_and_items_have_their_own(ledger: Ledger) -> None:
     ]
     spec = job(ledger, task=None, steps=steps, params={"trees": ["a", {"b": 1}]})
     ledger.admit(ticks(spec, 0))
-    step, batch = f"{run_id(spec, 0)}/nightly", f"{run_id(spec, 0)}/each"
+    step, batch = f"{run_id(spec, 0)}~nightly", f"{run_id(spec, 0)}~each"
     assert begins(ledger, step, [1], {}).refusal is Refusal.DIFFERS
     granted = begins(ledger, step, [1], {"a": "${SECRET}"})
     assert granted.references == ("args", "kwargs")

@@ -183,13 +183,13 @@ def test_of_several_steps_the_whole_run_counts_and_no_step(ledger: Ledger) -> No
     spec = job(ledger, task=None, steps=steps, every="1h", due_by="45m", max_duration="1m")
     ledger.admit(ticks(spec, 0))
     run = run_id(spec, 0)
-    begin(ledger, f"{run}/extract")
-    for worked in (f"{run}/extract", run):
+    begin(ledger, f"{run}~extract")
+    for worked in (f"{run}~extract", run):
         has_worked_for(ledger, worked, 3 * 3600)
-    ledger.finish(f"{run}/extract", "token", RunState.SUCCEEDED)
+    ledger.finish(f"{run}~extract", "token", RunState.SUCCEEDED)
     assert samples(ledger)[OVER] == 0
-    begin(ledger, f"{run}/load")
-    ledger.finish(f"{run}/load", "token", RunState.SUCCEEDED)
+    begin(ledger, f"{run}~load")
+    ledger.finish(f"{run}~load", "token", RunState.SUCCEEDED)
     assert samples(ledger)[OVER] == 1
     assert due_of(ledger) == tick_after(spec, ledger, timedelta(hours=3))
 

@@ -84,7 +84,7 @@ def test_a_body_starts_with_a_grant_that_is_trusted_or_never(
     is_given_to_another: bool,
 ) -> None:
     spec = admitted(ledger, 0, task=None, steps=STEPS, params={"tree": "docs"}, lease_ttl="1s")
-    step = f"{run_id(spec, 0)}/nightly"
+    step = f"{run_id(spec, 0)}~nightly"
     ledger.begin("none", "token", "worker")  # the server knows the function
     way.freeze_after, asked_at = stalls_after, clock()
     far = deliver(step)

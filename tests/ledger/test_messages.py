@@ -159,10 +159,10 @@ def test_the_message_of_a_step_is_the_one_that_celery_would_send(
     spec = job(ledger, task=None, steps=steps)
     with_messages(ledger, app)
     [admission] = ledger.admit(ticks(spec, 0))
-    step = f"{admission.run_id}/one"
+    step = f"{admission.run_id}~one"
     begin(ledger, step)
     assert ledger.finish(step, "token", RunState.SUCCEEDED).to_publish == ()
-    Publisher(app, ledger).publish([f"{admission.run_id}/two"])
+    Publisher(app, ledger).publish([f"{admission.run_id}~two"])
     pushed, from_celery = sent(ledger.client, "elsewhere\x06\x163")
     assert pushed == from_celery
     assert ledger.outbox() == []
@@ -179,9 +179,9 @@ def test_an_edited_step_is_not_mixed_with_the_plan_of_an_older_run(
     steps[1]["args"] = ["edited"]
     job(ledger, task=None, steps=[{**s, "priority": 2 - n} for n, s in enumerate(steps)])
     with_messages(ledger, app)
-    begin(ledger, f"{admission.run_id}/one")
-    ended = ledger.finish(f"{admission.run_id}/one", "token", RunState.SUCCEEDED)
-    assert ended.to_publish == (f"{admission.run_id}/two",)
+    begin(ledger, f"{admission.run_id}~one")
+    ended = ledger.finish(f"{admission.run_id}~one", "token", RunState.SUCCEEDED)
+    assert ended.to_publish == (f"{admission.run_id}~two",)
     assert Publisher(app, ledger).publish(ended.to_publish) == 1
     [*_, message] = sent(ledger.client, "celery")
     assert loads(b64decode(message["body"]))[0] == ["two"]
@@ -296,10 +296,10 @@ def test_steps_and_calls_have_the_priority_of_their_job(ledger: Ledger, redis_ur
     spec = job(ledger, "steps", task=None, steps=steps, priority=6)
     [admission] = ledger.admit(ticks(spec, 0))
     by_hand = ledger.trigger(job(ledger, "plain", priority=6), RunRequest(options={"priority": 3}))
-    publisher.publish([f"{admission.run_id}/plain", by_hand.id])
+    publisher.publish([f"{admission.run_id}~plain", by_hand.id])
     [step] = sent(ledger.client, "celery\x06\x166")
     assert (step["headers"]["id"], step["properties"]["priority"]) == (
-        f"{admission.run_id}/plain",
+        f"{admission.run_id}~plain",
         6,
     )
     [other] = sent(ledger.client, "celery\x06\x163")

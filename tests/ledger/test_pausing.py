@@ -192,7 +192,7 @@ def test_items_of_a_batch_and_steps_are_held_back_too(ledger: Ledger) -> None:
     step = {"name": "load", "priority": 1, "task": "proj.load", "foreach": "files", "queue": "mail"}
     spec = job(ledger, task=None, steps=[step], params={"files": [1, 2]})
     run_id = ledger.trigger(spec).id
-    items = ledger.steps.expand(f"{run_id}/load", [1, 2])
+    items = ledger.steps.expand(f"{run_id}~load", [1, 2])
     ledger.sent(dict.fromkeys(items, "mail"))
     ledger.drains.drain("mail")
     assert [refusal(ledger, item) for item in items] == [Refusal.DRAINED] * 2

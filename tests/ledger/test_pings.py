@@ -156,8 +156,8 @@ def test_a_run_of_several_steps_is_told_once(ledger: Ledger, listener: Listener)
     spec = pinged(ledger, listener, task=None, steps=steps)
     ledger.admit(ticks(spec, 0))
     for step in ("load", "sum"):
-        begin(ledger, f"{run_id(spec, 0)}/{step}")
-        ledger.finish(f"{run_id(spec, 0)}/{step}", "token", RunState.SUCCEEDED)
+        begin(ledger, f"{run_id(spec, 0)}~{step}")
+        ledger.finish(f"{run_id(spec, 0)}~{step}", "token", RunState.SUCCEEDED)
     assert outbox(ledger, spec) == ["start started", "success succeeded"]
 
 

@@ -152,7 +152,7 @@ def test_a_run_that_leaves_the_history_takes_its_log_along(ledger: Ledger) -> No
 
 
 def test_a_step_logs_to_the_whole_run_under_its_label(ledger: Ledger, run: str) -> None:
-    step = f"{run}/load#3"
+    step = f"{run}~load#3"
     ledger.client.copy(ledger.keys.run(run), ledger.keys.run(step))
     write(ledger, run, said("of the whole"))
     assert write(ledger, step, said("of the step", done=1))
@@ -199,13 +199,13 @@ def test_of_many_items_that_fail_the_first_keep_their_tracebacks(ledger: Ledger)
     items = list(range(MOST_TRACEBACKS + 2))
     spec = admitted(ledger, 0, task=None, steps=[step], params={"items": items})
     whole = run_id(spec, 0)
-    ledger.steps.expand(f"{whole}/a", items)
+    ledger.steps.expand(f"{whole}~a", items)
     for item in items:
-        begin(ledger, f"{whole}/a#{item}", f"token-{item}")
-        ledger.finish(f"{whole}/a#{item}", f"token-{item}", RunState.FAILED, traceback="why")
+        begin(ledger, f"{whole}~a#{item}", f"token-{item}")
+        ledger.finish(f"{whole}~a#{item}", f"token-{item}", RunState.FAILED, traceback="why")
     kept = {f"a#{item}" for item in items[:MOST_TRACEBACKS]}
     assert {step for step, _, _ in failures(ledger, whole)} == kept
-    assert failures(ledger, f"{whole}/a#1") == [("a#1", 1, "why")]
+    assert failures(ledger, f"{whole}~a#1") == [("a#1", 1, "why")]
 
 
 # The thread that writes.

@@ -371,11 +371,11 @@ def test_a_step_is_not_begun_when_what_was_silent_before_it_ends_its_run(ledger:
     steps = [{"name": name, "task": "proj.step", "priority": 1} for name in ("a", "b")]
     spec = admitted(ledger, 1, task=None, steps=steps, serial=True, on_crash="fail")
     run = run_id(spec, 1)
-    begin(ledger, f"{run}/a", "silent")
+    begin(ledger, f"{run}~a", "silent")
     ledger.client.delete(ledger.keys.lock(spec.serial_lock))
-    ledger.client.zadd(ledger.keys.leases, {f"{run}/a": 1})
-    answer = ledger.begin(f"{run}/b", "token", "worker")
-    assert answer == Refused(f"{run}/b", Refusal.DUPLICATE, "cancelled")
+    ledger.client.zadd(ledger.keys.leases, {f"{run}~a": 1})
+    answer = ledger.begin(f"{run}~b", "token", "worker")
+    assert answer == Refused(f"{run}~b", Refusal.DUPLICATE, "cancelled")
     assert ledger.run(run).state is RunState.FAILED
 
 

@@ -44,18 +44,18 @@ def run(ledger: Ledger, spec: JobSpec) -> str:
 
 
 def open_steps(ledger: Ledger, run: str) -> list[str]:
-    return sorted(below.partition("/")[2] for below in ledger.steps.below([run]))
+    return sorted(below.partition("~")[2] for below in ledger.steps.below([run]))
 
 
 def succeed(ledger: Ledger, run: str, step: str, **returned: Any) -> Any:
-    place = f"{run}/{step}"
+    place = f"{run}~{step}"
     begin(ledger, place, place)
     return ledger.finish(place, place, RunState.SUCCEEDED, returned=returned)
 
 
 def fail(ledger: Ledger, run: str, step: str) -> Any:
-    begin(ledger, f"{run}/{step}", step)
-    return ledger.finish(f"{run}/{step}", step, RunState.FAILED, "ValueError: no")
+    begin(ledger, f"{run}~{step}", step)
+    return ledger.finish(f"{run}~{step}", step, RunState.FAILED, "ValueError: no")
 
 
 def params(ledger: Ledger, run: str) -> dict[str, Any]:
@@ -70,9 +70,9 @@ def test_a_step_that_fails_says_so_in_the_log_of_its_run(ledger: Ledger, run: st
 
 
 def test_the_run_begins_with_its_first_step(ledger: Ledger, spec: JobSpec, run: str) -> None:
-    begin(ledger, f"{run}/extract")
+    begin(ledger, f"{run}~extract")
     assert ledger.run(run).state is RunState.RUNNING
-    begin(ledger, f"{run}/scan", "other")
+    begin(ledger, f"{run}~scan", "other")
     counters = ledger.job(spec.name).counters
     assert (counters["started"], counters["ticks"]) == (1, 1)
 
@@ -99,10 +99,10 @@ def test_of_several_that_return_the_same_the_last_named_holds(ledger: Ledger, or
 
 
 def test_a_failed_step_ends_the_run(ledger: Ledger, spec: JobSpec, run: str) -> None:
-    begin(ledger, f"{run}/scan", "scan")
+    begin(ledger, f"{run}~scan", "scan")
     fail(ledger, run, "extract")
     assert ledger.run(run).state is RunState.RUNNING
-    ledger.finish(f"{run}/scan", "scan", RunState.SUCCEEDED)
+    ledger.finish(f"{run}~scan", "scan", RunState.SUCCEEDED)
     ended = ledger.run(run)
     assert (ended.state, ended.error_step) == (RunState.FAILED, "extract")
     assert ended.reason == "step extract failed: ValueError: no"
@@ -115,27 +115,27 @@ def goes_silent(ledger: Ledger, place: str) -> None:
 
 
 def test_a_step_whose_worker_died_is_run_again(ledger: Ledger, spec: JobSpec, run: str) -> None:
-    begin(ledger, f"{run}/extract", "first")
-    goes_silent(ledger, f"{run}/extract")
+    begin(ledger, f"{run}~extract", "first")
+    goes_silent(ledger, f"{run}~extract")
     assert [rescue.kind for rescue in ledger.rescue()] == ["rescued"]
-    second = begin(ledger, f"{run}/extract", "second")
+    second = begin(ledger, f"{run}~extract", "second")
     assert second.attempt == 2
-    assert renew(ledger, f"{run}/extract", "first") is LeaseState.LOST
+    assert renew(ledger, f"{run}~extract", "first") is LeaseState.LOST
     assert ledger.job(spec.name).counters["overlaps"] == 1
-    assert ledger.finish(f"{run}/extract", "first", RunState.SUCCEEDED).ending is Ending.STALE
+    assert ledger.finish(f"{run}~extract", "first", RunState.SUCCEEDED).ending is Ending.STALE
 
 
 def test_a_step_whose_lease_was_forgotten_goes_on(ledger: Ledger, run: str) -> None:
-    begin(ledger, f"{run}/extract")
-    ledger.client.zrem(ledger.keys.leases, f"{run}/extract")
-    assert renew(ledger, f"{run}/extract") is LeaseState.REASSERTED
-    assert renew(ledger, f"{run}/extract") is LeaseState.RENEWED
+    begin(ledger, f"{run}~extract")
+    ledger.client.zrem(ledger.keys.leases, f"{run}~extract")
+    assert renew(ledger, f"{run}~extract") is LeaseState.REASSERTED
+    assert renew(ledger, f"{run}~extract") is LeaseState.RENEWED
 
 
 def test_a_run_that_is_stuck_between_stages_is_mended(ledger: Ledger, run: str) -> None:
     """No function leaves one; a server that lost its last writes may."""
     succeed(ledger, run, "extract")
-    ledger.client.delete(ledger.keys.run(f"{run}/scan"))
+    ledger.client.delete(ledger.keys.run(f"{run}~scan"))
     ledger.client.delete(ledger.keys.lock(run.partition("@")[0]))
     goes_silent(ledger, run)
     ledger.rescue()
@@ -175,7 +175,7 @@ def batch(ledger: Ledger, items: int = 3, begun: bool = True, **keys: Any) -> st
     )
     spec = job(ledger, task=None, steps=steps, params={"files": list(range(items))})
     ledger.admit(ticks(spec, 1))
-    place = f"{run_id(spec, 1)}/words"
+    place = f"{run_id(spec, 1)}~words"
     if begun:
         expanded(ledger, place, list(range(items)))
     return place
@@ -193,7 +193,7 @@ def expanded(ledger: Ledger, place: str, items: list[int]) -> list[str]:
 
 
 def run_of(place: str) -> str:
-    return place.partition("/")[0]
+    return place.partition("~")[0]
 
 
 def open_items(ledger: Ledger, place: str) -> list[int]:
@@ -229,15 +229,15 @@ def test_a_batch_ends_once_with_its_last_item(ledger: Ledger) -> None:
     for item in (2, 0):
         assert end(ledger, place, item).to_publish == ()
     assert ledger.steps.below([run_of(place)]) == [place]
-    assert end(ledger, place, 1).to_publish == (f"{run_of(place)}/index",)
-    assert ledger.steps.below([run_of(place)]) == [f"{run_of(place)}/index"]
+    assert end(ledger, place, 1).to_publish == (f"{run_of(place)}~index",)
+    assert ledger.steps.below([run_of(place)]) == [f"{run_of(place)}~index"]
     assert counts(ledger, place) == {"total": 3, "succeeded": 3, "failed": 0}
 
 
 def test_a_batch_of_one_item_has_its_state(ledger: Ledger) -> None:
     place = batch(ledger, items=1)
     assert item_states(ledger, place) == "."
-    assert end(ledger, place, 0).to_publish == (f"{run_of(place)}/index",)
+    assert end(ledger, place, 0).to_publish == (f"{run_of(place)}~index",)
     assert counts(ledger, place) == {"total": 1, "succeeded": 1, "failed": 0}
 
 
@@ -381,8 +381,8 @@ def test_a_batch_leaves_nothing_that_does_not_expire(ledger: Ledger) -> None:
     end(ledger, place, 0, RunState.FAILED)
     for item in (1, 2):
         end(ledger, place, item)
-    begin(ledger, f"{run_of(place)}/index", "index")
-    ledger.finish(f"{run_of(place)}/index", "index", RunState.SUCCEEDED)
+    begin(ledger, f"{run_of(place)}~index", "index")
+    ledger.finish(f"{run_of(place)}~index", "index", RunState.SUCCEEDED)
     left = list(ledger.client.scan_iter(f"*{MIDNIGHT:%Y-%m-%d}*"))
     assert [key for key in left if ledger.client.ttl(key) < 0] == []
 
@@ -404,7 +404,7 @@ def test_cancelling_a_batch_ends_its_items_and_fails_the_run(ledger: Ledger) -> 
 def test_cancelling_a_run_asks_its_running_steps_to_end(ledger: Ledger) -> None:
     spec = pipeline(ledger)
     ledger.admit(ticks(spec, 1))
-    step = f"{run_id(spec, 1)}/extract"
+    step = f"{run_id(spec, 1)}~extract"
     begin(ledger, step)
     assert ledger.cancel(run_id(spec, 1), "by hand") is Cancellation.STOPPING
     assert renew(ledger, step) is LeaseState.STOP
@@ -480,8 +480,8 @@ def test_an_item_that_nothing_brings_forward_is_settled(ledger: Ledger) -> None:
 def test_beat_has_a_word_for_a_run_that_is_mended_to_its_end(ledger: Ledger) -> None:
     spec = pipeline(ledger, STEPS[2:3])
     ledger.admit(ticks(spec, 1))
-    begin(ledger, f"{run_id(spec, 1)}/convert")
-    ledger.client.delete(ledger.keys.run(f"{run_id(spec, 1)}/convert"))
+    begin(ledger, f"{run_id(spec, 1)}~convert")
+    ledger.client.delete(ledger.keys.run(f"{run_id(spec, 1)}~convert"))
     goes_silent(ledger, run_id(spec, 1))
     ledger.client.delete(ledger.keys.lock(spec.lock))
     rescues = ledger.rescue()
@@ -525,7 +525,7 @@ def test_a_run_that_waits_and_was_started_by_code_begins(ledger: Ledger) -> None
     spec = pipeline(ledger, STEPS[2:3], overlap="queue_all")
     ledger.client.rename(ledger.keys.jobs, ledger.keys.guarded)
     ledger.admit(ticks(spec, 1, 2))
-    assert succeed(ledger, run_id(spec, 1), "convert").to_publish == (f"{run_id(spec, 2)}/convert",)
+    assert succeed(ledger, run_id(spec, 1), "convert").to_publish == (f"{run_id(spec, 2)}~convert",)
 
 
 ODD: list[Any] = [
@@ -545,11 +545,11 @@ def test_values_and_names_come_through_as_they_were(ledger: Ledger) -> None:
     spec = pipeline(ledger, steps, params={"odd": ODD, "steps": ODD})
     ledger.admit(ticks(spec, 1))
     run = run_id(spec, 1)
-    [assignment] = Assignments(ledger).of([ledger.run(f"{run}/first")]).values()
+    [assignment] = Assignments(ledger).of([ledger.run(f"{run}~first")]).values()
     assert (repr([*assignment.args]), repr(assignment.kwargs["odd"])) == (repr(ODD), repr(ODD))
     succeed(ledger, run, "first", **dict.fromkeys(names, ODD))
     found = params(ledger, run)
     assert found.keys() == {"odd", "steps", *names}
     assert {repr(value) for value in found.values()} == {repr(ODD)}
-    items = ledger.steps.items(ledger.steps.expand(f"{run}/each", found["odd"]))
+    items = ledger.steps.items(ledger.steps.expand(f"{run}~each", found["odd"]))
     assert repr([item for (item,) in items.values()]) == repr(ODD)

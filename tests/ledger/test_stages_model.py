@@ -339,7 +339,7 @@ class StagesMachine(RuleBasedStateMachine):
                 continue
             expected: dict[str, str] = {}
             for step in sorted(self.spec.steps, key=lambda step: -step.priority):
-                token = self.succeeded.get(f"{run}/{step.label}")
+                token = self.succeeded.get(f"{run}~{step.label}")
                 if token and step.foreach is None and step.priority > int(v["stage"]):
                     expected |= {step.label: token, "last": token}
             found = self.seen.get(self.keys.params(run))

@@ -138,7 +138,7 @@ def test_a_queued_run_knows_who_works_its_queue(ledger: Ledger, supervisor: Supe
 def test_a_step_that_failed_is_named(ledger: Ledger, supervisor: Supervisor) -> None:
     steps = [{"task": "load", "priority": 2}, {"task": "sum", "priority": 1}]
     spec = admitted(ledger, 0, task=None, steps=steps)
-    step = f"{run_id(spec, 0)}/load"
+    step = f"{run_id(spec, 0)}~load"
     begin(ledger, step)
     assert "step load is running on worker" in why(supervisor, step)
     ledger.finish(step, "token", RunState.FAILED, "ValueError: boom")

@@ -116,8 +116,8 @@ def test_a_run_of_several_steps_lists_them(bearer: httpx.Client, runs: dict[str,
         ("b", None),
     ]
     assert found["params"] == {"day": 1}
-    step = checked(bearer.get(f"{API}/runs/{runs['steps']}/a"), "/runs/{run}", 200)
-    assert step["run"] == f"{runs['steps']}/a"
+    step = checked(bearer.get(f"{API}/runs/{runs['steps']}~a"), "/runs/{run}", 200)
+    assert step["run"] == f"{runs['steps']}~a"
 
 
 def test_jobs_are_searched_and_listed_a_page_at_a_time(

@@ -131,7 +131,7 @@ def test_a_step_is_cancelled_alike_and_fails_its_run(
     ledger: Ledger, bearer: httpx.Client, redis_url: str
 ) -> None:
     spec = admitted(ledger, 0, 1, task=None, steps=STEPS, overlap="allow")
-    by_api, by_command = (f"{run_id(spec, second)}/a" for second in (0, 1))
+    by_api, by_command = (f"{run_id(spec, second)}~a" for second in (0, 1))
     answer = bearer.post(f"{API}/runs/{by_api}/cancel")
     assert (answer.status_code, answer.json()["cancellation"]) == (202, "cancelled")
     assert supervisor_at(redis_url)("cancel", by_command).stdout == f"{by_command} cancelled\n"

@@ -369,7 +369,7 @@ def test_the_forms_do_what_they_say_without_a_script(serve: Serve, ledger: Ledge
 
 def test_a_step_has_a_button_of_its_own_that_ends_it(serve: Serve, ledger: Ledger) -> None:
     spec = admitted(ledger, 0, name="steps", task=None, steps=[STEP])
-    step, client = f"{run_id(spec, 0)}/a", serve(Access(TOKEN))
+    step, client = f"{run_id(spec, 0)}~a", serve(Access(TOKEN))
     log_in(client)
     assert f'href="actions/cancel/{quote(step, safe="@:+/")}"' in client.get(f"/runs/{step}").text
     done = client.post(f"/actions/cancel/{step}", headers=FROM_OUR_PAGE)

@@ -126,7 +126,7 @@ def batch(items):
         time.sleep(0.02)
     run = ledger.run(run_id)
     assert (run.state, run.reason) == ("succeeded", None)
-    assert ledger.run(f"{run_id}/nothing").batch.ended == {"succeeded": items}
+    assert ledger.run(f"{run_id}~nothing").batch.ended == {"succeeded": items}
     return run.finished_at.timestamp() - started
 
 

@@ -150,8 +150,8 @@ def test_outside_of_a_worker_a_run_may_speak_and_nobody_listens() -> None:
     ("run_id", "place"),
     [
         ("nightly@2026-03-01T02:00:00Z", ("nightly@2026-03-01T02:00:00Z", None)),
-        ("nightly@1/load", ("nightly@1", "load")),
-        ("nightly@1/load#3", ("nightly@1", "load#3")),
+        ("nightly@1~load", ("nightly@1", "load")),
+        ("nightly@1~load#3", ("nightly@1", "load#3")),
     ],
 )
 def test_a_step_logs_to_the_whole_run(run_id: str, place: tuple[str, str | None]) -> None:

@@ -86,7 +86,7 @@ def test_the_placeholders_of_a_template_are_known_without_arguments() -> None:
 START = datetime(2026, 3, 1, 2, 0, 0, 5000, tzinfo=UTC)
 END = START + timedelta(minutes=1)
 RUN = Run(
-    "nightly@2026-03-01T02:00:00Z/load#3",
+    "nightly@2026-03-01T02:00:00Z~load#3",
     "nightly",
     RunState.FAILED,
     START,
@@ -109,7 +109,7 @@ def test_all_that_a_template_may_name_is_in_the_link_as_it_is() -> None:
     assert found == {
         "job": "nightly",
         "run": "nightly@2026-03-01T02:00:00Z",
-        "task_id": "nightly@2026-03-01T02:00:00Z/load#3",
+        "task_id": "nightly@2026-03-01T02:00:00Z~load#3",
         "step": "load#3",
         "attempt": "2",
         "worker": "host&x=1:17",

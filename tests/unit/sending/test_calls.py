@@ -5,7 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 from celery import Celery
@@ -17,7 +19,7 @@ from supervisor.errors import InvalidGuard
 from supervisor.files.job_checks import GuardedCall, guarded_task_spec
 from supervisor.integrations.on_commit import trigger_of
 from supervisor.job.policies import OverlapPolicy
-from supervisor.job.run import is_below
+from supervisor.job.run import StepId, is_below
 from supervisor.sending import calls
 from supervisor.sending.calls import request_of, start
 from supervisor.worker import retries
@@ -79,7 +81,7 @@ def test_a_call_that_says_nonsense_is_refused(header: Any, what: str) -> None:
         GuardedCall.of(header, "proj.t")
 
 
-@pytest.mark.parametrize("run_id", ["me@example.org/42", "nightly@2026-03-01T02:00:00Z/a#1"])
+@pytest.mark.parametrize("run_id", ["me@example.org~42", "nightly@2026-03-01T02:00:00Z~a#1"])
 def test_a_call_cannot_have_the_id_of_a_step(app: Celery, run_id: str) -> None:
     @app.task(guard=True, shared=False)
     def work() -> None: ...
@@ -88,12 +90,12 @@ def test_a_call_cannot_have_the_id_of_a_step(app: Celery, run_id: str) -> None:
         request_of(work, (), {}, run_id, {})
 
 
-@pytest.mark.parametrize("run_id", ["me@example.org", "imports/42", "a/b@c/d"])
+@pytest.mark.parametrize("run_id", ["me@example.org", "imports~42", "a~b@c~d"])
 def test_any_other_id_is_a_callers_to_choose(run_id: str) -> None:
     assert not is_below(run_id)
 
 
-@pytest.mark.parametrize("run_id", ["order-17", "orders/17@x", "documents@orders/17"])
+@pytest.mark.parametrize("run_id", ["order-17", "orders~17@x", "documents@orders~17"])
 def test_a_started_run_has_an_id_that_its_steps_can_be_told_by(app: Celery, run_id: str) -> None:
     with pytest.raises(InvalidGuard, match="is no id for it"):
         start([("proj.a", 2), ("proj.b", 1)], run_id=run_id, app=app)
@@ -165,3 +167,12 @@ def test_a_call_for_a_naive_time_is_for_that_time_in_utc(zone: str) -> None:
 
 def test_a_retry_for_a_time_that_has_passed_is_due_now() -> None:
     assert retries.delay_of(datetime.now(UTC) - IN_AN_HOUR, None, 0) == timedelta()
+
+
+def test_ids_of_steps_are_names_for_files_and_urls(tmp_path: Path) -> None:
+    """Result backends and pages use them so; Celery's own for files takes them as they are."""
+    step = StepId("nightly@2026-03-01T02:00:00Z", "load").batch
+    with Celery("proj", backend=f"file://{tmp_path}", set_as_current=False) as app:
+        app.backend.store_result(step, {"rows": 1}, "SUCCESS")
+        assert app.AsyncResult(step).result == {"rows": 1}
+    assert quote(step, safe="@:") == step
