@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
+from itertools import takewhile
 from statistics import median
 from typing import Any
 from urllib.parse import urlencode
@@ -497,10 +498,32 @@ class Pace:
 
 
 @dataclass(frozen=True, slots=True)
+class Failing:
+    """The last runs of a job that ended, all badly. is_more: so did each that was looked at."""
+
+    times: int
+    is_more: bool
+    since: datetime | None
+    reason: str
+
+
+def failing(traces: Sequence[Trace]) -> Failing | None:
+    """`traces`: oldest first. None unless the last run that ended was bad."""
+    ended = [run for run in reversed(traces) if run.state in BAD | {RunState.SUCCEEDED}]
+    bad = list(takewhile(lambda run: run.state in BAD, ended))
+    if not bad:
+        return None
+    lines = (bad[0].reason or "").splitlines()
+    since = bad[-1].finished_at or bad[-1].nominal_at
+    return Failing(len(bad), len(bad) == len(traces) > 1, since, lines[0] if lines else "")
+
+
+@dataclass(frozen=True, slots=True)
 class JobRow:
     """held_back: the last run of the chart that was skipped because of another."""
 
     job: JobRecord
+    failing: Failing | None
     chart: Chart
     pace: Pace
     held_back: Trace | None
@@ -517,7 +540,7 @@ def rows_of(ledger: Ledger, names: Sequence[str], now: datetime) -> list[JobRow]
 def row_of(job: JobRecord, runs: Sequence[Trace], now: datetime) -> JobRow:
     pace = pace_of(job.spec, runs, now)
     held = (run for run in reversed(runs) if run.blocked_by and run.state is RunState.SKIPPED)
-    return JobRow(job, chart_of(runs, pace.interval), pace, next(held, None))
+    return JobRow(job, failing(runs), chart_of(runs, pace.interval), pace, next(held, None))
 
 
 def pace_of(spec: JobSpec, runs: Iterable[Trace], now: datetime) -> Pace:

@@ -30,6 +30,7 @@ from supervisor.web.access_file import Role
 from supervisor.web.http import TEMPLATES, Refused, Threads, check, place_of
 from supervisor.web.jobs_page import (
     JobsQuery,
+    failing,
     listing_of,
     pace_of,
     queue_status,
@@ -106,6 +107,7 @@ def job(asked: Asked) -> Context:
     return {
         "job": record,
         "pace": pace_of(record.spec, last, asked.now),
+        "failing": failing(last),
         "following": picture_of(asked.ledger, record),
         "loaded": loaded,
         "keys": document_text(asked.edits.shown(loaded)),

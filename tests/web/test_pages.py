@@ -163,6 +163,23 @@ def test_what_runs_and_what_waits_is_counted_whatever_number_there_is(
     assert '<h2>Running <span class="count">2<' in reader.get("/queues").text
 
 
+def test_a_job_says_first_whether_it_is_well(reader: httpx.Client, ledger: Ledger) -> None:
+    assert "never ran" in (job(ledger, "new"), reader.get("/").text)[1]
+    spec = job(ledger, history=50)
+    for second, outcome in enumerate((RunState.SUCCEEDED, *[RunState.TIMED_OUT] * 3)):
+        at_work(ledger, spec, second)
+        ledger.finish(run_id(spec, second), "token", outcome, "took longer\nthan it may")
+    for path in ("/", "/jobs/nightly"):
+        text = reader.get(path).text
+        state = text[text.index(">nightly<") :]
+        assert '<span class="state failed">failing</span>' in state
+        assert re.search("3 times in a row, first <time.*?</time>: took longer<", state)
+        assert ">idle<" not in state
+    at_work(ledger, spec, 9)
+    text = reader.get("/").text
+    assert "failing</span>" in text and '"state running">running' in text
+
+
 def names_on(page: httpx.Response) -> list[str]:
     return re.findall(r'<td class="head"><a class="name" href="jobs/([^"]+)"', page.text)
 
