@@ -39,17 +39,17 @@ SPANS = (range(60), range(24), range(1, 32), range(1, 13), range(7))
 
 #: What other programs read as a schedule, and what to write in its place.
 FOREIGN = (
-    (r"(CRON_)?TZ=", "the zone is a key of its own (timezone: Europe/Berlin)"),
-    (r"@EVERY\b", "use 'every' (every: 5m)"),
-    (r"@REBOOT$", "use 'run_at_start: true'"),
-    (r"@(MINUTELY|EVERY_MINUTE)$", "write * * * * *"),
-    (r"RATE\(", "use 'every' (every: 5m)"),
+    (re.compile(r"(CRON_)?TZ="), "the zone is a key of its own (timezone: Europe/Berlin)"),
+    (re.compile(r"@EVERY\b"), "use 'every' (every: 5m)"),
+    (re.compile(r"@REBOOT$"), "use 'run_at_start: true'"),
+    (re.compile(r"@(MINUTELY|EVERY_MINUTE)$"), "write * * * * *"),
+    (re.compile(r"RATE\("), "use 'every' (every: 5m)"),
     (
-        r"CRON\(|.*\?",
+        re.compile(r"CRON\(|.*\?"),
         "write five fields, minute first and no year, * in place of ?, and the names of weekdays:"
         " in Quartz and AWS 1 is Sunday",
     ),
-    (r"H(\s|/|\()|.*\s?H(\s|/|\()", "there is no H of Jenkins; 'jitter' spreads jobs"),
+    (re.compile(r"H(\s|/|\()|.*\s?H(\s|/|\()"), "there is no H of Jenkins; 'jitter' spreads jobs"),
 )
 
 LONGEST = 400
@@ -75,7 +75,7 @@ def _split(text: str) -> list[str]:
         raise InvalidSchedule(f"a cron expression of {len(text)} characters; {LONGEST} are allowed")
     fields = text.upper().split()
     for pattern, hint in FOREIGN:
-        if re.match(pattern, " ".join(fields)):
+        if pattern.match(" ".join(fields)):
             raise InvalidSchedule(f"{text!r}: {hint}")
     if text.startswith("@"):
         if (nickname := text.strip().lower()) not in NICKNAMES:
