@@ -130,7 +130,7 @@ def messages_of(
     send: Publisher.send; it may raise whatever the app's own code and the arguments lead to.
     """
     fields: dict[str, str] = {}
-    for name, key, rules, assignment in parts_of(spec):
+    for name, key, rules, assignment in parts_of(spec, spec.lock if spec.task else ""):
         if assignment.step.foreach:  # its items are sent, and each has its own arguments
             continue
         if reason := why_apart(app, assignment.step.task):
@@ -144,12 +144,12 @@ def messages_of(
     return fields
 
 
-def parts_of(spec: JobSpec) -> Iterator[tuple[str, str, str, Assignment]]:
+def parts_of(spec: JobSpec, lock: str = "") -> Iterator[tuple[str, str, str, Assignment]]:
     """Of the job, or of each step: its name, the lock or the digest of its plan, the rules as the
-    ledger has them, and the assignment of a run that stands for all."""
-    run = Run(NO_RUN, spec.name, RunState.QUEUED, NO_MOMENT, NO_MOMENT, rules=spec.rules())
+    ledger has them, and the assignment of a run that stands for all. lock: of a job of one task."""
+    run = Run(NO_RUN, spec.name, RunState.QUEUED, NO_MOMENT, NO_MOMENT, rules=spec.rules(lock))
     if spec.task is not None:
-        yield "", spec.lock, spec.rules_text, of_job(run, spec, spec.task)
+        yield "", lock, spec.rules_text, of_job(run, spec, spec.task)
     for planned in (plan(spec) or {"steps": ()})["steps"]:
         step = Step.of(planned)
         of = replace(run, id=f"{NO_RUN}/{step.name}", rules=step.rules)

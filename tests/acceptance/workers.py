@@ -51,8 +51,9 @@ class Workers:
         """A run with these arguments, or the job's own; it does not wait for beat's next tick."""
         ledger = self.project.ledger
         run = ledger.trigger(ledger.spec(job), RunRequest(args=args or None))
-        with Celery(broker=self.project.url) as app:
-            Publisher(app, ledger).publish([run.id])
+        if not run.sends:  # the ledger has not sent it
+            with Celery(broker=self.project.url) as app:
+                Publisher(app, ledger).publish([run.id])
         return run
 
     def starts(self, run: Run) -> list[Sign]:

@@ -61,7 +61,13 @@ def test_all_kinds_of_entries_become_jobs_that_load(app: Celery, tmp_path: Path)
         },
         "fortnightly": {"rrule": "FREQ=WEEKLY;INTERVAL=2", "start_at": "2026-01-05T03:30:00"},
         "nightly": {"cron": "30 2 * * 1-5", "queue": "slow", **berlin},
-        "poll-inbox": {"every": "90s", "args": [1], "kwargs": {"folder": "orders"}, "paused": True},
+        "poll-inbox": {
+            "every": "90s",
+            "args": [1],
+            "kwargs": {"folder": "orders"},
+            "paused": True,
+            "entry": "poll inbox",
+        },
         "weekly": {"cron": "30 3 * * 1"},
     }
     assert load(tmp_path / "jobs.yaml").specs == {
