@@ -119,10 +119,17 @@ class Project:
         self.wait_for_jobs()
 
     def wait_for_jobs(self) -> None:
-        """Returns once a beat has loaded the schedule files."""
+        """Returns once a beat has loaded the schedule files, and Celery has made their messages."""
         files = [yaml.safe_load(file.read_text()) for file in self.schedules.glob("*.yaml")]
         jobs = {name for file in files for name in file["jobs"]}
         wait_until(lambda: self.ledger.scheduled().keys() >= jobs, 20)
+        wait_until(lambda: all(map(self.has_messages, jobs)), 20)
+
+    def has_messages(self, job: str) -> bool:
+        """Whether it is known how messages of the job's runs are sent."""
+        keys = self.ledger.keys
+        is_apart = self.ledger.client.hexists(keys.job(job), "apart")
+        return bool(is_apart or self.ledger.client.exists(keys.message(job)))
 
     def trigger(self, job: str) -> Run:
         """A run by hand; beat sends it."""
