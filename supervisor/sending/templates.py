@@ -141,7 +141,7 @@ def messages_of(
             return {"apart": "its message differs from run to run in more than its id"}
         fields |= {f"queue:{name}": push.queue, f"list:{name}": push.key, f"text:{name}": text}
         fields[f"for:{name}"] = f"{key}\n{rules}"
-    return fields
+    return fields or {"apart": "each item of a batch has arguments of its own"}
 
 
 def parts_of(spec: JobSpec, lock: str = "") -> Iterator[tuple[str, str, str, Assignment]]:

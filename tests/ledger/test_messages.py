@@ -25,7 +25,7 @@ from supervisor.ledger.replies import Grant
 from supervisor.ledger.requests import RunRequest, Tick
 from supervisor.sending.content import content_of
 from supervisor.sending.publisher import Publisher
-from tests.ledger.jobs import begin, job, ticks, with_messages
+from tests.ledger.jobs import begin, job, run_id, ticks, with_messages
 from tests.waiting import wait_until
 
 
@@ -240,10 +240,13 @@ def routed(*_: Any, **__: Any) -> dict[str, str]:
     return {"queue": "any"}
 
 
+BATCH = [{"task": "shop.one_argument", "name": "each", "priority": 1, "foreach": "items"}]
+
 #: Keys of the job, settings of the app, and a part of the reason.
 APART: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     ({"task": "shop.expires"}, {}, "more than its id"),
     ({"task": "shop.own"}, {}, "an apply_async"),
+    ({"task": None, "steps": BATCH, "params": {"items": []}}, {}, "each item of a batch"),
     ({"task": "shop.alias"}, {}, "another name of shop.plain"),
     ({"task": "shop.one_argument"}, {}, "cannot be made"),
     ({"task": "shop.plain"}, {"task_send_sent_event": True}, "task_send_sent_event"),
@@ -262,7 +265,8 @@ def test_what_may_differ_or_be_refused_is_left_to_celery(
     with_messages(ledger, app)
     assert reason in ledger.apart([spec.name])[spec.name]
     ledger.admit(ticks(spec, 0))
-    assert ledger.outbox() == [tick.run_id for tick in ticks(spec, 0)]
+    run = f"{run_id(spec, 0)}~each" if spec.steps else run_id(spec, 0)
+    assert ledger.outbox() == [run]
     assert ledger.client.llen("celery") == 0
 
 
