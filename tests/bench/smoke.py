@@ -69,6 +69,8 @@ def of_entries(directory: Path, url: str, patience: int = 1) -> float:
             beats[side.name] = side.celery("beat", "-l", "info")
         jobs = ours.ledger.keys.jobs
         until(lambda: ours.client.hlen(jobs) == JOBS["ours"], 120, every=0.1)
+        last = max(ours.ledger.scheduled_names())  # messages are made in the order of the names
+        until(lambda: ours.client.exists(ours.ledger.keys.message(last)), 120, every=0.1)
         until(lambda: "Acquired lock" in redbeat.log(), 120, every=0.1)
         before = {name: cpu_seconds(beat.pid) for name, beat in beats.items()}
         if time.time() < due - 1:
