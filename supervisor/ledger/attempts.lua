@@ -118,7 +118,7 @@ local function undo_begin(run, token)
   run.attempt = run.attempt - 1
   redis.call('HSET', K.run(run.id), 'attempt', run.attempt, 'last_token', token)
   leave_serial(run)
-  redis.call('ZREM', K.sent, run.id)  -- of one that was given up meanwhile, and sent again
+  forget_indexes(run.id)  -- of one that was given up meanwhile, and sent again or left to Celery
   enqueue(run)
 end
 

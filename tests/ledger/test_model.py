@@ -364,8 +364,11 @@ class LedgerMachine(RuleBasedStateMachine):
         sent = [text.rsplit(" ", 1) for text in self.client.lrange("list", 0, -1)]
         assert len({tag for _, tag in sent}) == len(sent)
         assert {run for run, _ in sent} <= {*self.model.runs}
+        waiting = {*self.client.zrange(self.keys.sent, 0, -1)}
         for run in self.model.in_state(RunState.QUEUED):
-            assert int(self.client.hget(self.keys.run(run), "sends") or 0) <= 1
+            queue, sends = self.client.hmget(self.keys.run(run), "queue", "sends")
+            assert run not in waiting or sends == "1"
+            assert queue != "queue" or run in {run for run, _ in sent}
 
     @invariant()
     def the_ledger_is_as_the_model_says(self) -> None:

@@ -34,6 +34,21 @@ BREAKS = {
         "started[#started + 1] = run\n    return",
         "started[#started + 1] = run",
     ),
+    "a message is pushed twice": (
+        "messages",
+        "redis.pcall('LPUSH', list, unpack(texts))",
+        "redis.pcall('LPUSH', list, texts[1], unpack(texts))",
+    ),
+    "a run is recorded as sent, and its message is not": (
+        "messages",
+        "redis.pcall('LPUSH', list, unpack(texts))",
+        "'not pushed'",
+    ),
+    "a message is pushed, and its run not recorded as sent": (
+        "slots",
+        "if message then append(fields, { 'sent', now, 'sends', 1, 'queue', message.queue }) end",
+        "",
+    ),
     "a run that ends is not told to its followers": (
         "accounts",
         "local followed_by = hget(K.run(id), 'followed_by')",
