@@ -29,7 +29,7 @@ $(STAMP): requirements.txt pyproject.toml
 up: $(STAMP) ## run the examples: server, beat, workers, page and /metrics, until Ctrl-C
 	$(BIN)/supervisor -A examples.app up --concurrency 6
 
-SYSTEM := tests/alerts tests/hosts tests/pictures tests/render tests/test_sbom.py tests/test_wheel.py \
+SYSTEM := tests/alerts tests/hosts tools/pictures tests/render tests/test_sbom.py tests/test_wheel.py \
   tests/web/test_browser.py tests/web/test_proxy.py tests/acceptance/test_tutorial.py
 
 test: $(STAMP) ## run the tests; those with programs of others are in test-system
@@ -60,50 +60,50 @@ test-rabbitmq: $(STAMP) ## run the tests with RabbitMQ as the broker
 	$(BIN)/python -m pytest tests/rabbitmq
 
 matrix: $(STAMP) ## run the heart of the tests with each Celery (ONLY=5.4), on a server (SERVER=path)
-	$(BIN)/python -m tests.matrix $(if $(ONLY),--only $(ONLY)) $(if $(SERVER),--server $(SERVER))
+	$(BIN)/python -m tools.matrix $(if $(ONLY),--only $(ONLY)) $(if $(SERVER),--server $(SERVER))
 
 chaos: $(STAMP) ## kill everything at random for MINUTES=3 (SEED=, DIRECTORY=, POOL=) and judge the rest
-	CHAOS_POOL=$(POOL) $(BIN)/python -m tests.chaos --minutes $(MINUTES) \
+	CHAOS_POOL=$(POOL) $(BIN)/python -m tools.chaos --minutes $(MINUTES) \
 	  $(if $(SEED),--seed $(SEED)) $(if $(DIRECTORY),--directory $(DIRECTORY))
 
 chaos-tenants: $(STAMP) ## edit jobs of TENANTS=300 at run time for MINUTES=10 while beats and workers are killed
-	$(BIN)/python -m tests.chaos.tenants --minutes $(if $(filter file,$(origin MINUTES)),10,$(MINUTES)) \
+	$(BIN)/python -m tools.chaos.tenants --minutes $(if $(filter file,$(origin MINUTES)),10,$(MINUTES)) \
 	  $(if $(TENANTS),--tenants $(TENANTS)) $(if $(RATE),--rate $(RATE)) $(if $(SEED),--seed $(SEED))
 
 chaos-two-apps: $(STAMP) ## kill two apps on one Redis for MINUTES=5: no message goes to the other
-	$(BIN)/python -m tests.chaos.two_apps --minutes $(if $(filter file,$(origin MINUTES)),5,$(MINUTES)) $(if $(SEED),--seed $(SEED))
+	$(BIN)/python -m tools.chaos.two_apps --minutes $(if $(filter file,$(origin MINUTES)),5,$(MINUTES)) $(if $(SEED),--seed $(SEED))
 
 chaos-notices: $(STAMP) ## kill Redis, beats, a mail server and a webhook for MINUTES=10: no notice is lost
-	$(BIN)/python -m tests.chaos.notices --minutes $(if $(filter file,$(origin MINUTES)),10,$(MINUTES)) \
+	$(BIN)/python -m tools.chaos.notices --minutes $(if $(filter file,$(origin MINUTES)),10,$(MINUTES)) \
 	  $(if $(JOBS),--jobs $(JOBS)) $(if $(SEED),--seed $(SEED))
 
 hostile: $(STAMP) ## measure how late ticks are beside hostile files and pings
 	HOSTILE_TICKS=60 $(BIN)/python -m pytest -q -s tests/acceptance/test_hostile_directory.py
 
 chaos-catches: $(STAMP) ## break the product in many ways (ONLY=) and see that chaos notices each
-	$(BIN)/python -m tests.chaos.catches $(if $(ONLY),--only "$(ONLY)") $(if $(SEED),--seed $(SEED))
+	$(BIN)/python -m tools.chaos.catches $(if $(ONLY),--only "$(ONLY)") $(if $(SEED),--seed $(SEED))
 
 soak: $(STAMP) ## drive the ledger against its model for SOAK_STEPS steps
 	SUPERVISOR_SOAK_STEPS=$(SOAK_STEPS) $(BIN)/python -m pytest \
 	  tests/ledger/test_model.py tests/ledger/test_stages_model.py
 
 foreign-tests: $(STAMP) ## run tests of others (SUITE=celery TESTS= GO_ON=1) as they are, and supervised
-	$(BIN)/python -m tests.foreign $(if $(GO_ON),--go-on) $(or $(SUITE),celery) $(TESTS)
+	$(BIN)/python -m tools.foreign $(if $(GO_ON),--go-on) $(or $(SUITE),celery) $(TESTS)
 
 mutants: $(STAMP) ## break Lua and guard in small ways (ONLY= MOST=): tests must notice each
-	$(BIN)/python -m tests.mutants $(if $(ONLY),--only '$(ONLY)') $(if $(MOST),--most $(MOST))
+	$(BIN)/python -m tools.mutants $(if $(ONLY),--only '$(ONLY)') $(if $(MOST),--most $(MOST))
 
 bench: $(PEERS) ## measure us and others, write docs/explanation/benchmarks.* (ONLY=emission ROUNDS=3 QUICK=1)
-	$(PEERS)/bin/python -m tests.bench $(if $(ONLY),--only $(ONLY)) $(if $(QUICK),--quick) \
+	$(PEERS)/bin/python -m tools.bench $(if $(ONLY),--only $(ONLY)) $(if $(QUICK),--quick) \
 	  $(if $(ROUNDS),--rounds $(ROUNDS))
 
 bench-smoke: $(STAMP) ## fail where a ratio to a peer has fallen by half since `make bench`, in a minute
-	$(BIN)/python -m tests.bench.smoke
+	$(BIN)/python -m tools.bench.smoke
 
 # An environment of its own: others need older versions of what we are developed with.
-$(PEERS): tests/bench/requirements.txt
+$(PEERS): tools/bench/requirements.txt
 	test -x $@/bin/python || $(PYTHON) -m venv $@
-	$@/bin/python -m pip install --quiet --require-hashes -r tests/bench/requirements.txt
+	$@/bin/python -m pip install --quiet --require-hashes -r tools/bench/requirements.txt
 	$@/bin/python -m pip install --quiet --no-deps --no-build-isolation --editable .
 	touch $@
 
@@ -122,7 +122,7 @@ render: $(STAMP) ## write deploy/systemd and deploy/compose again, from schedule
 	$(RENDER) compose --output deploy/compose $(EXAMPLES) --build . --monitoring deploy
 
 screenshots: $(STAMP) ## take docs/pictures again, of the examples, with Chromium
-	$(BIN)/python -m tests.pictures
+	$(BIN)/python -m tools.pictures
 
 docs: $(SITE) ## build the documentation as a site, build/site; any warning is an error
 	NO_MKDOCS_2_WARNING=1 $(SITE)/bin/mkdocs --quiet build --config-file deploy/site/mkdocs.yml
@@ -148,7 +148,7 @@ lock: ## write all requirements.txt again from pyproject.toml
 	  --python-version 3.11 --constraint requirements.txt pyproject.toml -o deploy/requirements.txt
 	$(BIN)/uv pip compile --quiet --universal --generate-hashes --no-header --no-emit-index-url \
 	  --python-version 3.11 --constraint deploy/requirements.txt --extra embedded --group peers \
-	  pyproject.toml -o tests/bench/requirements.txt
+	  pyproject.toml -o tools/bench/requirements.txt
 	$(BIN)/uv pip compile --quiet --universal --generate-hashes --no-header --no-emit-index-url \
 	  --python-version 3.11 --constraint requirements.txt --all-extras --group adoption \
 	  pyproject.toml -o tests/adoption/requirements.txt
@@ -160,7 +160,7 @@ lock: ## write all requirements.txt again from pyproject.toml
 	for celery in 5.4 5.5 5.6 5.7; do \
 	  $(BIN)/uv pip compile --quiet --universal --generate-hashes --no-header --no-emit-index-url \
 	    --python-version 3.11 --group heart --group celery-$$(echo $$celery | tr . -) \
-	    pyproject.toml -o tests/matrix/celery-$$celery.txt || exit; done
+	    pyproject.toml -o tools/matrix/celery-$$celery.txt || exit; done
 
 dist: $(STAMP) ## build wheel and source archive into dist/
 	rm -f dist/*.whl dist/*.tar.gz
@@ -173,7 +173,7 @@ package-test: dist ## install both in clean environments of each Python here, an
 	  $(JUDGES)/bin/python -m pip install --quiet twine check-jsonschema; }
 	$(JUDGES)/bin/twine check --strict dist/*.whl dist/*.tar.gz
 	$(JUDGES)/bin/check-jsonschema --builtin-schema vendor.github-workflows .github/workflows/*.yml
-	$(BIN)/python -m tests.package
+	$(BIN)/python -m tools.package
 
 SBOM ?= dist/sbom.cdx.json
 

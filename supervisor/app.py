@@ -21,8 +21,8 @@ from celery.app.utils import find_app
 
 import supervisor.installed  # noqa: F401  (before all others)
 from supervisor import logs
+from supervisor.catalog.job_checks import JobFault, Tasks, runs_by_itself
 from supervisor.errors import InvalidRedisUrl, NoQueue, NotConfigured, SupervisorError
-from supervisor.files.job_checks import JobFault, Tasks, runs_by_itself
 from supervisor.job.spec import JobSpec, StepSpec
 from supervisor.logs import get_logger
 from supervisor.sending.app_settings import (

@@ -25,12 +25,12 @@ from typing import Any, TypeVar
 
 from celery import Celery, current_app
 
-from supervisor.beat.entries import Entries
-from supervisor.beat.load import put_jobs
+from supervisor.catalog.entries import Entries
+from supervisor.catalog.job_checks import JobFault, Tasks, check_job, item_faults
+from supervisor.catalog.load import put_jobs
+from supervisor.catalog.schedule_files import reference_faults
 from supervisor.errors import InvalidJob, InvalidRequest, UnknownJob
-from supervisor.files.holidays import with_dates
-from supervisor.files.job_checks import JobFault, Tasks, check_job, item_faults
-from supervisor.files.schedule_files import reference_faults
+from supervisor.features.holidays import with_dates
 from supervisor.job.changes import Changes
 from supervisor.job.fields import PRIORITIES
 from supervisor.job.policies import AfterPolicy, OverlapPolicy

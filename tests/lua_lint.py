@@ -13,8 +13,8 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 
-from supervisor.ledger.functions import READING, Library, source, sources
-from supervisor.ledger.keys import Keys
+from supervisor.ledger.functions import FOLDERS, READING, Library, source
+from supervisor.store.keys import Keys
 
 KEYS = Keys("supervisor")
 
@@ -30,7 +30,7 @@ FINDING = re.compile(r"stdin:(\d+):(.*)")
 def findings() -> Iterator[str]:
     """As ``supervisor/ledger/begin.lua:12:3: (W211) unused variable 'ttl'``."""
     library = Library(KEYS).text.partition("\n")[2]  # without the line that names it
-    yield from findings_in(library, dict.fromkeys(sources().keys() - READING.keys()), ())
+    yield from findings_in(library, dict.fromkeys(FOLDERS.keys() - READING.keys()), ())
     for name, keys in READING.items():
         text = KEYS.lua(*keys) + source(name)
         yield from findings_in(text, {name: None}, ("--read-globals", "KEYS", "ARGV"))
@@ -47,7 +47,9 @@ def findings_in(text: str, names: Mapping[str, None], options: tuple[str, ...]) 
     for number, rest in found:
         before = {begin: name for name, begin in begins.items() if begin < int(number)}
         begin = max(before, default=0)
-        yield f"supervisor/ledger/{before.get(begin, 'the keys')}.lua:{int(number) - begin}:{rest}"
+        name = before.get(begin, "the keys")
+        folder = FOLDERS.get(name, "ledger")
+        yield f"supervisor/{folder}/{name}.lua:{int(number) - begin}:{rest}"
 
 
 def main() -> int:

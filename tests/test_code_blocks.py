@@ -38,9 +38,9 @@ from celery.bin.celery import celery as celery_main
 from click.testing import CliRunner
 
 from supervisor.app import supervise
+from supervisor.catalog.job_checks import KEYS
+from supervisor.catalog.schedule_files import load
 from supervisor.cli import main
-from supervisor.files.job_checks import KEYS
-from supervisor.files.schedule_files import load
 from supervisor.ledger.ledger import Ledger
 from supervisor.web.access import Access
 from tests.acceptance import warm

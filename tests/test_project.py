@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests import package
+from tools import package
 
 ROOT = Path(__file__).parents[1]
 
@@ -130,7 +130,7 @@ def test_files_that_went_with_supervisord_are_missed(copied: Path) -> None:
 
 @pytest.mark.parametrize("service", ["opentelemetry", "sentry"])
 def test_the_file_of_a_service_can_be_deleted(copied: Path, service: str, tmp_path: Path) -> None:
-    (copied / "integrations" / f"{service}.py").unlink()
+    (copied / "features" / f"{service}.py").unlink()
     (tmp_path / "jobs.yaml").write_text("jobs: {a: {task: t, every: 1h, notify: ['https://a.b']}}")
     (tmp_path / "one.py").write_text(
         "from celery import Celery; from supervisor.app import supervise\n"

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from supervisor.catalog.schedule_files import load
 from supervisor.cli import MODULES
-from supervisor.files.schedule_files import load
 from supervisor.job.policies import OverlapPolicy
 
 ROOT = Path(__file__).parents[1]

@@ -10,10 +10,10 @@ import pytest
 from click.testing import CliRunner
 
 from examples.app import app
-from supervisor.beat.entries import Entries
-from supervisor.beat.load import load
+from supervisor.catalog.entries import Entries
+from supervisor.catalog.load import load
+from supervisor.catalog.schedule_files import load as read_files
 from supervisor.cli import main
-from supervisor.files.schedule_files import load as read_files
 from supervisor.job.run import RunState
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.requests import Tick

@@ -23,7 +23,7 @@ from typing import Any, assert_never
 from celery import signals
 
 from supervisor import process
-from supervisor.beat.entries import DueEntry, Entries
+from supervisor.catalog.entries import DueEntry, Entries
 from supervisor.job.spec import MOST_JOBS, JobSpec
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.reads import chunks

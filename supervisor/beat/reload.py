@@ -31,11 +31,11 @@ from typing import Any
 
 from watchfiles import Change, DefaultFilter, watch
 
-from supervisor.beat.entries import Entries
-from supervisor.beat.load import Outcome, load, look_at, withdraw
+from supervisor.catalog.entries import Entries
+from supervisor.catalog.load import Outcome, load, look_at, withdraw
+from supervisor.catalog.schedule_files import ScheduleSet
+from supervisor.catalog.schedule_files import load as read_files
 from supervisor.errors import ScheduleFilesInvalid
-from supervisor.files.schedule_files import ScheduleSet
-from supervisor.files.schedule_files import load as read_files
 from supervisor.job.changes import registered
 from supervisor.ledger.actions import Action, Actor
 from supervisor.ledger.leader import LEADER_TTL

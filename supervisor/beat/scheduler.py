@@ -50,35 +50,35 @@ from celery import Celery, signals
 from kombu.exceptions import OperationalError
 from redbeat.schedulers import RedBeatScheduler, ensure_conf
 
-from supervisor.beat.adopted import Adopted
-from supervisor.beat.django_rows import Rows, forget_rows
 from supervisor.beat.emitter import Emitted, Emitter, note_rescue
-from supervisor.beat.entries import Entries, beat_schedule_of, for_redbeat
-from supervisor.beat.following import Following, Starts
 from supervisor.beat.job_messages import JobMessages
-from supervisor.beat.notices import Notices
-from supervisor.beat.outbound import outbound_of
 from supervisor.beat.queued_messages import Sweeper, VanishedMessages
 from supervisor.beat.reload import FollowedSources, Reloading
+from supervisor.catalog.entries import Entries, beat_schedule_of, for_redbeat
 from supervisor.errors import SupervisorError, WrongSchema
+from supervisor.features import NoCheckIns, part
+from supervisor.features.adoption.adopted import Adopted
+from supervisor.features.adoption.django_rows import Rows, forget_rows
+from supervisor.features.audit.step import Auditor
+from supervisor.features.following.step import Following, Starts
+from supervisor.features.notices.step import Notices
+from supervisor.features.outbound.services import missing_extra
+from supervisor.features.outbound.step import outbound_of
 from supervisor.guard.liveness import Witness
-from supervisor.integrations import NoCheckIns, part
 from supervisor.job.changes import register
 from supervisor.job.spec import JobSpec
-from supervisor.ledger.connection import RedisError, ResponseError, explained
 from supervisor.ledger.functions import RUNS_PER_DISMISSAL
 from supervisor.ledger.leader import LEADER_TTL, Look
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.presence import PRESENCE_INTERVAL, Attendance, BeatFacts
 from supervisor.ledger.records import REDBEAT
 from supervisor.logs import get_logger
-from supervisor.outbound.services import missing_extra
 from supervisor.process import die_with_parent, reserve_closed_files
 from supervisor.schedule import schedule_of
 from supervisor.sending.app_settings import broker_apart, owner_of, required_settings, schedules_of
 from supervisor.sending.publisher import Publisher
 from supervisor.sending.queues import bound_broker_calls
-from supervisor.ticks.audit import Auditor
+from supervisor.store.connection import RedisError, ResponseError, explained
 from supervisor.times import clock
 from supervisor.worker.presence import broker_of
 

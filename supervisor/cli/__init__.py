@@ -21,9 +21,9 @@ from redis.exceptions import AuthenticationError, NoPermissionError, RedisError
 import supervisor.installed  # noqa: F401  (before all others)
 from supervisor.cli.common import Context, Failure, documentation
 from supervisor.errors import REFUSED, UNAVAILABLE, WRONG, InvalidRequest, SupervisorError
-from supervisor.ledger.connection import explained
 from supervisor.operate.words import harmless
 from supervisor.settings import Settings
+from supervisor.store.connection import explained
 
 #: The verbs of each module. A module is loaded with its verb: `celery` loads this command always.
 MODULES = {

@@ -32,8 +32,7 @@ from supervisor.cli.common import (
 )
 from supervisor.cli.files import read_or_exit
 from supervisor.errors import NotConfigured, SupervisorError, UnknownJob
-from supervisor.job.changes import masked_url
-from supervisor.job.notices import (
+from supervisor.features.notices.rules import (
     Answer,
     Destination,
     Event,
@@ -41,6 +40,7 @@ from supervisor.job.notices import (
     destination_fault,
     service_destinations,
 )
+from supervisor.job.changes import masked_url
 from supervisor.job.run import Blocker
 from supervisor.job.secrets import FORMS, malformed
 from supervisor.ledger.actions import Actions, Entry, WantedActions
@@ -355,7 +355,7 @@ def notify_test(
     References are looked up in this environment: run it in that of beat. Exits 1 unless all
     addresses take the notice.
     """
-    from supervisor.outbound.services import send
+    from supervisor.features.outbound.services import send
 
     results: list[dict[str, Any]] = []
     for destination, places in destinations_of(context, target, schedules, as_json):

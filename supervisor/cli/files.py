@@ -12,6 +12,7 @@ from pathlib import Path
 
 import click
 
+from supervisor.catalog.schedule_files import ScheduleSet, json_schema, load
 from supervisor.cli.common import (
     Context,
     Failure,
@@ -25,15 +26,14 @@ from supervisor.cli.common import (
     reason_option,
 )
 from supervisor.errors import REFUSED, Problem, ScheduleFilesInvalid, SupervisorError
-from supervisor.files.schedule_files import ScheduleSet, json_schema, load
 from supervisor.job.changes import difference
 from supervisor.job.exclusions import holidays_ending
 from supervisor.ledger.actions import Action
-from supervisor.ledger.connection import connect
 from supervisor.ledger.reads import Loaded
 from supervisor.ledger.records import FILES
 from supervisor.operate.plans import crowds, plan_lines, plan_shape, summary
 from supervisor.operate.words import harmless, plural
+from supervisor.store.connection import connect
 from supervisor.ticks.overlaps import by_lock, sharing
 from supervisor.ticks.plan import Plan, clashes, plan_of, removal_by_files
 from supervisor.times import render_duration
@@ -66,7 +66,7 @@ def check(context: Context, path: Path | None, secrets: bool, as_json: bool) -> 
 
 def warn_of_extra(schedules: ScheduleSet) -> None:
     """Warns on standard error if this environment lacks what it takes to send notices."""
-    from supervisor.outbound.services import missing_extra
+    from supervisor.features.outbound.services import missing_extra
 
     if missing := missing_extra(to for spec in schedules.specs.values() for to in spec.notify):
         click.echo(f"warning: {missing}", err=True)
@@ -295,8 +295,8 @@ def apply(
     beats that run under its old name stop.
     """
     app = context.app_for("apply")  # its settings say where RedBeat's entries are
-    from supervisor.beat.entries import Entries
-    from supervisor.beat.load import load
+    from supervisor.catalog.entries import Entries
+    from supervisor.catalog.load import load
     from supervisor.sending.app_settings import owner_of, required_settings
 
     required_settings(app)
@@ -359,7 +359,7 @@ def warn_of_entries(context: Context, found: Plan, wanted: ScheduleSet) -> None:
     """Warns, with -A, of jobs that replace entries which the app's own code has saved."""
     if context.app is None or not hasattr(context.app, "supervisor"):
         return
-    from supervisor.beat.entries import Entries
+    from supervisor.catalog.entries import Entries
 
     ledger = context.ledger
     entries = Entries(context.app, ledger)

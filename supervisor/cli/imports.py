@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from supervisor.catalog.import_text import Item, write
+from supervisor.catalog.schedule_files import load
 from supervisor.cli.common import (
     Context,
     Failure,
@@ -18,8 +20,6 @@ from supervisor.cli.common import (
     to_file,
 )
 from supervisor.errors import REFUSED, SupervisorError
-from supervisor.files.import_text import Item, write
-from supervisor.files.schedule_files import load
 from supervisor.operate.words import harmless, plural
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ def import_() -> None:
 @pass_context
 def beat_schedule(context: Context, output: Path | None, force: bool, as_json: bool) -> None:
     """Import the `beat_schedule` of the app named with -A."""
-    from supervisor.beat.import_celery import read_beat_schedule
+    from supervisor.features.adoption.import_celery import read_beat_schedule
 
     _import_of_app(context, "beat_schedule", read_beat_schedule, output, force, as_json)
 
@@ -64,7 +64,7 @@ def beat_schedule(context: Context, output: Path | None, force: bool, as_json: b
 @pass_context
 def redbeat(context: Context, output: Path | None, force: bool, as_json: bool) -> None:
     """Import the RedBeat entries of the app named with -A."""
-    from supervisor.beat.import_celery import read_redbeat
+    from supervisor.features.adoption.import_celery import read_redbeat
 
     _import_of_app(context, "RedBeat", read_redbeat, output, force, as_json)
 
@@ -77,7 +77,7 @@ def django_celery_beat(context: Context, output: Path | None, force: bool, as_js
 
     In the database that the Django settings of the app named with -A say.
     """
-    from supervisor.beat.django_rows import read_django
+    from supervisor.features.adoption.django_rows import read_django
 
     _import_of_app(context, "django-celery-beat", read_django, output, force, as_json)
 
@@ -90,7 +90,7 @@ def _import_of_app(
     force: bool,
     as_json: bool,
 ) -> None:
-    from supervisor.beat.import_celery import zone_remark
+    from supervisor.features.adoption.import_celery import zone_remark
 
     refuse_to_overwrite(output, force)
     app = context.app_for("import")
@@ -184,7 +184,7 @@ def adopt(context: Context, output: Path | None, force: bool, dry_run: bool, as_
     Besides this file, the app only needs `supervise(app)`. Name the app with -A.
     """
     from supervisor.app import supervise
-    from supervisor.beat.import_celery import zone_remark
+    from supervisor.features.adoption.import_celery import zone_remark
     from supervisor.operate.adoption import report, report_shape, sources_of, to_look_at
 
     app = context.app_for("adopt")
@@ -254,7 +254,7 @@ def release(context: Context, dry_run: bool, yes: bool, no_entries: bool, as_jso
     then exits 1.
     """
     app = context.app_for("release")
-    from supervisor.beat.release import give_back, keys_of, release_of
+    from supervisor.features.adoption.release import give_back, keys_of, release_of
     from supervisor.sending.app_settings import owner_of, required_settings
 
     required_settings(app)

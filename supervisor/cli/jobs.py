@@ -17,6 +17,8 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.text import Text
 
+from supervisor.catalog.schedule_files import ScheduleSet, load, load_text
+from supervisor.catalog.yaml_source import LARGEST_FILE
 from supervisor.cli.common import (
     Context,
     changed,
@@ -35,8 +37,6 @@ from supervisor.cli.common import (
 from supervisor.cli.files import plan_on, print_problems, show
 from supervisor.cli.imports import refuse_to_overwrite, write_file
 from supervisor.errors import WRONG, JobElsewhere, ScheduleFilesInvalid, UnknownJob
-from supervisor.files.schedule_files import ScheduleSet, load, load_text
-from supervisor.files.yaml_source import LARGEST_FILE
 from supervisor.job.changes import Changes
 from supervisor.job.spec import JobSpec
 from supervisor.ledger.reads import Loaded
@@ -51,7 +51,7 @@ from supervisor.operate.words import drained_words, harmless, stamp
 if TYPE_CHECKING:
     from celery import Celery
 
-    from supervisor.beat.entries import Entries
+    from supervisor.catalog.entries import Entries
     from supervisor.ledger.ledger import Ledger
 
 
@@ -120,7 +120,7 @@ def say_what_is_not_loaded(ledger: Ledger) -> None:
 
 
 def print_unguarded(context: Context, as_json: bool) -> None:
-    from supervisor.beat.adopted import unguarded
+    from supervisor.features.adoption.adopted import unguarded
 
     found = unguarded(context.app_for("jobs --unguarded"), context.ledger)
     if as_json:
@@ -173,7 +173,7 @@ def put(context: Context, file: Path, dry_run: bool, reason: str, as_json: bool)
     also in the schedule files that beat follows is refused. If FILE has problems, lists them as
     `check` does and exits 1.
     """
-    from supervisor.beat.load import check_following, refuse_entries
+    from supervisor.catalog.load import check_following, refuse_entries
 
     app = owner(context, "put")
     entries = entries_of(app, context.ledger)
@@ -278,7 +278,7 @@ def owner(context: Context, verb: str) -> Celery:
 
 
 def entries_of(app: Celery, ledger: Ledger) -> Entries:
-    from supervisor.beat.entries import Entries
+    from supervisor.catalog.entries import Entries
 
     return Entries(app, ledger)
 
@@ -319,7 +319,7 @@ def put_at_run_time(
     verb: str,
     reason: str,
 ) -> Changes:
-    from supervisor.beat.load import put_jobs
+    from supervisor.catalog.load import put_jobs
     from supervisor.jobs import place_of
 
     ledger, entries = context.ledger, entries_of(app, context.ledger)

@@ -12,6 +12,7 @@ from typing import Any
 
 import click
 
+from supervisor.catalog.schedule_files import load
 from supervisor.cli.common import (
     Context,
     DurationType,
@@ -32,7 +33,6 @@ from supervisor.deploy.targets import (
     SystemdOptions,
     render_monitoring,
 )
-from supervisor.files.schedule_files import load
 
 
 @dataclass(frozen=True, slots=True)

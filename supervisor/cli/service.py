@@ -20,6 +20,7 @@ import uvicorn
 from redis.exceptions import RedisError
 
 from supervisor import logs, process
+from supervisor.catalog.schedule_files import load
 from supervisor.cli.common import (
     PORT,
     Context,
@@ -33,11 +34,9 @@ from supervisor.cli.common import (
     schedules_option,
 )
 from supervisor.errors import NotConfigured, NotFound, did_you_mean
-from supervisor.files.schedule_files import load
-from supervisor.job.notices import service_destinations
+from supervisor.features.notices.rules import service_destinations
 from supervisor.job.topology import Topology, WorkerSpec
 from supervisor.ledger.actions import Action
-from supervisor.ledger.connection import connect
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.presence import BeatFacts, Present, WorkerFacts
 from supervisor.ledger.queues import LedgerQueues, Queues
@@ -51,6 +50,7 @@ from supervisor.settings import (
     TOKEN,
     Settings,
 )
+from supervisor.store.connection import connect
 from supervisor.times import duration_in
 from supervisor.web.access import Access
 from supervisor.web.access_file import NAME, AccessFile, Role, line_for, new_token

@@ -25,6 +25,7 @@ from supervisor.cli.common import (
     reason_option,
 )
 from supervisor.errors import REFUSED
+from supervisor.features.audit.step import Records, audit, compare_records
 from supervisor.job.policies import OverlapPolicy
 from supervisor.job.spec import JobSpec
 from supervisor.ledger.actions import Action, Change
@@ -34,7 +35,6 @@ from supervisor.operate.shapes import iso_utc
 from supervisor.operate.tables import Columns
 from supervisor.operate.words import harmless, pause_words, plural
 from supervisor.schedule import schedule_of, ticks_between
-from supervisor.ticks.audit import Records, audit, compare_records
 from supervisor.ticks.plan import Upcoming, upcoming
 from supervisor.times import INSTANT
 

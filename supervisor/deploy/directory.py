@@ -19,9 +19,9 @@ from typing import Any
 import yaml
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
+from supervisor.catalog.schedule_files import load
+from supervisor.catalog.yaml_source import text_of
 from supervisor.errors import REFUSED, SupervisorError
-from supervisor.files.schedule_files import load
-from supervisor.files.yaml_source import text_of
 
 Files = Mapping[str, str]
 """Rendered files: paths below the output directory, and their text."""

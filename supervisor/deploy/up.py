@@ -23,9 +23,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 
+from supervisor.catalog.schedule_files import load
 from supervisor.deploy.embedded import EmbeddedServer, write_private
 from supervisor.errors import ScheduleFilesInvalid
-from supervisor.files.schedule_files import load
 from supervisor.job.topology import Topology
 from supervisor.ledger.ledger import Ledger
 from supervisor.logs import LOG_FORMAT, get_logger, wants_json

@@ -1,4 +1,4 @@
-"""The app as Django starts it; its code is in supervisor/integrations/django."""
+"""The app as Django starts it; its code is in supervisor/features/django."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from supervisor.job.changes import register as register_source
 class SupervisorConfig(AppConfig):
     """Named `supervisor.django` in INSTALLED_APPS."""
 
-    name = "supervisor.integrations.django"
+    name = "supervisor.features.django"
     label = "supervisor"
     verbose_name = "Supervisor"
     default_auto_field = "django.db.models.BigAutoField"
 
     def ready(self) -> None:
         # They import the models, which are there only now.
-        from supervisor.integrations.django.loading import Rows, follow_rows
-        from supervisor.integrations.django.project import check_app
+        from supervisor.features.django.loading import Rows, follow_rows
+        from supervisor.features.django.project import check_app
 
         follow_rows()
         register_source(Rows())

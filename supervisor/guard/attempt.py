@@ -51,13 +51,13 @@ from typing import Any, NoReturn
 from structlog.contextvars import bind_contextvars, reset_contextvars
 
 from supervisor.errors import LeaseLost, RunInterrupted, WrongSchema
+from supervisor.features.run_log import capture_lines, traceback_text
 from supervisor.guard import child_table, liveness
 from supervisor.guard.child_table import RAISED, way_to_this_code
 from supervisor.guard.current_run import CurrentRun, current_attempt, current_run, set_current_run
 from supervisor.guard.delivery import Delivery, note_shared_queue
 from supervisor.guard.lease import is_trusted
 from supervisor.guard.progress import Report, Reporter
-from supervisor.guard.run_log import capture_lines, traceback_text
 from supervisor.job.content import Content
 from supervisor.job.policies import RunLog
 from supervisor.job.run import LINE_LENGTH, Reference, ReportedProgress, RunState, StepId
@@ -72,11 +72,11 @@ from supervisor.job.secrets import (
     without_hidden,
 )
 from supervisor.job.steps import Params
-from supervisor.ledger.connection import RedisError, may_pass
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.replies import Ending, Finished, Grant, Refusal, Refused
 from supervisor.ledger.requests import NOTHING, CallArguments
 from supervisor.logs import get_logger
+from supervisor.store.connection import RedisError, may_pass
 from supervisor.times import clock
 
 PATIENCE = timedelta(seconds=30)

@@ -11,10 +11,10 @@ from typing import Any
 from supervisor.job.policies import RunLog
 from supervisor.job.run import RunRules
 from supervisor.job.secrets import Mask
-from supervisor.ledger.connection import RedisError
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.requests import Work
 from supervisor.logs import get_logger
+from supervisor.store.connection import RedisError
 
 #: The header that makes a message a supervised run's.
 HEADER = "supervisor"

@@ -44,10 +44,10 @@ from supervisor.errors import WrongSchema
 from supervisor.guard import child_table
 from supervisor.guard.lease import Lease, State
 from supervisor.job.run import RunState
-from supervisor.ledger.connection import RedisError, may_pass
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.replies import Ending, LeaseState, Renewal
 from supervisor.logs import get_logger
+from supervisor.store.connection import RedisError, may_pass
 from supervisor.times import clock
 
 log = get_logger("supervisor.heartbeat")

@@ -34,11 +34,11 @@ from datetime import timedelta
 from pathlib import Path
 from uuid import uuid4
 
-from supervisor.ledger.connection import RedisError, explained, may_pass
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.replies import Ending
 from supervisor.logs import get_logger
 from supervisor.process import make_private
+from supervisor.store.connection import RedisError, explained, may_pass
 from supervisor.times import clock
 
 log = get_logger("supervisor.guard")

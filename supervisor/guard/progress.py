@@ -34,9 +34,9 @@ from supervisor.job.run import (
     kept_text,
     plain_number,
 )
-from supervisor.ledger.connection import RedisError
 from supervisor.ledger.runs import Reports
 from supervisor.logs import get_logger
+from supervisor.store.connection import RedisError
 from supervisor.times import clock
 
 log = get_logger("supervisor.reports")

@@ -19,6 +19,7 @@ from pydantic import (
     model_validator,
 )
 
+from supervisor.features.notices.rules import Notify, wanted_events
 from supervisor.job.fields import (
     NAME_PATTERN,
     Count,
@@ -36,7 +37,6 @@ from supervisor.job.fields import (
     inside,
     repeated,
 )
-from supervisor.job.notices import Notify, wanted_events
 from supervisor.job.policies import (
     AfterMatch,
     AfterPolicy,

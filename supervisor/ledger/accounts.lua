@@ -77,7 +77,7 @@ local function ping(run, kind, outcome, reason)
 end
 
 -- A run that others follow has come to an end, or a range of ticks without runs: beat decides what becomes
--- of those (ticks/following.py). Written with the state itself as well.
+-- of those (features/following/rule.py). Written with the state itself as well.
 local function note_for_followers(job, id, state, nominal, first)
   local followed_by = hget(K.run(id), 'followed_by')
   if not followed_by and redis.call('EXISTS', K.followers(job)) == 0 then return end

@@ -28,10 +28,10 @@ from redis.exceptions import RedisError, ResponseError
 from supervisor.errors import InvalidJob, SupervisorError
 from supervisor.job.changes import Changes, edit_text, edits
 from supervisor.job.spec import JobSpec
-from supervisor.ledger.connection import Client
 from supervisor.ledger.functions import Functions
-from supervisor.ledger.keys import Keys
 from supervisor.ledger.replies import instant, ms_of
+from supervisor.store.connection import Client
+from supervisor.store.keys import Keys
 
 #: The variable that names the person who acts, for accounts that several people share.
 ACTOR = "SUPERVISOR_ACTOR"

@@ -1,7 +1,7 @@
 """The transitions of the ledger: one library of Redis Functions, and how they are called.
 
 1. The library is the keys of keys.py, the constants below, the functions that the transitions share
-   (SHARED), and one function for each other `.lua` file, which is called with its KEYS and ARGV.
+   (SHARED), and one function for each file of TRANSITIONS, which is called with its KEYS and ARGV.
 2. The name of the library, and of each function, has a digest of the text: processes of two
    versions on one server, as in an upgrade, call functions of their own.
 3. A process whose function the server does not have loads the library and calls again. The
@@ -34,7 +34,7 @@ from supervisor.job.run import LINES_KEPT
 from supervisor.job.spec import MOST_JOBS
 from supervisor.job.steps import ITEMS_AT_ONCE
 from supervisor.job.templates import SERIAL_LOCK, STEP_LOCK
-from supervisor.ledger.connection import (
+from supervisor.store.connection import (
     NO_FUNCTIONS,
     Client,
     NotServed,
@@ -42,7 +42,7 @@ from supervisor.ledger.connection import (
     is_of_server_without_functions,
     naming_the_right,
 )
-from supervisor.ledger.keys import Keys
+from supervisor.store.keys import Keys
 from supervisor.times import to_ms
 
 #: redis-py before 5.3 wants the name of the command for which a connection is taken.
@@ -123,7 +123,7 @@ MOST_REVOCATIONS = 10_000
 MOST_EVENTS = 20_000
 
 #: Groups of a destination's notices are known for this long after the last was sent: longer than
-#: the next one of a group waits for it (job/incidents.py).
+#: the next one of a group waits for it (features/notices/incidents.py).
 GROUPS_KEPT = timedelta(minutes=10)
 
 #: Skips in a row that are too many where the job says nothing.
@@ -154,9 +154,28 @@ SHARED = (
     *("slots", "attempts", "stages", "placing"),
 )
 
+#: The functions of the library, by the folder of their files in the package. Those of a feature can
+#: be deleted with it.
+TRANSITIONS = {
+    "ledger": (
+        *("act", "admit", "begin", "cancel", "drain", "expand", "fill", "finish", "keep_messages"),
+        *("load", "look", "next", "note_ending", "pass", "pause", "present", "renew", "report"),
+        *("rescue", "resign", "restore", "send", "sent", "set_back"),
+    ),
+    "features/audit": ("acknowledge", "audit", "to_audit"),
+    "features/following": ("follow",),
+    "features/notices": ("findings", "fold"),
+    "features/outbound": ("delivered",),
+}
+
 #: Scripts that change nothing and share nothing with others, each with the keys that it names. A
 #: ledger of another schema is read by them as by any command.
 READING = {"figures": ("job",), "open_runs": ("open", "run"), "due": ("job", "jobs")}
+
+#: Where each file is.
+FOLDERS = dict.fromkeys((*SHARED, *READING), "ledger") | {
+    name: folder for folder, names in TRANSITIONS.items() for name in names
+}
 
 #: The function that compares the schema itself: a process may leave a ledger that was upgraded
 #: under it.
@@ -166,8 +185,11 @@ UNCHECKED = "present"
 @cache
 def sources() -> Mapping[str, str]:
     """All at once: the files may be replaced by those of another version while a process runs."""
-    lua = (file for file in files("supervisor.ledger").iterdir() if file.name.endswith(".lua"))
-    return {file.name.removesuffix(".lua"): file.read_text(encoding="utf-8") for file in lua}
+    package = files("supervisor")
+    return {
+        name: (package / folder / f"{name}.lua").read_text(encoding="utf-8")
+        for name, folder in FOLDERS.items()
+    }
 
 
 def source(name: str) -> str:
@@ -212,7 +234,7 @@ class Library:
     """
 
     def __init__(self, keys: Keys) -> None:
-        transitions = sorted(sources().keys() - {*SHARED, *READING})
+        transitions = chain.from_iterable(TRANSITIONS.values())
         shared = "".join(map(source, SHARED))
         body = keys.lua() + constants() + shared + "".join(map(transition, transitions))
         self.family = f"supervisor_{digest(keys.prefix)[:8]}_"

@@ -19,29 +19,17 @@ from itertools import chain
 from typing import Any, Self
 
 from supervisor.errors import Conflict, ForeignLedger, UnknownRun, WrongSchema
+from supervisor.features.following.store import Followers
+from supervisor.features.notices.store import Notices
+from supervisor.features.outbound.store import LedgerOutbox
 from supervisor.job.content import Content
 from supervisor.job.policies import OverlapPolicy
 from supervisor.job.run import Run, RunState, manual_id, tick_id
 from supervisor.job.spec import MOST_JOBS, GuardedTaskSpec, JobSpec
 from supervisor.ledger.actions import Action, Actions, entry_of
-from supervisor.ledger.connection import (
-    Client,
-    NotWritable,
-    RedisError,
-    ResponseError,
-    Unavailable,
-    connect,
-    connect_for_heartbeat,
-    explained,
-    refuses_writes,
-)
 from supervisor.ledger.counts import AuditSpans, Figures
-from supervisor.ledger.followers import Followers
 from supervisor.ledger.functions import SCHEMA, Call
-from supervisor.ledger.keys import Keys
 from supervisor.ledger.leader import Leader
-from supervisor.ledger.notifications import Notices
-from supervisor.ledger.outbound import LedgerOutbox
 from supervisor.ledger.presence import Presences
 from supervisor.ledger.queues import Drains
 from supervisor.ledger.reads import SHARED_KEPT, Readings, chunks
@@ -86,6 +74,18 @@ from supervisor.ledger.requests import (
 )
 from supervisor.ledger.runs import Reports, Steps
 from supervisor.settings import Settings
+from supervisor.store.connection import (
+    Client,
+    NotWritable,
+    RedisError,
+    ResponseError,
+    Unavailable,
+    connect,
+    connect_for_heartbeat,
+    explained,
+    refuses_writes,
+)
+from supervisor.store.keys import Keys
 from supervisor.times import clock, ms_since, to_ms
 
 #: Reasons are one line for a table, not a traceback.

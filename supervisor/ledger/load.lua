@@ -124,7 +124,7 @@ local function follow(job, text)
   if #before > 0 then redis.call('RPUSH', K.endings, cjson.encode({ edited = job, version = version })) end
 end
 
--- Whether beat is to look at the job now and then, for what no function comes across (beat/notices.py).
+-- Whether beat is to look at the job now and then, for what no function comes across (features/notices/step.py).
 local function watch(job, text)
   local is_wanted = text and string.find(text, '"notify":', 1, true)
   redis.call(is_wanted and 'SADD' or 'SREM', K.watched, job)

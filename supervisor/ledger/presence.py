@@ -23,10 +23,10 @@ from uuid import uuid4
 
 from pydantic import TypeAdapter
 
-from supervisor.ledger.connection import Client
 from supervisor.ledger.functions import SCHEMA, Functions
-from supervisor.ledger.keys import Keys
 from supervisor.ledger.replies import instant
+from supervisor.store.connection import Client
+from supervisor.store.keys import Keys
 from supervisor.times import to_ms
 
 PRESENCE_INTERVAL = timedelta(seconds=5)

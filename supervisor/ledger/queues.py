@@ -13,11 +13,11 @@ from supervisor.job.run import RunState
 from supervisor.job.spec import JobSpec
 from supervisor.job.topology import DEFAULT_QUEUE, queues_of
 from supervisor.ledger.actions import Action, entry_of
-from supervisor.ledger.connection import Client
 from supervisor.ledger.functions import Functions
 from supervisor.ledger.presence import Roll
 from supervisor.ledger.reads import Readings
 from supervisor.ledger.replies import instant, optional_instant
+from supervisor.store.connection import Client
 
 K = TypeVar("K")
 

@@ -16,9 +16,7 @@ from supervisor.errors import UnknownJob, UnknownRun, UnreadableJob
 from supervisor.job.run import OPEN_STATES, Run, RunState
 from supervisor.job.spec import KEPT_AT_HAND, OWN, GuardedTaskSpec, JobSpec
 from supervisor.job.when import When
-from supervisor.ledger.connection import Client, Pipeline, RedisError, may_pass
 from supervisor.ledger.functions import Call, Functions
-from supervisor.ledger.keys import Keys
 from supervisor.ledger.records import (
     MARK_FIELDS,
     NO_RUNS,
@@ -38,6 +36,8 @@ from supervisor.ledger.records import (
 )
 from supervisor.ledger.replies import instant, ms_of, optional_instant
 from supervisor.logs import get_logger
+from supervisor.store.connection import Client, Pipeline, RedisError, may_pass
+from supervisor.store.keys import Keys
 
 # Runs whose messages were sent and that have not begun.
 

@@ -18,9 +18,9 @@ from supervisor.job.run import Message, Reference, RunRules, RunState, tick_id
 from supervisor.job.spec import GuardedTaskSpec, JobSpec
 from supervisor.job.steps import plan
 from supervisor.job.templates import checked_key
-from supervisor.ledger.connection import NotWritable
 from supervisor.ledger.functions import CALLS_AHEAD, Call, CallsAhead
 from supervisor.ledger.replies import Admission, Placement, admission, ms_of
+from supervisor.store.connection import NotWritable
 from supervisor.times import to_ms
 
 

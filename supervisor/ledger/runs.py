@@ -8,11 +8,11 @@ from typing import Any
 
 from supervisor.job.run import Failure, LogLine, Reported, StepId, StepRecord, log_place
 from supervisor.job.steps import Step
-from supervisor.ledger.connection import Client
 from supervisor.ledger.functions import Functions
-from supervisor.ledger.keys import Keys
 from supervisor.ledger.reads import Readings
 from supervisor.ledger.replies import instant
+from supervisor.store.connection import Client
+from supervisor.store.keys import Keys
 
 #: Items sent in one call: few enough not to block the server.
 ITEMS_PER_CALL = 500

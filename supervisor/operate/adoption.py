@@ -16,14 +16,14 @@ from kombu.exceptions import OperationalError
 from kombu.utils.url import maybe_sanitize_url
 
 from supervisor.app import OWN, REPLACED, dotted, may_send_nothing, overridden, settled, tasks_of
-from supervisor.beat.django_rows import DJANGO, has_tables, read_django
-from supervisor.beat.import_celery import (
+from supervisor.catalog.import_text import Found, Item, LeftOut, write
+from supervisor.catalog.job_checks import check_job
+from supervisor.errors import NoQueue
+from supervisor.features.adoption.django_rows import DJANGO, has_tables, read_django
+from supervisor.features.adoption.import_celery import (
     read_beat_schedule,
     read_redbeat,
 )
-from supervisor.errors import NoQueue
-from supervisor.files.import_text import Found, Item, LeftOut, write
-from supervisor.files.job_checks import check_job
 from supervisor.operate.plans import crowds
 from supervisor.operate.words import plural
 from supervisor.sending.app_settings import REDBEAT_PREFIX, broker_url_of, setting

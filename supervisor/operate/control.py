@@ -12,8 +12,8 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
+from supervisor.catalog.job_checks import LARGEST_ARGUMENTS
 from supervisor.errors import Conflict, InvalidRequest, UnknownRun
-from supervisor.files.job_checks import LARGEST_ARGUMENTS
 from supervisor.job.changes import value
 from supervisor.job.policies import OverlapPolicy
 from supervisor.job.run import Run, StepId, backfill_id, manual_id

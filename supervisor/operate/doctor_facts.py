@@ -11,15 +11,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from redis.exceptions import NoPermissionError, ResponseError
 
 from supervisor.app import SCHEDULER, Overridden, overridden, tasks_of
-from supervisor.beat.adopted import entries_lost
-from supervisor.beat.django_rows import changed_at
-from supervisor.beat.entries import Entries
-from supervisor.beat.import_celery import OF_BEAT
+from supervisor.catalog.entries import Entries
+from supervisor.catalog.schedule_files import load
 from supervisor.errors import ScheduleFilesInvalid
-from supervisor.files.schedule_files import load
+from supervisor.features.adoption.adopted import entries_lost
+from supervisor.features.adoption.django_rows import changed_at
+from supervisor.features.adoption.import_celery import OF_BEAT
 from supervisor.job.changes import difference
 from supervisor.job.spec import JobSpec
-from supervisor.ledger.connection import check_functions, check_served
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.presence import Roll
 from supervisor.ledger.queues import LedgerQueues, Queue, Queues, queues
@@ -33,6 +32,7 @@ from supervisor.sending.app_settings import (
 )
 from supervisor.sending.queues import broker_fault
 from supervisor.settings import is_redis
+from supervisor.store.connection import check_functions, check_served
 
 if TYPE_CHECKING:
     from celery import Celery

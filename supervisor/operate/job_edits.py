@@ -14,6 +14,9 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from redis.exceptions import NoPermissionError
 
+from supervisor.catalog.import_text import ORDER, entry_text
+from supervisor.catalog.job_checks import JobFault, call_faults
+from supervisor.catalog.yaml_source import KeyPath
 from supervisor.errors import (
     InvalidJob,
     JobConflict,
@@ -21,26 +24,23 @@ from supervisor.errors import (
     NotConfigured,
     UnknownJob,
 )
-from supervisor.files.holidays import as_written
-from supervisor.files.import_text import ORDER, entry_text
-from supervisor.files.job_checks import JobFault, call_faults
-from supervisor.files.yaml_source import KeyPath
+from supervisor.features.holidays import as_written
 from supervisor.job.changes import ARGUMENTS, Changes, masked_destinations, masked_url
 from supervisor.job.secrets import MASK, masked, texts_in
 from supervisor.job.spec import JobSpec
 from supervisor.ledger.actions import Action, Actor
-from supervisor.ledger.connection import explained
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.records import AT_RUN_TIME, IN_CODE, Origin
 from supervisor.operate.plans import durations_text, foresight_shape, overlaps_text, surprise_shape
 from supervisor.operate.shapes import iso_utc
 from supervisor.settings import DEFAULT_PREFIX
+from supervisor.store.connection import explained
 from supervisor.ticks.plan import JobPlan, job_plan
 
 if TYPE_CHECKING:
     from celery import Celery
 
-    from supervisor.beat.adopted import Unguarded
+    from supervisor.features.adoption.adopted import Unguarded
 
 
 MOST_UNGUARDED = 1_000
@@ -137,7 +137,7 @@ class JobEdits:
         """
         if self._app is None:
             return []
-        from supervisor.beat.adopted import unguarded
+        from supervisor.features.adoption.adopted import unguarded
 
         try:
             return unguarded(self._app, self._ledger)[:MOST_UNGUARDED]
@@ -243,7 +243,7 @@ class JobEdits:
 
     def _check_following(self, spec: JobSpec) -> None:
         """Raises InvalidJob for a job that follows a missing one, or itself in a circle."""
-        from supervisor.beat.load import check_following
+        from supervisor.catalog.load import check_following
 
         check_following(self._ledger, {spec.name: spec})
 
@@ -251,8 +251,8 @@ class JobEdits:
         """Raises JobElsewhere for the name of an entry that the app's own code has saved."""
         if self._app is None:
             return
-        from supervisor.beat.entries import Entries
-        from supervisor.beat.load import refuse_entries
+        from supervisor.catalog.entries import Entries
+        from supervisor.catalog.load import refuse_entries
 
         entries = Entries(self._app, self._ledger)
         with suppress(NoPermissionError):  # saving needs the same permission
@@ -286,8 +286,8 @@ class JobEdits:
     ) -> tuple[Changes, dict[str, Origin]]:
         if self._app is None:
             raise NotConfigured("start the server with the Celery app: supervisor -A proj serve")
-        from supervisor.beat.entries import Entries
-        from supervisor.beat.load import put_jobs
+        from supervisor.catalog.entries import Entries
+        from supervisor.catalog.load import put_jobs
         from supervisor.jobs import place_of
 
         entries = Entries(self._app, self._ledger)

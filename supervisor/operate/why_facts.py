@@ -7,11 +7,11 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
 from supervisor.errors import UnknownRun
+from supervisor.features.following.store import LATEST
 from supervisor.job.policies import AfterMatch
 from supervisor.job.run import Run, RunState, StepId, StepRecord, tick_id
 from supervisor.job.spec import JobSpec
 from supervisor.job.topology import Needs
-from supervisor.ledger.followers import LATEST
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.page_reads import admitted_at, server_since, silences
 from supervisor.ledger.records import BeatRecord, Histogram, JobRecord

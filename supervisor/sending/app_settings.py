@@ -16,7 +16,6 @@ from celery import Celery
 from celery.app.defaults import DEFAULTS
 
 from supervisor.errors import InvalidRedisUrl, NotConfigured
-from supervisor.ledger.connection import SENTINEL_PATIENCE_SECONDS, connect, server_options
 from supervisor.settings import (
     DEFAULT_PREFIX,
     DEFAULT_URL,
@@ -33,6 +32,7 @@ from supervisor.settings import (
     tls_of,
     without_credentials,
 )
+from supervisor.store.connection import SENTINEL_PATIENCE_SECONDS, connect, server_options
 
 SEVERAL = (
     "the app's broker has several addresses of Redis, and the ledger has one: name it as"

@@ -37,15 +37,14 @@ from celery.result import AsyncResult
 from celery.utils.time import maybe_iso8601, maybe_make_aware
 from kombu.compression import get_encoder
 
+from supervisor.catalog.job_checks import GuardedCall, guarded_task_spec, spec_without_schedule
 from supervisor.errors import InvalidGuard, InvalidKey, UnknownRun
-from supervisor.files.job_checks import GuardedCall, guarded_task_spec, spec_without_schedule
 from supervisor.guard.current_run import current_run
 from supervisor.guard.delivery import GUARD, HEADER, work_of
 from supervisor.job.policies import OverlapPolicy
 from supervisor.job.run import Message, RunState, is_below, manual_id
 from supervisor.job.spec import GuardedTaskSpec, JobSpec
 from supervisor.job.templates import lock_key
-from supervisor.ledger.connection import RedisError
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.replies import Admission, Placement
 from supervisor.ledger.requests import CallArguments, RunRequest
@@ -57,6 +56,7 @@ from supervisor.sending.publisher import Publisher, as_json, publisher_of
 from supervisor.sending.queues import queue_of
 from supervisor.sending.templates import parts_of, why_apart
 from supervisor.sending.tracing import current_headers
+from supervisor.store.connection import RedisError
 from supervisor.times import LONGEST_SECONDS
 
 #: How long to wait for the end of a run whose result is there, and how often to look.

@@ -24,9 +24,9 @@ from supervisor.guard.delivery import HEADER, NOMINAL, RETRIES
 from supervisor.job.run import Message, Run, RunState, tick_id
 from supervisor.job.spec import JobSpec
 from supervisor.job.steps import Step, plan
-from supervisor.ledger.connection import Client
 from supervisor.sending.messages import Assignment, of_job, of_step
 from supervisor.sending.queues import is_on_redis
+from supervisor.store.connection import Client
 
 #: Publishes one message with a given producer. Returns the name of its queue.
 Publish = Callable[[Any], str]

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from datetime import datetime, time, timedelta
 from typing import Literal
 
+from supervisor.catalog.schedule_files import ScheduleSet
 from supervisor.errors import Problem
-from supervisor.files.schedule_files import ScheduleSet
 from supervisor.job.changes import Changes, Edit, difference, edits
 from supervisor.job.spec import JobSpec
 from supervisor.ledger.reads import Loaded

@@ -30,8 +30,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic_core import ErrorDetails
 from starlette.datastructures import Headers
 
+from supervisor.catalog.yaml_source import Document, UnusableFile, read, text_of
 from supervisor.errors import AccessFileInvalid, Problem, closest, shown
-from supervisor.files.yaml_source import Document, UnusableFile, read, text_of
 from supervisor.logs import get_logger
 
 log = get_logger("supervisor.web")

@@ -19,8 +19,8 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+from supervisor.catalog.schedule_files import json_schema
 from supervisor.errors import JobConflict
-from supervisor.files.schedule_files import json_schema
 from supervisor.job.run import RunState
 from supervisor.ledger.actions import Action, Actor
 from supervisor.ledger.ledger import Ledger

@@ -17,8 +17,8 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import Route
 
+from supervisor.catalog import yaml_source
 from supervisor.errors import Conflict, InvalidJob, JobConflict, NotConfigured
-from supervisor.files import yaml_source
 from supervisor.job.changes import Edit
 from supervisor.job.spec import JobSpec
 from supervisor.ledger.ledger import Ledger

@@ -37,8 +37,6 @@ from supervisor.job.changes import value
 from supervisor.job.run import Run, RunState
 from supervisor.job.spec import JobSpec
 from supervisor.ledger.actions import Actor
-from supervisor.ledger.connection import connect_for_answers, explained
-from supervisor.ledger.keys import Keys
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.queues import Queues
 from supervisor.logs import get_logger
@@ -66,6 +64,8 @@ from supervisor.operate.words import (
     who,
 )
 from supervisor.settings import Settings
+from supervisor.store.connection import connect_for_answers, explained
+from supervisor.store.keys import Keys
 
 # How long an answer may take, and the threads that answers are made in.
 #

@@ -6,7 +6,8 @@ The leading beat sends all other notices, and cannot send these. `serve` depends
 2. An outage is reported once it has lasted for a grace, again every `REPEAT`, and once more when it
    is over (`recovered`). One that ends within the grace is not reported: a planned restart. While
    Redis is unavailable nothing is known of beats; once it is back they have the grace again.
-3. The notices are sent as those of beat are (outbound/sender.py), from an outbox in memory.
+3. The notices are sent as those of beat are (features/outbound/sender.py), from an outbox in
+   memory.
 
 Outages are kept in this process' memory: after a restart of `serve` one that lasts is reported
 again, and the end of an earlier one is not. Several `serve` report independently, with the same
@@ -24,16 +25,16 @@ from hashlib import sha256
 
 from redis.exceptions import RedisError
 
+from supervisor.features.notices.rules import Destination, Event, Notice
+from supervisor.features.outbound.sender import Outbound, Result
+from supervisor.features.outbound.services import send
+from supervisor.features.outbound.store import End, Kind, Unsent
 from supervisor.job.changes import masked_url
-from supervisor.job.notices import Destination, Event, Notice
-from supervisor.ledger.connection import NotServed, explained
 from supervisor.ledger.ledger import Ledger
-from supervisor.ledger.outbound import End, Kind, Unsent
 from supervisor.ledger.replies import ms_of
 from supervisor.logs import get_logger
-from supervisor.outbound.sender import Outbound, Result
-from supervisor.outbound.services import send
 from supervisor.settings import Settings, database_of
+from supervisor.store.connection import NotServed, explained
 
 log = get_logger("supervisor.notices")
 
@@ -158,7 +159,7 @@ def look(ledger: Ledger) -> Seen:
 
 
 class Outbox:
-    """Notices that wait in this process, by destination (outbound/sender.py)."""
+    """Notices that wait in this process, by destination (features/outbound/sender.py)."""
 
     def __init__(self, destinations: Sequence[Destination], page: str) -> None:
         self._destinations = {f"{Kind.NOTICE} {n}": to for n, to in enumerate(destinations)}

@@ -13,11 +13,11 @@ from urllib.parse import urlencode
 from redis.exceptions import RedisError
 
 from supervisor.ledger.actions import Action, Actor, Entry, Outcome, WantedActions
-from supervisor.ledger.connection import explained
 from supervisor.ledger.ledger import Ledger
 from supervisor.logs import get_logger
 from supervisor.operate import shapes
 from supervisor.operate.words import LOOKED_AT
+from supervisor.store.connection import explained
 from supervisor.web.http import Refused
 
 log = get_logger("supervisor.record")

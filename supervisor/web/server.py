@@ -17,11 +17,11 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from supervisor.ledger.connection import NotServed, check_served, explained
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.queues import Queues
 from supervisor.logs import get_logger
 from supervisor.operate.job_edits import JobEdits
+from supervisor.store.connection import NotServed, check_served, explained
 from supervisor.web.access import Access, AccessCheck, guarded
 from supervisor.web.actions import action_routes, login_routes
 from supervisor.web.api import Api, api_routes

@@ -60,11 +60,11 @@ from supervisor.guard import child_table
 from supervisor.guard.delivery import Delivery, note_shared_queue, supervised
 from supervisor.job.policies import OverlapPolicy
 from supervisor.job.topology import Needs, pool_name
-from supervisor.ledger.connection import RedisError
 from supervisor.logs import get_logger
 from supervisor.sending.app_settings import NEEDED, required_settings, settle_for_runs
 from supervisor.sending.calls import has_own_strategy
 from supervisor.sending.publisher import publisher_of
+from supervisor.store.connection import RedisError
 from supervisor.times import clock
 
 log = get_logger("supervisor.intake")

@@ -19,7 +19,6 @@ from celery.worker import state
 from supervisor.errors import WrongSchema
 from supervisor.guard.liveness import Witness, WitnessThread, let_go, own_process
 from supervisor.job.topology import pool_name
-from supervisor.ledger.connection import RedisError
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.presence import (
     PRESENCE_INTERVAL,
@@ -31,6 +30,7 @@ from supervisor.ledger.presence import (
 from supervisor.logs import get_logger
 from supervisor.sending.app_settings import broker_address, required_settings
 from supervisor.settings import Settings, same_database
+from supervisor.store.connection import RedisError
 from supervisor.worker.intake import TAKES_ANY, places
 
 log = get_logger("supervisor.attendance")

@@ -36,7 +36,6 @@ from supervisor.guard.heartbeat import Expected, Heartbeat
 from supervisor.guard.lease import Lease, renewal_seconds_of
 from supervisor.guard.liveness import Witness, hold
 from supervisor.job.run import RunState
-from supervisor.ledger.connection import RedisError, explained
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.requests import CallArguments
 from supervisor.logs import get_logger
@@ -45,6 +44,7 @@ from supervisor.sending.app_settings import required_settings, settle_for_runs
 from supervisor.sending.calls import asked_of, guard_in_code, register_all
 from supervisor.sending.publisher import publisher_of
 from supervisor.sending.queues import AppQueues, queue_of
+from supervisor.store.connection import RedisError, explained
 from supervisor.times import clock
 from supervisor.worker.intake import (
     RefusedRuns,

@@ -6,8 +6,8 @@ import json
 import re
 
 from tests.acceptance.project import Project, overlapping
-from tests.matrix import since
 from tests.waiting import wait_until
+from tools.matrix import since
 
 JOBS = "jobs: {}"
 PROCESSES = 4

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from supervisor.ticks.audit import audit
+from supervisor.features.audit.step import audit
 from tests.acceptance.project import Project
 from tests.processes import children_of, freeze, is_alive, thaw
 from tests.waiting import wait_until

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from tests.acceptance.project import Process, Project
-from tests.matrix import since
 from tests.waiting import patience, wait_until
 from tests.written import json_lines
+from tools.matrix import since
 
 JOBS = """
 defaults: {paused: true, lease_ttl: 10s}

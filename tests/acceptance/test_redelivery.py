@@ -17,8 +17,8 @@ from supervisor.ledger.replies import Placement, ms_of
 from supervisor.ledger.requests import Tick
 from tests.acceptance.project import POOL, Project, needs_children
 from tests.acceptance.workers import Workers
-from tests.matrix import since
 from tests.waiting import status_of, wait_until
+from tools.matrix import since
 
 PROCESSES = 4
 

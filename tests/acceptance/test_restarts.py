@@ -12,7 +12,7 @@ from signal import SIGTERM
 
 import pytest
 
-from supervisor.ticks.audit import audit
+from supervisor.features.audit.step import audit
 from tests.acceptance.project import Project
 from tests.waiting import status_of, wait_until
 

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from supervisor.features.audit.step import audit
 from supervisor.ledger.ledger import Ledger
 from supervisor.settings import Settings
-from supervisor.ticks.audit import audit
 from tests.acceptance.project import Project, outcomes, overlapping
 from tests.acceptance.sentinels import Watched
 from tests.waiting import wait_until

@@ -10,8 +10,8 @@ from celery import Celery
 from supervisor.job.run import Run
 from supervisor.web.jobs_page import queue_status
 from tests.acceptance.project import Project
-from tests.matrix import since
 from tests.waiting import status_of, wait_until
+from tools.matrix import since
 
 JOBS = """
 defaults: {paused: true, lease_ttl: 10s, max_crashes: 1}

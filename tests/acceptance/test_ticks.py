@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from supervisor.deploy.embedded import EmbeddedServer
+from supervisor.features.audit.step import audit
 from supervisor.ledger.ledger import Ledger
-from supervisor.ticks.audit import audit
 from tests.acceptance.project import Project, outcomes, overlapping, ticks_between
 from tests.waiting import status_of, wait_until
 

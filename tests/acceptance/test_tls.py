@@ -19,10 +19,10 @@ from structlog.testing import capture_logs
 from supervisor.app import supervise
 from supervisor.beat.scheduler import SupervisedScheduler
 from supervisor.cli import main
-from supervisor.ledger.connection import HANDSHAKE_TIMEOUT_SECONDS
 from supervisor.ledger.ledger import Ledger
 from supervisor.sending.app_settings import required_settings, settings_of
 from supervisor.settings import Settings
+from supervisor.store.connection import HANDSHAKE_TIMEOUT_SECONDS
 from tests.acceptance.nodes import SERVER, Node
 from tests.acceptance.project import Project
 from tests.ports import free_port

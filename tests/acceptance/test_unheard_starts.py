@@ -17,9 +17,9 @@ from supervisor.job.run import Run
 from tests.acceptance.project import Process, Project, needs_children, overlapping
 from tests.acceptance.test_redelivery import cut_connections
 from tests.acceptance.workers import Workers
-from tests.matrix import since
 from tests.processes import freeze, thaw
 from tests.waiting import patience, status_of, wait_until
+from tools.matrix import since
 
 pytestmark = needs_children("a process that runs its tasks itself hears of each")
 

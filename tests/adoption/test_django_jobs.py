@@ -18,8 +18,8 @@ import httpx
 import pytest
 from playwright.sync_api import expect
 
-from supervisor.beat.entries import Entries
-from supervisor.beat.load import Outcome, look_at
+from supervisor.catalog.entries import Entries
+from supervisor.catalog.load import Outcome, look_at
 from supervisor.deploy.embedded import EmbeddedServer
 from supervisor.ledger.actions import Actor, WantedActions
 from supervisor.ledger.ledger import Ledger
@@ -91,7 +91,7 @@ def alias(django: None, request: pytest.FixtureRequest) -> Iterator[str]:
         from django.contrib.auth.models import User
         from django_celery_beat.models import PeriodicTask
 
-        from supervisor.integrations.django.models import Job
+        from supervisor.features.django.models import Job
 
         yield name
         Job.objects.all()._raw_delete(Job.objects.db)  # without a signal
@@ -109,7 +109,7 @@ def ledger(alias: str, link: Proxy, server: EmbeddedServer) -> Iterator[Ledger]:
 
 
 def job(name: str = "nightly", **values: Any) -> Any:
-    from supervisor.integrations.django.models import Job
+    from supervisor.features.django.models import Job
 
     return Job(name=name, **{"task": "desk.report", "cron": "0 3 * * *", **values})
 
@@ -120,8 +120,8 @@ def source_of(ledger: Ledger, name: str) -> str:
 
 def beat_looks(ledger: Ledger) -> Outcome:
     """What a child of the leading beat does twice a minute."""
-    from supervisor.integrations.django.loading import Rows
-    from supervisor.integrations.django.project import celery_app
+    from supervisor.features.django.loading import Rows
+    from supervisor.features.django.project import celery_app
 
     entries = Entries(celery_app(), ledger)
     return look_at(ledger, entries, Rows())
@@ -164,7 +164,7 @@ def test_what_is_rolled_back_is_not_loaded(alias: str, ledger: Ledger) -> None:
 
 @EVERY_DATABASE
 def test_rows_that_are_deleted_together_are_removed(alias: str, ledger: Ledger) -> None:
-    from supervisor.integrations.django.models import Job
+    from supervisor.features.django.models import Job
 
     for name in ("one", "two", "three"):
         job(name).save()
@@ -174,7 +174,7 @@ def test_rows_that_are_deleted_together_are_removed(alias: str, ledger: Ledger) 
 
 @EVERY_DATABASE
 def test_beat_loads_rows_that_gave_no_signal(alias: str, ledger: Ledger) -> None:
-    from supervisor.integrations.django.models import Job
+    from supervisor.features.django.models import Job
 
     Job.objects.bulk_create([job("one"), job("two")])
     assert ledger.scheduled() == {}
@@ -220,7 +220,7 @@ def test_a_database_that_is_unavailable_changes_nothing(ledger: Ledger) -> None:
 
 
 def test_a_row_that_no_longer_is_a_job_leaves_the_loaded_one(ledger: Ledger) -> None:
-    from supervisor.integrations.django.models import Job
+    from supervisor.features.django.models import Job
 
     job().save()
     Job.objects.update(cron="never")
@@ -229,7 +229,7 @@ def test_a_row_that_no_longer_is_a_job_leaves_the_loaded_one(ledger: Ledger) -> 
 
 
 def test_most_jobs_are_removed_only_by_a_person(ledger: Ledger) -> None:
-    from supervisor.integrations.django.models import Job
+    from supervisor.features.django.models import Job
 
     for number in range(6):
         job(f"job-{number}").save()
@@ -250,7 +250,7 @@ def test_most_jobs_are_removed_only_by_a_person(ledger: Ledger) -> None:
 def test_an_edit_meanwhile_wins_over_what_beat_has_read(
     ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from supervisor.integrations.django.loading import Rows
+    from supervisor.features.django.loading import Rows
 
     job().save()
     read = Rows.read
@@ -260,7 +260,7 @@ def test_an_edit_meanwhile_wins_over_what_beat_has_read(
         job(cron="0 4 * * *").save()
         return found
 
-    from supervisor.integrations.django.models import Job
+    from supervisor.features.django.models import Job
 
     Job.objects.update(cron="0 5 * * *")
     monkeypatch.setattr(Rows, "read", read_and_be_late)
@@ -348,7 +348,7 @@ def test_hostile_values_are_refused_in_words(field: str, text: str, why: str, br
 
 @EVERY_DATABASE
 def test_the_form_saves_what_a_person_wrote(alias: str, browse: Any, ledger: Ledger) -> None:
-    from supervisor.integrations.django.models import Job
+    from supervisor.features.django.models import Job
 
     written = {"name": "nightly", "task": "desk.report", "cron": "0 3 * * *\r\n0 9 * * sat"}
     answer = browse().post(f"{JOBS}add/", EMPTY | written)
@@ -365,7 +365,7 @@ def test_the_form_saves_what_a_person_wrote(alias: str, browse: Any, ledger: Led
 
 def test_a_name_of_another_source_is_refused_with_both_places(browse: Any) -> None:
     from supervisor import jobs
-    from supervisor.integrations.django.project import celery_app
+    from supervisor.features.django.project import celery_app
 
     jobs.put("taken", task="desk.report", every="5m", app=celery_app(), by="bob")
     given = {"name": "taken", "task": "desk.report", "every": "5m"}
@@ -427,7 +427,7 @@ def test_the_page_of_a_job_shows_its_next_five_ticks(browse: Any) -> None:
 def test_actions_do_what_they_say_and_stand_in_the_history(
     alias: str, browse: Any, ledger: Ledger
 ) -> None:
-    from supervisor.integrations.django.models import Job
+    from supervisor.features.django.models import Job
 
     job().save()
     client = browse()
@@ -459,8 +459,8 @@ ENTERED = {name: name for name in ("trigger", "cancel", "pause", "resume")} | {
 def test_what_the_admin_does_is_entered_in_its_users_name(browse: Any, ledger: Ledger) -> None:
     from django.contrib import admin
 
-    from supervisor.integrations.django.management.commands.supervisor import OWN
-    from supervisor.integrations.django.models import Job
+    from supervisor.features.django.management.commands.supervisor import OWN
+    from supervisor.features.django.models import Job
 
     assert OWN.keys() == {"sync", "import"}  # an import saves rows, each of which is entered
     assert {*admin.site._registry[Job].actions, "delete_selected"} == ENTERED.keys()
@@ -526,7 +526,7 @@ def test_the_admin_works_while_redis_is_unavailable(
 
 @pytest.mark.usefixtures("django")
 def test_every_verb_of_its_own_answers_in_json() -> None:
-    from supervisor.integrations.django.management.commands.supervisor import IMPORT, OWN
+    from supervisor.features.django.management.commands.supervisor import IMPORT, OWN
 
     verbs = {**OWN, **IMPORT.commands}
     verbs.pop("import")
@@ -618,8 +618,8 @@ def test_rows_of_django_celery_beat_are_copied_once(alias: str, ledger: Ledger) 
     from click.testing import CliRunner
     from django_celery_beat.models import IntervalSchedule, PeriodicTask, SolarSchedule
 
-    from supervisor.integrations.django.management.commands.supervisor import rows
-    from supervisor.integrations.django.models import Job
+    from supervisor.features.django.management.commands.supervisor import rows
+    from supervisor.features.django.models import Job
 
     every, _ = IntervalSchedule.objects.get_or_create(every=5, period="minutes")
     sun, _ = SolarSchedule.objects.get_or_create(event="sunset", latitude=1, longitude=2)
@@ -647,7 +647,7 @@ def test_rows_of_django_celery_beat_are_copied_once(alias: str, ledger: Ledger) 
 
 @EVERY_DATABASE
 def test_a_beat_loads_the_rows_and_emits_them(alias: str, ledger: Ledger, tmp_path: Path) -> None:
-    from supervisor.integrations.django.models import Job
+    from supervisor.features.django.models import Job
 
     Job.objects.bulk_create([job("often", cron="", every="1s")])
     command = [sys.executable, "-m", "celery", "-A", f"{PROJECT}.celery", "beat", "-l", "info"]

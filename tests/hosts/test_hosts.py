@@ -8,10 +8,10 @@ from datetime import datetime
 
 import pytest
 
+from supervisor.features.audit.step import compare_records
 from supervisor.job.run import Run
 from supervisor.ledger.leader import LEADER_TTL
 from supervisor.ledger.requests import RunRequest
-from supervisor.ticks.audit import compare_records
 from tests.acceptance.project import Sign
 from tests.hosts.fleet import BEATS, WORKERS, Fleet, fleet
 from tests.hosts.network import Host

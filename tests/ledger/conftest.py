@@ -8,7 +8,7 @@ import pytest
 from celery import Celery
 
 from supervisor.app import supervise
-from supervisor.beat.entries import Entries
+from supervisor.catalog.entries import Entries
 from supervisor.ledger.ledger import Ledger
 from tests.ledger.commands import Supervisor, supervisor_at
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from supervisor.ledger.connection import Client
+from supervisor.store.connection import Client
 
 #: Key and digest of each.
 DIGESTS = """

@@ -11,12 +11,12 @@ from supervisor.beat.job_messages import JobMessages
 from supervisor.guard.delivery import Delivery
 from supervisor.job.content import content_of_job
 from supervisor.job.spec import JobSpec
-from supervisor.ledger.keys import Keys
 from supervisor.ledger.leader import Look
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.replies import Grant, LeaseState, ms_of
 from supervisor.ledger.requests import Tick
 from supervisor.sending.publisher import Publisher
+from supervisor.store.keys import Keys
 
 MIDNIGHT = datetime(2026, 3, 1, tzinfo=UTC)
 

@@ -14,11 +14,11 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from supervisor.app import supervise
 from supervisor.job.run import RunState
 from supervisor.job.spec import JobSpec
-from supervisor.ledger.connection import RedisError
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.replies import Admission, Placement, Refusal, Refused, instant, ms_of
 from supervisor.ledger.requests import PassedOver, RunRequest, Tick
 from supervisor.settings import Settings
+from supervisor.store.connection import RedisError
 from tests.ledger.jobs import (
     MIDNIGHT,
     admitted,

@@ -23,14 +23,14 @@ from redbeat.schedules import rrule
 
 from supervisor import jobs
 from supervisor.app import supervise
-from supervisor.beat.adopted import unguarded as every_unguarded
-from supervisor.beat.entries import Entries
-from supervisor.beat.import_celery import read_redbeat
-from supervisor.beat.load import load
-from supervisor.beat.release import give_back, release_of
 from supervisor.beat.scheduler import SupervisedScheduler
+from supervisor.catalog.entries import Entries
+from supervisor.catalog.import_text import write
+from supervisor.catalog.load import load
 from supervisor.errors import JobElsewhere
-from supervisor.files.import_text import write
+from supervisor.features.adoption.adopted import unguarded as every_unguarded
+from supervisor.features.adoption.import_celery import read_redbeat
+from supervisor.features.adoption.release import give_back, release_of
 from supervisor.job.spec import JobSpec
 from supervisor.ledger.ledger import Ledger
 from supervisor.operate.doctor_facts import app_facts
@@ -54,7 +54,7 @@ def app(redis_url: str, ledger: Ledger) -> Iterator[Celery]:
 @pytest.fixture
 def beat(app: Celery, monkeypatch: pytest.MonkeyPatch) -> Iterator[SupervisedScheduler]:
     """Leads, and compares in each turn."""
-    monkeypatch.setattr("supervisor.beat.adopted.REST", 0)
+    monkeypatch.setattr("supervisor.features.adoption.adopted.REST", 0)
     with closing(SupervisedScheduler(app, lazy=True)) as beat:
         beat.tick()
         yield beat

@@ -10,11 +10,11 @@ import pytest
 from celery import Celery
 
 from supervisor import jobs as at_run_time
-from supervisor.beat.entries import Entries
-from supervisor.beat.following import FIRST_ENDINGS, Following
-from supervisor.beat.load import load
+from supervisor.catalog.entries import Entries
+from supervisor.catalog.load import load
+from supervisor.catalog.schedule_files import ScheduleSet
 from supervisor.errors import InvalidJob
-from supervisor.files.schedule_files import ScheduleSet
+from supervisor.features.following.step import FIRST_ENDINGS, Following
 from supervisor.job.run import Run, RunState, manual_id, tick_id
 from supervisor.job.spec import JobSpec
 from supervisor.ledger.ledger import Ledger

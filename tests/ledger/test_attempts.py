@@ -14,13 +14,13 @@ from typing import Any
 import pytest
 
 from supervisor.errors import RunCancelled
+from supervisor.features.outbound.store import ReportKind, RunReport
 from supervisor.guard import child_table
 from supervisor.guard.attempt import Attempt, Guard, Phase
 from supervisor.guard.progress import Reporter
 from supervisor.job.run import RunState
 from supervisor.ledger.functions import ATTEMPTS_KEPT
 from supervisor.ledger.ledger import Ledger
-from supervisor.ledger.outbound import ReportKind, RunReport
 from supervisor.ledger.replies import Ending, Finished, LeaseState, Refusal, Refused
 from tests.ledger.jobs import (
     admitted,

@@ -6,6 +6,8 @@ from datetime import datetime, timedelta
 
 import pytest
 
+from supervisor.features.audit import step as auditing
+from supervisor.features.audit.step import AUDIT_INTERVAL, Auditor, audit, compare_records
 from supervisor.job.run import RunState
 from supervisor.job.spec import JobSpec
 from supervisor.ledger.counts import Audited
@@ -13,8 +15,6 @@ from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.replies import ms_of
 from supervisor.ledger.requests import PassedOver
 from supervisor.operate.control import backfill
-from supervisor.ticks import audit as auditing
-from supervisor.ticks.audit import AUDIT_INTERVAL, Auditor, audit, compare_records
 from tests.ledger.jobs import MIDNIGHT, admitted, begin, job, pause, run_id, ticks
 
 

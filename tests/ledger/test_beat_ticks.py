@@ -16,15 +16,15 @@ from redis import Redis
 from supervisor.app import supervise
 from supervisor.beat import emitter as emitting
 from supervisor.beat.emitter import Emitter
-from supervisor.beat.entries import Entries
-from supervisor.beat.load import load
 from supervisor.beat.scheduler import SupervisedScheduler
+from supervisor.catalog.entries import Entries
+from supervisor.catalog.load import load
 from supervisor.job.spec import JobSpec
-from supervisor.ledger.connection import ResponseError
 from supervisor.ledger.leader import Leader
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.replies import ms_of
 from supervisor.sending.app_settings import required_settings
+from supervisor.store.connection import ResponseError
 from tests.ledger.jobs import states
 from tests.logged import capture_logs
 from tests.waiting import wait_until

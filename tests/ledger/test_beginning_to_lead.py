@@ -18,13 +18,14 @@ from redbeat.schedulers import RedBeatSchedulerEntry, get_redis
 
 from supervisor.app import supervise
 from supervisor.beat import reload, scheduler
-from supervisor.beat.following import Starts, may_run
-from supervisor.beat.load import load
 from supervisor.beat.reload import Reloading
 from supervisor.beat.scheduler import SupervisedScheduler
+from supervisor.catalog.load import load
 from supervisor.cli import main
 from supervisor.deploy.embedded import EmbeddedServer
 from supervisor.errors import ForeignLedger
+from supervisor.features.following.step import Starts, may_run
+from supervisor.features.outbound import services
 from supervisor.job.changes import Changes
 from supervisor.job.run import Run, RunState, start_id
 from supervisor.job.spec import JobSpec
@@ -37,7 +38,6 @@ from supervisor.operate import why
 from supervisor.operate.doctor import owner
 from supervisor.operate.doctor_facts import read
 from supervisor.operate.why_facts import facts_of_job
-from supervisor.outbound import services
 from supervisor.sending.app_settings import owner_of
 from supervisor.settings import Settings
 from supervisor.ticks import emission

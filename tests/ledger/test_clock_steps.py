@@ -14,6 +14,7 @@ from redis import Redis
 from supervisor.app import supervise
 from supervisor.beat.scheduler import SupervisedScheduler
 from supervisor.deploy.embedded import EmbeddedServer
+from supervisor.features.audit.step import audit
 from supervisor.job.run import RunState
 from supervisor.job.spec import JobSpec
 from supervisor.ledger.ledger import Ledger
@@ -23,7 +24,6 @@ from supervisor.operate.doctor_facts import read
 from supervisor.operate.why import answer
 from supervisor.operate.why_facts import facts_of_job
 from supervisor.settings import Settings
-from supervisor.ticks.audit import audit
 from tests.ledger.jobs import renew
 from tests.programs import needed
 from tests.waiting import patience, wait_until

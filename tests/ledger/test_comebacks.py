@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from supervisor.features.audit.step import audit
 from supervisor.job.run import Run, RunState
 from supervisor.job.spec import JobSpec
 from supervisor.ledger.ledger import Ledger
@@ -14,7 +15,6 @@ from supervisor.ledger.replies import LeaseState, Placement, Refusal, Refused, m
 from supervisor.ledger.requests import CallArguments, Work
 from supervisor.operate.why import answer
 from supervisor.operate.why_facts import facts_of_run_id
-from supervisor.ticks.audit import audit
 from tests.ledger.jobs import (
     MIDNIGHT,
     admitted,

@@ -13,11 +13,11 @@ import redis
 
 from supervisor.deploy.embedded import EmbeddedServer
 from supervisor.job.run import RunState
-from supervisor.ledger.connection import Unavailable, connect_for_heartbeat
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.replies import Ending, Placement
 from supervisor.ledger.requests import RUNS_PER_CALL, tick_facts
 from supervisor.settings import Settings
+from supervisor.store.connection import Unavailable, connect_for_heartbeat
 from tests.ledger.commands import supervisor_at
 from tests.ledger.jobs import admitted, begin, job, run_id, ticks
 from tests.ledger.processes import worker_is_there

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from celery import Celery, Task, _state, signals
 
-from supervisor.beat.entries import Entries
+from supervisor.catalog.entries import Entries
 from supervisor.job.run import RunState
 from supervisor.ledger.functions import CONTENTS_KEPT
 from supervisor.ledger.ledger import Ledger

@@ -17,13 +17,13 @@ from celery import Celery
 from click.testing import Result
 
 from supervisor.app import supervise
-from supervisor.beat.entries import Entries
-from supervisor.beat.load import load
+from supervisor.catalog.entries import Entries
+from supervisor.catalog.load import load
+from supervisor.catalog.schedule_files import load as read_files
 from supervisor.cli.ask import facts_of
 from supervisor.cli.common import Context
 from supervisor.deploy.embedded import EmbeddedServer, free_port
 from supervisor.errors import UNAVAILABLE
-from supervisor.files.schedule_files import load as read_files
 from supervisor.job.spec import JobSpec
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.presence import Attendance, BeatFacts, Broker, WorkerFacts

@@ -21,12 +21,12 @@ from supervisor.guard.heartbeat import Heartbeat
 from supervisor.guard.lease import SURELY_OVER_SECONDS, Lease, State
 from supervisor.job.run import RunState
 from supervisor.job.spec import JobSpec
-from supervisor.ledger.connection import connect_for_heartbeat
-from supervisor.ledger.keys import Keys
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.replies import LeaseState, Refusal, Refused
 from supervisor.ledger.requests import Work
 from supervisor.settings import Settings
+from supervisor.store.connection import connect_for_heartbeat
+from supervisor.store.keys import Keys
 from supervisor.times import clock, to_ms
 from tests.ledger.jobs import (
     admitted,

@@ -15,10 +15,10 @@ from dateutil.rrule import MO, SU
 from redbeat.schedulers import RedBeatSchedulerEntry
 from redbeat.schedules import rrule
 
-from supervisor.beat.entries import Entries
-from supervisor.beat.import_celery import read_redbeat
-from supervisor.files.import_text import Found, LeftOut, write
-from supervisor.files.schedule_files import load
+from supervisor.catalog.entries import Entries
+from supervisor.catalog.import_text import Found, LeftOut, write
+from supervisor.catalog.schedule_files import load
+from supervisor.features.adoption.import_celery import read_redbeat
 from supervisor.job.spec import JobSpec
 from supervisor.ledger.ledger import Ledger
 from supervisor.schedule import schedule_of
@@ -119,7 +119,7 @@ def test_an_entry_that_is_never_due_again_is_read_too(app: Celery, ledger: Ledge
 def test_more_entries_than_a_round_trip_holds_are_all_read(
     app: Celery, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("supervisor.beat.import_celery.BATCH", 2)
+    monkeypatch.setattr("supervisor.features.adoption.import_celery.BATCH", 2)
     for number in range(5):
         save(app, f"job-{number}", schedule(60))
     assert list(jobs(app)) == [f"job-{number}" for number in range(5)]

@@ -10,8 +10,8 @@ import pytest
 from celery import Celery
 
 from supervisor import jobs
-from supervisor.beat.entries import Entries
-from supervisor.beat.load import load, put_jobs
+from supervisor.catalog.entries import Entries
+from supervisor.catalog.load import load, put_jobs
 from supervisor.errors import Conflict, InvalidJob, InvalidRequest, JobConflict, UnknownJob
 from supervisor.job.run import RunState
 from supervisor.job.spec import JobSpec

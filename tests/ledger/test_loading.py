@@ -14,12 +14,13 @@ from typing import Any
 import pytest
 
 from supervisor.beat import reload as reloading
-from supervisor.beat.entries import Entries
-from supervisor.beat.load import load, put_jobs
 from supervisor.beat.reload import Reloading, Watching
+from supervisor.catalog.entries import Entries
+from supervisor.catalog.load import load, put_jobs
+from supervisor.catalog.schedule_files import ScheduleSet
+from supervisor.catalog.schedule_files import load as read_files
 from supervisor.errors import PlanOutdated
-from supervisor.files.schedule_files import ScheduleSet
-from supervisor.files.schedule_files import load as read_files
+from supervisor.features.audit.step import audit
 from supervisor.job.run import RunState
 from supervisor.job.spec import JobSpec
 from supervisor.ledger.actions import WantedActions
@@ -29,7 +30,6 @@ from supervisor.ledger.records import Pause
 from supervisor.ledger.replies import Placement, ms_of
 from supervisor.ledger.requests import Tick
 from supervisor.schedule import schedule_of
-from supervisor.ticks.audit import audit
 from supervisor.ticks.emission import emission
 from supervisor.times import parse_duration
 from tests.logged import capture_logs
@@ -388,7 +388,7 @@ def test_all_files_are_compared_where_another_set_is_loaded(
 def test_many_changes_of_files_are_loaded_some_at_a_time(
     ledger: Ledger, entries: Entries, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("supervisor.beat.load.JOBS_PER_LOAD", 2)
+    monkeypatch.setattr("supervisor.catalog.load.JOBS_PER_LOAD", 2)
     names = [f"job-{number}" for number in range(7)]
     places = {name: f"a.yaml:{number}" for number, name in enumerate(names)}
     changes = load(ledger, entries, jobs(*map(spec, names)), "one", NOW, places=places)

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from supervisor.beat.following import Following
+from supervisor.features.following.step import Following
 from supervisor.job.policies import AfterPolicy, OnCrash, OnMaxSkips, OverlapPolicy
 from supervisor.job.run import OPEN_STATES, Message, RunState
 from supervisor.ledger.ledger import Ledger

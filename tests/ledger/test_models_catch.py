@@ -7,8 +7,8 @@ from hypothesis.errors import Flaky
 from redis.exceptions import ResponseError
 
 from supervisor.ledger import functions
-from supervisor.ledger.keys import Keys
 from supervisor.ledger.ledger import Ledger
+from supervisor.store.keys import Keys
 from tests.ledger.machines import run_machine
 from tests.ledger.test_model import LedgerMachine
 from tests.ledger.test_stages_model import StagesMachine

@@ -9,22 +9,22 @@ from datetime import datetime, timedelta
 
 import pytest
 
-from supervisor.beat.entries import Entries
-from supervisor.beat.load import load
-from supervisor.beat.notices import Deliver, Maker, Notices, Watch
+from supervisor.catalog.entries import Entries
+from supervisor.catalog.load import load
 from supervisor.errors import NotConfigured
-from supervisor.job.incidents import GROUP_WAIT, Pending, by_id, fold
-from supervisor.job.notices import Answer, Destination, Event, Notice, title
+from supervisor.features.notices.incidents import GROUP_WAIT, Pending, by_id, fold
+from supervisor.features.notices.rules import Answer, Destination, Event, Notice, title
+from supervisor.features.notices.step import Deliver, Maker, Notices, Watch
+from supervisor.features.notices.store import Finding
+from supervisor.features.outbound.sender import FIRST_WAIT, GIVE_UP_AFTER, Outbound
+from supervisor.features.outbound.store import End, Kind, Unsent
 from supervisor.job.run import RunState
 from supervisor.job.spec import JobSpec
 from supervisor.ledger.functions import MOST_EVENTS
 from supervisor.ledger.leader import Leader
 from supervisor.ledger.ledger import Ledger
-from supervisor.ledger.notifications import Finding
-from supervisor.ledger.outbound import End, Kind, Unsent
 from supervisor.ledger.replies import ms_of
 from supervisor.ledger.requests import PassedOver
-from supervisor.outbound.sender import FIRST_WAIT, GIVE_UP_AFTER, Outbound
 from tests.ledger.jobs import MIDNIGHT, at_work, begin, job, lease_runs_out, run_id, ticks
 from tests.logged import capture_logs
 from tests.waiting import wait_until
@@ -458,7 +458,7 @@ def test_beat_watches_the_loaded_jobs_that_ask_for_notices(
 
 @pytest.fixture
 def watched(ledger: Ledger, leader: Leader, monkeypatch: pytest.MonkeyPatch) -> Iterator[Watch]:
-    monkeypatch.setattr("supervisor.beat.notices.EACH_WITHIN", timedelta())
+    monkeypatch.setattr("supervisor.features.notices.step.EACH_WITHIN", timedelta())
     ledger.client.sadd(ledger.keys.watched, "nightly")
     yield Watch(ledger, leader.leadership)
 

@@ -11,7 +11,7 @@ from celery import Celery
 from sqlalchemy.orm import Session
 
 from supervisor.errors import ArgumentsNotJson, InvalidGuard, InvalidKey, NotConfigured
-from supervisor.integrations.sqlalchemy import trigger_on_commit
+from supervisor.features.sqlalchemy import trigger_on_commit
 from supervisor.job.policies import OverlapPolicy
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.replies import Placement

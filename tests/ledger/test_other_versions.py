@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 from celery import Celery
 
-from supervisor.beat.entries import Entries
-from supervisor.beat.load import load
+from supervisor.catalog.entries import Entries
+from supervisor.catalog.load import load
 from supervisor.errors import UnknownJob, UnreadableJob
+from supervisor.features.audit.step import audit
 from supervisor.job.run import RunState
 from supervisor.job.spec import JobSpec
 from supervisor.ledger import functions, reads
@@ -24,7 +25,6 @@ from supervisor.operate.doctor import examine
 from supervisor.operate.doctor_facts import app_facts, read
 from supervisor.sending.messages import Assignments
 from supervisor.sending.publisher import Publisher
-from supervisor.ticks.audit import audit
 from tests.ledger.jobs import job
 from tests.logged import capture_logs
 

@@ -9,8 +9,8 @@ from datetime import timedelta
 import pytest
 from celery import Celery
 
-from supervisor.beat.entries import Entries
-from supervisor.beat.load import load
+from supervisor.catalog.entries import Entries
+from supervisor.catalog.load import load
 from supervisor.errors import NOT_FOUND
 from supervisor.job.run import RunState
 from supervisor.job.spec import JobSpec

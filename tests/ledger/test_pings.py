@@ -15,17 +15,17 @@ from uuid import UUID
 
 import pytest
 
+from supervisor.features.notices.rules import Answer
+from supervisor.features.outbound import http, sender
+from supervisor.features.outbound.pings import Pings
+from supervisor.features.outbound.sender import GIVE_UP_AFTER, MOST_THREADS, Outbound, Result
+from supervisor.features.outbound.store import Kind, RunReport, Unsent
 from supervisor.job.changes import edits
-from supervisor.job.notices import Answer
 from supervisor.job.run import RunState
 from supervisor.job.spec import JobSpec
 from supervisor.ledger.functions import MOST_PINGS
 from supervisor.ledger.ledger import Ledger
-from supervisor.ledger.outbound import Kind, RunReport, Unsent
 from supervisor.ledger.replies import ms_of
-from supervisor.outbound import http, sender
-from supervisor.outbound.pings import Pings
-from supervisor.outbound.sender import GIVE_UP_AFTER, MOST_THREADS, Outbound, Result
 from tests.ledger.jobs import at_work, begin, job, lease_runs_out, run_id, ticks
 from tests.listener import Listener, listening
 from tests.logged import capture_logs

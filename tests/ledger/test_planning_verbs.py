@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.beat.entries import Entries
-from supervisor.beat.load import put_jobs
+from supervisor.catalog.entries import Entries
+from supervisor.catalog.load import put_jobs
 from supervisor.job.spec import JobSpec
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.replies import ms_of

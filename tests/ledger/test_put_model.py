@@ -9,8 +9,8 @@ from celery import Celery
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from supervisor.beat.entries import Entries
-from supervisor.beat.load import load, put_jobs
+from supervisor.catalog.entries import Entries
+from supervisor.catalog.load import load, put_jobs
 from supervisor.errors import JobConflict, JobElsewhere, SupervisorError
 from supervisor.job.spec import JobSpec
 from supervisor.ledger.ledger import Ledger

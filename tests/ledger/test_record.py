@@ -14,7 +14,7 @@ from celery import Celery
 from redis.exceptions import RedisError
 
 from supervisor import jobs as at_run_time
-from supervisor.beat.entries import Entries
+from supervisor.catalog.entries import Entries
 from supervisor.cli import main
 from supervisor.errors import Conflict, InvalidJob, JobConflict
 from supervisor.job.policies import OverlapPolicy

@@ -13,18 +13,18 @@ from celery.schedules import schedule
 from redbeat.schedulers import RedBeatScheduler, RedBeatSchedulerEntry, get_redis
 
 from supervisor.app import supervise
-from supervisor.beat.entries import Entries
-from supervisor.beat.import_celery import read_beat_schedule, when_of
-from supervisor.beat.load import load
-from supervisor.beat.release import give_back, keys_of, release_of
+from supervisor.catalog.entries import Entries
+from supervisor.catalog.import_text import write
+from supervisor.catalog.load import load
 from supervisor.errors import Unavailable
-from supervisor.files.import_text import write
+from supervisor.features.adoption.import_celery import read_beat_schedule, when_of
+from supervisor.features.adoption.release import give_back, keys_of, release_of
 from supervisor.job.spec import JobSpec
-from supervisor.ledger.keys import Keys
 from supervisor.ledger.ledger import Ledger
 from supervisor.schedule import schedule_of
 from supervisor.sending.app_settings import required_settings
 from supervisor.sending.publisher import Publisher
+from supervisor.store.keys import Keys
 
 
 @pytest.fixture

@@ -13,12 +13,12 @@ import pytest
 from supervisor.deploy.embedded import EmbeddedServer
 from supervisor.guard.progress import PATIENCE, Reporter, clock
 from supervisor.job.run import LINES_KEPT, Reported, ReportedLine, ReportedProgress, RunState
-from supervisor.ledger.connection import connect_for_heartbeat
 from supervisor.ledger.functions import HISTORY_TTL, MOST_TRACEBACKS
-from supervisor.ledger.keys import Keys
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.runs import Reports
 from supervisor.settings import Settings
+from supervisor.store.connection import connect_for_heartbeat
+from supervisor.store.keys import Keys
 from tests.ledger.jobs import admitted, begin, begun, job, lease_runs_out, run_id, ticks
 from tests.logged import capture_logs
 from tests.ports import free_port

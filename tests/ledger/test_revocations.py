@@ -12,14 +12,14 @@ from celery import Celery
 from celery.backends.base import KeyValueStoreBackend
 
 from supervisor.app import supervise
-from supervisor.beat.outbound import Revocations
+from supervisor.features.outbound.sender import GIVE_UP_AFTER, Outbound
+from supervisor.features.outbound.step import Revocations
+from supervisor.features.outbound.store import Kind, RunReport
 from supervisor.job.run import Run, RunState
 from supervisor.job.spec import JobSpec
 from supervisor.ledger.functions import MOST_REVOCATIONS
 from supervisor.ledger.ledger import Ledger
-from supervisor.ledger.outbound import Kind, RunReport
 from supervisor.ledger.requests import RunRequest
-from supervisor.outbound.sender import GIVE_UP_AFTER, Outbound
 from tests.ledger.jobs import begin, job, lease_runs_out, try_often
 from tests.logged import capture_logs
 from tests.waiting import wait_until

@@ -11,12 +11,11 @@ from celery import Celery
 from redis.exceptions import NoPermissionError
 
 from supervisor.app import supervise
-from supervisor.beat.entries import Entries
-from supervisor.beat.load import load
 from supervisor.beat.scheduler import SupervisedScheduler
+from supervisor.catalog.entries import Entries
+from supervisor.catalog.load import load
 from supervisor.errors import WrongSchema
 from supervisor.job.run import RunState
-from supervisor.ledger.connection import NO_FUNCTIONS, NotServed, Unavailable, explained
 from supervisor.ledger.functions import SCHEMA
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.presence import Attendance, BeatFacts, Broker
@@ -24,6 +23,7 @@ from supervisor.ledger.requests import Tick
 from supervisor.operate.doctor import schema
 from supervisor.operate.doctor_facts import read
 from supervisor.settings import Settings
+from supervisor.store.connection import NO_FUNCTIONS, NotServed, Unavailable, explained
 from tests.acceptance.nodes import Node
 from tests.ledger.commands import supervisor_at
 from tests.ledger.contents import digests

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from tests.pictures.diagrams import DOCS, THEMES, diagrams_of, name_of
 from tests.programs import needs
 from tests.waiting import patience
+from tools.pictures.diagrams import DOCS, THEMES, diagrams_of, name_of
 
 PICTURES = Path(__file__).parents[2] / "docs" / "pictures"
 
@@ -42,7 +42,7 @@ def test_each_diagram_is_drawn_as_it_is_written() -> None:
 
 @pytest.mark.timeout(900)
 def test_the_pictures_can_be_taken_and_none_is_empty(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "tests.pictures", "--to", str(tmp_path), "--ends", "2"]
+    command = [sys.executable, "-m", "tools.pictures", "--to", str(tmp_path), "--ends", "2"]
     subprocess.run(command, check=True, timeout=patience(200))
     taken = {picture.name for picture in tmp_path.glob("*.png")}
     assert taken == {picture.name for picture in PICTURES.glob("*.png")}

@@ -18,12 +18,12 @@ from celery import Celery
 
 from supervisor.app import supervise
 from supervisor.deploy.embedded import EmbeddedServer
+from supervisor.features.audit.step import compare_records
 from supervisor.job.run import Run
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.requests import RunRequest
 from supervisor.sending.publisher import KEPT_LONGER_MS, Publisher
 from supervisor.settings import Settings
-from supervisor.ticks.audit import compare_records
 from tests.acceptance.project import Project, Sign, overlapping
 from tests.conftest import database, emptied
 from tests.ledger import jobs

@@ -10,9 +10,9 @@ from celery import Celery
 from redbeat.schedulers import get_redis
 
 from supervisor.app import supervise
-from supervisor.beat.entries import Entries
-from supervisor.beat.load import load
-from supervisor.beat.release import give_back, release_of
+from supervisor.catalog.entries import Entries
+from supervisor.catalog.load import load
+from supervisor.features.adoption.release import give_back, release_of
 from supervisor.job.spec import JobSpec
 from supervisor.ledger.ledger import Ledger
 from supervisor.sending.app_settings import required_settings

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from supervisor.catalog.schedule_files import load
 from supervisor.deploy.plan import Plan
-from supervisor.files.schedule_files import load
 from supervisor.job.spec import JobSpec
 
 ROOT = Path(__file__).parents[2]

@@ -9,11 +9,11 @@ import pytest
 import yaml
 
 from supervisor.beat.reload import Watching
+from supervisor.catalog.schedule_files import load
 from supervisor.deploy import targets
 from supervisor.deploy.directory import NotInConfigMap, texts_of
 from supervisor.deploy.targets import HelmOptions
 from supervisor.errors import ScheduleFilesInvalid
-from supervisor.files.schedule_files import load
 from tests.render.jobs import ROOT, plan_of
 from tests.waiting import wait_until
 

@@ -11,20 +11,20 @@ from typing import Any, cast
 
 import pytest
 
-from supervisor.files.schedule_files import load
+from supervisor.catalog.schedule_files import load
 from supervisor.job.run import RunState
-from tests.chaos.books import Row
-from tests.chaos.breaks import BREAKS, Edit, PatchDoesNotApply, broken_copy
-from tests.chaos.chronicle import Chronicle, Kind, Window
-from tests.chaos.facts import Facts
-from tests.chaos.faults import chosen
-from tests.chaos.intervals import Interval, covered, without
-from tests.chaos.jobs import JOBS, ChaosJob, schedule_file
-from tests.chaos.judgement import judge
-from tests.chaos.leadership import Leadership
-from tests.chaos.overlaps import overlaps
-from tests.chaos.report import as_text, report
-from tests.chaos.witness import Execution, at_work, executions
+from tools.chaos.books import Row
+from tools.chaos.breaks import BREAKS, Edit, PatchDoesNotApply, broken_copy
+from tools.chaos.chronicle import Chronicle, Kind, Window
+from tools.chaos.facts import Facts
+from tools.chaos.faults import chosen
+from tools.chaos.intervals import Interval, covered, without
+from tools.chaos.jobs import JOBS, ChaosJob, schedule_file
+from tools.chaos.judgement import judge
+from tools.chaos.leadership import Leadership
+from tools.chaos.overlaps import overlaps
+from tools.chaos.report import as_text, report
+from tools.chaos.witness import Execution, at_work, executions
 
 JOB = ChaosJob("job", "queue_one")
 

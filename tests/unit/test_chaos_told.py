@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.chaos.told import (
+from tools.chaos.told import (
     REDIS,
     WRONG,
     Away,

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from supervisor.installed import SUPPORTED, numbers
-from tests.matrix.__main__ import CELERYS, HEART, Row
+from tools.matrix.__main__ import CELERYS, HEART, Row
 
 ROOT = Path(__file__).parents[2]
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from tests.mutants.__main__ import ROOT, all_mutants, equivalent, stale
-from tests.mutants.judges import JUDGES
-from tests.mutants.mutants import mutants_of
+from tools.mutants.__main__ import ROOT, all_mutants, equivalent, stale
+from tools.mutants.judges import JUDGES
+from tools.mutants.mutants import mutants_of
 
 LUA = """\
 -- a comment that says < and not

@@ -12,14 +12,14 @@ from supervisor.job.policies import SkipReason
 from supervisor.job.run import FAILURES, MISSED_REASONS, OPEN_STATES, RunState
 from supervisor.sending.app_settings import NEEDED, NEEDED_WITH_REDIS
 from supervisor.settings import DEFAULT_PREFIX, DEFAULT_URL, PAGE_URL
-from tests.bench import page
-from tests.bench.rows import ROWS, Row, measured
+from tools.bench import page
+from tools.bench.rows import ROWS, Row, measured
 
 # docs/reference/settings.md says what the code does
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "reference" / "settings.md").read_text()
-DJANGO = ROOT / "supervisor" / "integrations" / "django"
+DJANGO = ROOT / "supervisor" / "features" / "django"
 DJANGO_PAGE = (ROOT / "docs" / "how-to" / "django.md").read_text()
 VARIABLE = re.compile(r"\bSUPERVISOR_[A-Z_]*[A-Z]\b")
 

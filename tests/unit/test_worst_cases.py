@@ -27,9 +27,9 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from supervisor import errors, times
+from supervisor.catalog import yaml_source
+from supervisor.catalog.import_text import job_name
 from supervisor.errors import did_you_mean
-from supervisor.files import yaml_source
-from supervisor.files.import_text import job_name
 from supervisor.job import exclusions, secrets, templates
 from supervisor.job.fields import is_address
 from supervisor.job.run import StepId, is_below

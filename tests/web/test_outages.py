@@ -6,9 +6,9 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from supervisor.job.notices import Destination
-from supervisor.ledger.outbound import Kind
-from supervisor.outbound.sender import Outbound
+from supervisor.features.notices.rules import Destination
+from supervisor.features.outbound.sender import Outbound
+from supervisor.features.outbound.store import Kind
 from supervisor.web.outages import REPEAT, Outages, Outbox, Seen, after_look
 from tests.listener import listening
 from tests.logged import capture_logs

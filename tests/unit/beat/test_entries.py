@@ -11,7 +11,7 @@ from celery import Celery
 from redbeat.decoder import RedBeatJSONDecoder, RedBeatJSONEncoder
 from redbeat.schedulers import RedBeatSchedulerEntry
 
-from supervisor.beat.entries import definition
+from supervisor.catalog.entries import definition
 from supervisor.job.spec import JobSpec
 
 SCHEDULES: list[dict[str, Any]] = [

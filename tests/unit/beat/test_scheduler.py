@@ -15,8 +15,8 @@ from celery import Celery
 
 from supervisor.app import supervise
 from supervisor.beat.emitter import emissions_of
-from supervisor.beat.entries import DueEntry
 from supervisor.beat.scheduler import EXIT_STATUS, SupervisedScheduler, Watchdog
+from supervisor.catalog.entries import DueEntry
 from supervisor.job.spec import JobSpec
 from supervisor.ledger.records import Mark
 from tests.acceptance import warm

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
+from supervisor.catalog.job_checks import KEYS, NOT_IN_DEFAULTS
 from supervisor.cli import main
-from supervisor.files.job_checks import KEYS, NOT_IN_DEFAULTS
 from supervisor.job.spec import JobSpec
 
 GOOD = "jobs:\n  a: {task: mail.poll, every: 1m}\n  b: {task: mail.poll, every: 1m}\n"

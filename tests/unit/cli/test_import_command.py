@@ -11,8 +11,8 @@ from celery.schedules import schedule
 from click.testing import CliRunner, Result
 from redbeat.schedulers import RedBeatSchedulerEntry
 
+from supervisor.catalog.schedule_files import load
 from supervisor.cli import main
-from supervisor.files.schedule_files import load
 
 APP = """\
 from celery import Celery

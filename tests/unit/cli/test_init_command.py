@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
+from supervisor.catalog.schedule_files import load
 from supervisor.cli import main
-from supervisor.files.schedule_files import load
 
 
 @pytest.fixture(autouse=True)

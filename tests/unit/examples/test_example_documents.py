@@ -16,7 +16,7 @@ import pytest
 from examples.documents import build_index, list_files, measure_tree, report, words
 from examples.full_text import replace_index, search
 from examples.storage import database
-from supervisor.files.schedule_files import load
+from supervisor.catalog.schedule_files import load
 from supervisor.guard.current_run import CurrentRun, set_current_run
 
 ROOT = Path(__file__).parents[3]

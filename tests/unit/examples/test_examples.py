@@ -20,7 +20,7 @@ from examples.sampling import sample_load
 from examples.storage import database
 from examples.summary import daily_summary, summarise
 from examples.witness import read
-from supervisor.files.schedule_files import load
+from supervisor.catalog.schedule_files import load
 from supervisor.guard.current_run import CurrentRun, set_current_run
 from tests.waiting import patience, status_of, wait_until
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from supervisor.catalog.schedule_files import load
 from supervisor.errors import Problem, ScheduleFilesInvalid
-from supervisor.files.schedule_files import load
 
 
 def problems_of(path: Path, **options: Any) -> list[Problem]:

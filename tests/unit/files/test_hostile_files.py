@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from supervisor.catalog.schedule_files import MOST_PROBLEMS
 from supervisor.cli import main
-from supervisor.files.schedule_files import MOST_PROBLEMS
 from tests.acceptance import warm
 
 MIB = 1024 * 1024

@@ -7,9 +7,14 @@ from typing import Any
 
 import pytest
 
+from supervisor.catalog.schedule_files import json_schema, load
 from supervisor.errors import NotConfigured
-from supervisor.files.schedule_files import json_schema, load
-from supervisor.job.notices import DEFAULT_EVENTS, SERVICE_EVENTS, Event, service_destinations
+from supervisor.features.notices.rules import (
+    DEFAULT_EVENTS,
+    SERVICE_EVENTS,
+    Event,
+    service_destinations,
+)
 from supervisor.job.spec import JobSpec
 from tests.unit.files.problems import problems_of
 

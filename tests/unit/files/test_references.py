@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
+from supervisor.catalog.schedule_files import load
 from supervisor.cli import main
 from supervisor.errors import SecretMissing
-from supervisor.files.schedule_files import load
+from supervisor.features.outbound.pings import address_of
 from supervisor.job.changes import edits
 from supervisor.job.secrets import LARGEST_SECRET, masked, resolved
 from supervisor.job.spec import JobSpec
-from supervisor.outbound.pings import address_of
 from tests.unit.files.problems import problems_of
 
 

@@ -15,9 +15,9 @@ import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from supervisor.catalog.job_checks import KEYS
+from supervisor.catalog.schedule_files import LONGEST_PROBLEM, UNJUDGED, load
 from supervisor.errors import Problem, ScheduleFilesInvalid
-from supervisor.files.job_checks import KEYS
-from supervisor.files.schedule_files import LONGEST_PROBLEM, UNJUDGED, load
 from supervisor.job.spec import StepSpec
 
 EXAMPLES = int(os.environ.get("FUZZ_EXAMPLES", "100"))

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
+from supervisor.catalog.job_checks import KEYS, LARGEST_ARGUMENTS, NOT_IN_DEFAULTS
+from supervisor.catalog.schedule_files import load
+from supervisor.catalog.yaml_source import DEEPEST, LARGEST_FILE, read
 from supervisor.errors import ScheduleFilesInvalid
-from supervisor.files.job_checks import KEYS, LARGEST_ARGUMENTS, NOT_IN_DEFAULTS
-from supervisor.files.schedule_files import load
-from supervisor.files.yaml_source import DEEPEST, LARGEST_FILE, read
 from supervisor.job.spec import MOST_JOBS, JobSpec
 from supervisor.job.when import KINDS
 

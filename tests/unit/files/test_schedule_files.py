@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from supervisor.files import schedule_files
-from supervisor.files.job_checks import KEYS, NOT_IN_DEFAULTS, Tasks, check_job
-from supervisor.files.schedule_files import load
+from supervisor.catalog import schedule_files
+from supervisor.catalog.job_checks import KEYS, NOT_IN_DEFAULTS, Tasks, check_job
+from supervisor.catalog.schedule_files import load
 from supervisor.job.spec import JobSpec
 from tests.unit.files.problems import problems_of
 

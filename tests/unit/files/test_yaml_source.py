@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from supervisor.files import yaml_source
-from supervisor.files.schedule_files import load
-from supervisor.files.yaml_source import plain_value
+from supervisor.catalog import yaml_source
+from supervisor.catalog.schedule_files import load
+from supervisor.catalog.yaml_source import plain_value
 from tests.acceptance import warm
 from tests.unit.files.problems import problems_of
 
@@ -108,7 +108,7 @@ def test_what_is_wrong_with_the_yaml_is_told_once_at_its_line(
 @pytest.mark.parametrize("opening", ["[", "{a: ", "- ", "? ", "? [a]\n: "])
 def test_no_depth_of_nesting_brings_the_process_down(file: Path, opening: str) -> None:
     file.write_text(opening * 100_000)
-    program = "import pathlib, sys; from supervisor.files.schedule_files import load; "
+    program = "import pathlib, sys; from supervisor.catalog.schedule_files import load; "
     program += "load(pathlib.Path(sys.argv[1]))"
     done = warm.run(["-c", program, str(file)], file.parent, os.environ)
     assert done.returncode == 1, "a signal would be negative"

@@ -9,7 +9,7 @@ from random import Random
 
 import pytest
 
-from supervisor.job.incidents import (
+from supervisor.features.notices.incidents import (
     FORGET_AFTER,
     Box,
     Facts,
@@ -21,7 +21,7 @@ from supervisor.job.incidents import (
     fold,
     notice_of,
 )
-from supervisor.job.notices import JOB_EVENTS, Destination, Event, title
+from supervisor.features.notices.rules import JOB_EVENTS, Destination, Event, title
 
 START = datetime(2026, 3, 1, 10, 0, tzinfo=UTC)
 URL = "https://hooks.example/x"

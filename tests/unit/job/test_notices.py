@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from supervisor.job.notices import (
+from supervisor.features.notices.rules import (
     DEFAULT_EVENTS,
     Destination,
     Event,

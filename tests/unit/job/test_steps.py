@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from supervisor.catalog.job_checks import Tasks
+from supervisor.catalog.schedule_files import load
 from supervisor.errors import UnusableReturn
-from supervisor.files.job_checks import Tasks
-from supervisor.files.schedule_files import load
 from supervisor.job.spec import JobSpec
 from supervisor.job.steps import Params, filled, handed_on, plan
 from tests.unit.files.problems import problems_of

@@ -13,9 +13,7 @@ from celery import Celery, chain, group
 from celery.beat import BeatLazyFunc, ScheduleEntry
 from celery.schedules import crontab, schedule, solar
 
-from supervisor.beat.import_celery import read_beat_schedule, zone_name, zone_remark
-from supervisor.errors import NotTranslatable
-from supervisor.files.import_text import (
+from supervisor.catalog.import_text import (
     Found,
     Item,
     LeftOut,
@@ -23,6 +21,8 @@ from supervisor.files.import_text import (
     without_defaults,
     write,
 )
+from supervisor.errors import NotTranslatable
+from supervisor.features.adoption.import_celery import read_beat_schedule, zone_name, zone_remark
 
 NOW = datetime(2026, 3, 1, tzinfo=UTC)
 

@@ -13,9 +13,7 @@ from celery.schedules import crontab
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
-from supervisor.beat.import_celery import when_of
-from supervisor.errors import NotTranslatable
-from supervisor.files.import_text import (
+from supervisor.catalog.import_text import (
     CRON_WEEKDAYS,
     DAYS,
     HOURS,
@@ -25,6 +23,8 @@ from supervisor.files.import_text import (
     expression,
     rule_for,
 )
+from supervisor.errors import NotTranslatable
+from supervisor.features.adoption.import_celery import when_of
 from supervisor.job.spec import JobSpec
 from supervisor.schedule import schedule_of
 

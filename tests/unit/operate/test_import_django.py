@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.files.schedule_files import load
+from supervisor.catalog.schedule_files import load
 from supervisor.job.spec import JobSpec
 from tests.acceptance import warm
 
@@ -206,9 +206,9 @@ def test_without_the_tables_one_sentence_says_what_is_missing(
 FOLLOW = """
 import json, sys
 from supervisor.app import supervise
-from supervisor.beat.django_rows import Rows
-from supervisor.beat.entries import Entries
-from supervisor.beat.load import look_at
+from supervisor.features.adoption.django_rows import Rows
+from supervisor.catalog.entries import Entries
+from supervisor.catalog.load import look_at
 from supervisor.beat.scheduler import SupervisedScheduler
 from supervisor.job.changes import registered
 from supervisor.ledger.ledger import Ledger

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from supervisor.files.import_text import ORDER, Found, LeftOut, job_name, write
-from supervisor.files.job_checks import KEYS, check_job
-from supervisor.files.yaml_source import read
+from supervisor.catalog.import_text import ORDER, Found, LeftOut, job_name, write
+from supervisor.catalog.job_checks import KEYS, check_job
+from supervisor.catalog.yaml_source import read
 from supervisor.job.secrets import resolved
 from supervisor.job.spec import JobSpec
 from tests.waiting import patience

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from supervisor.files.holidays import as_written
-from supervisor.files.schedule_files import load
+from supervisor.catalog.schedule_files import load
+from supervisor.features.holidays import as_written
 from supervisor.job.spec import JobSpec
 from supervisor.jobs import judged
 from supervisor.operate.job_edits import (

@@ -15,15 +15,15 @@ from celery.utils.time import maybe_make_aware
 from pydantic import BaseModel
 
 from supervisor.app import supervise
+from supervisor.catalog.job_checks import GuardedCall, guarded_task_spec
 from supervisor.errors import InvalidGuard
-from supervisor.files.job_checks import GuardedCall, guarded_task_spec
-from supervisor.integrations.on_commit import trigger_of
+from supervisor.features.on_commit import trigger_of
 from supervisor.job.policies import OverlapPolicy
 from supervisor.job.run import StepId, is_below
 from supervisor.sending import calls
 from supervisor.sending.calls import request_of, start
 from supervisor.worker import retries
-from tests.matrix import since
+from tools.matrix import since
 
 
 @pytest.fixture

@@ -16,9 +16,9 @@ from typing import Any
 
 import pytest
 
-from supervisor.job.notices import Answer, Destination, Event, Notice
-from supervisor.outbound import http, services
-from supervisor.outbound.services import missing_extra, send, webhook_body
+from supervisor.features.notices.rules import Answer, Destination, Event, Notice
+from supervisor.features.outbound import http, services
+from supervisor.features.outbound.services import missing_extra, send, webhook_body
 from tests.listener import Listener, listening
 from tests.mailbox import Mailbox, receiving_mail
 from tests.waiting import patience

@@ -19,7 +19,6 @@ from redis import CredentialProvider, Redis, SSLConnection
 from supervisor.app import supervise
 from supervisor.cli import main
 from supervisor.errors import InvalidRedisUrl, NotConfigured, SupervisorError
-from supervisor.ledger.connection import Client, connect, server_options
 from supervisor.sending.app_settings import (
     broker_address,
     broker_apart,
@@ -35,6 +34,7 @@ from supervisor.settings import (
     parsed,
     same_database,
 )
+from supervisor.store.connection import Client, connect, server_options
 
 URL = "sentinel://beat:p%40ss@one:26379;sentinel://two/3?master_name=jobs&sentinel_password=s"
 

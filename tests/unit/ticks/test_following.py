@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from hypothesis import given
 from hypothesis import strategies as st
 
+from supervisor.features.following.rule import IDS_KEPT, Known, decide
+from supervisor.features.following.store import End, Memory, tick_of
 from supervisor.job.run import RunState
 from supervisor.job.spec import JobSpec
-from supervisor.ledger.followers import End, Memory, tick_of
-from supervisor.ticks.following import IDS_KEPT, Known, decide
 
 FOLLOWED = ("a", "b", "c")
 

@@ -1,0 +1,384 @@
+"""Schedule files -> JobSpecs: everything that is wrong is found at once, or nothing is loaded.
+
+Their JSON Schema, for editors, is here as well; its descriptions are JobSpec's docstrings.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from supervisor.catalog.job_checks import (
+    KEYS,
+    NOT_IN_DEFAULTS,
+    JobFault,
+    Tasks,
+    check_defaults,
+    check_job,
+    item_faults,
+)
+from supervisor.catalog.yaml_source import (
+    UNREADABLE,
+    Document,
+    KeyPath,
+    UnusableFile,
+    check_inside,
+    content_of,
+    decoded,
+    read,
+)
+from supervisor.errors import Problem, ScheduleFilesInvalid, SecretMissing, closest, shown
+from supervisor.features.holidays import with_dates
+from supervisor.job.changes import following_problems
+from supervisor.job.fields import NAME_PATTERN
+from supervisor.job.secrets import FORMS, has_references, malformed, resolved, texts_in
+from supervisor.job.spec import MOST_JOBS, JobSpec
+from supervisor.job.when import KINDS
+from supervisor.settings import DEFAULT_PREFIX
+
+# The references to secrets in a job of a schedule file, and what is wrong with them.
+
+
+def reference_faults(spec: JobSpec, environ: Mapping[str, str] | None) -> Iterator[JobFault]:
+    """References that are malformed and, with `environ`, those that it does not have."""
+    for path, text in texts_in(spec.params):
+        if has_references(text):
+            what = f"'params': {text!r} would be handed on as it is"
+            yield JobFault(("params",), what, "give it to a step, in its 'kwargs'", path)
+    steps = [{"args": step.args, "kwargs": step.kwargs} for step in spec.steps]
+    given: dict[str, Any] = {"args": spec.args, "kwargs": spec.kwargs, "steps": steps}
+    secrets = [[each.url, each.secret] for each in spec.notify]
+    for key, value in {**given, "ping_url": spec.ping_url, "notify": secrets}.items():
+        for path, text in texts_in(value):
+            if found := malformed(text):
+                what = f"{key!r}: {found[0]!r} is not a reference to a secret"
+                yield JobFault((key,), what, FORMS, path)
+            elif environ is not None and (missing := unresolved(text, environ)):
+                yield JobFault((key,), f"{key!r}: {missing}", None, path)
+
+
+def unresolved(text: str, environ: Mapping[str, str]) -> str | None:
+    """Why a secret in the text is missing in this environment; None if none is."""
+    try:
+        resolved(text, environ)
+    except SecretMissing as error:
+        return str(error)
+    return None
+
+
+SUFFIXES = (".yaml", ".yml")
+TOP_LEVEL = ("jobs", "defaults")
+
+#: More would not help, and takes its time.
+MOST_PROBLEMS = 1_000
+
+#: For a job that makes our own code fail: the loaded jobs stay, as with any other problem.
+UNJUDGED = "cannot be judged, which is a fault of celery-beat-supervisor"
+
+#: Characters of one; it may quote what the file says.
+LONGEST_PROBLEM = 500
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduleSet:
+    """specs: by job name; sources: job name -> "file:line"; files: all that were read.
+
+    digest: equal for two sets exactly when their specs are.
+    """
+
+    specs: Mapping[str, JobSpec]
+    digest: str
+    sources: Mapping[str, str]
+    files: tuple[Path, ...] = ()
+
+
+def load(
+    path: Path,
+    known_tasks: Tasks | None = None,
+    environ: Mapping[str, str] | None = None,
+    *,
+    prefix: str = DEFAULT_PREFIX,
+    year: int | None = None,
+    are_all: bool = True,
+) -> ScheduleSet:
+    """All jobs of one file, or of the *.yaml and *.yml files in a directory.
+
+    prefix: of the ledger that they are for, which is in the names of its serial queues. year: the
+    one that it is now, and that holidays are computed around; by default as the clock says.
+    are_all: they follow no jobs but each other; else `after` is not checked.
+    With `known_tasks`, a job whose task is not among them, or does not take the job's arguments, is
+    a problem; with `environ`, so is a reference to a secret that is not there.
+
+    Raises ScheduleFilesInvalid with every problem of every file.
+    """
+    loading = _Loading(known_tasks, environ, year or datetime.now(UTC).year, prefix)
+    with suppress(_Enough):
+        for file in loading.files_of(path):
+            loading.add(file)
+        if are_all:
+            loading.check_together()
+    return loading.done()
+
+
+def load_text(
+    text: bytes,
+    known_tasks: Tasks | None = None,
+    prefix: str = DEFAULT_PREFIX,
+) -> ScheduleSet:
+    """All jobs of a text on standard input. Jobs in `after` are not looked up."""
+    loading = _Loading(known_tasks, None, datetime.now(UTC).year, prefix)
+    with suppress(_Enough):
+        loading.add(Path("-"), text)
+    return loading.done()
+
+
+def _digest(specs: Mapping[str, JobSpec]) -> str:
+    digest = hashlib.sha256()
+    for name in sorted(specs):
+        keys = specs[name].model_dump(mode="json", exclude_defaults=True)
+        digest.update(json.dumps(keys, sort_keys=True).encode() + b"\0")
+    return digest.hexdigest()
+
+
+class _Enough(Exception):
+    """There are MOST_PROBLEMS."""
+
+
+@dataclass(slots=True)
+class _Loading:
+    """What was found so far, file by file."""
+
+    known_tasks: Tasks | None
+    environ: Mapping[str, str] | None
+    year: int
+    prefix: str
+    specs: dict[str, JobSpec] = field(default_factory=dict)
+    sources: dict[str, str] = field(default_factory=dict)
+    documents: dict[str, Document] = field(default_factory=dict)
+    problems: list[Problem] = field(default_factory=list)
+    files: list[Path] = field(default_factory=list)
+
+    def done(self) -> ScheduleSet:
+        """Raises as `load`."""
+        if self.problems:
+            raise ScheduleFilesInvalid(self.problems)
+        return ScheduleSet(self.specs, _digest(self.specs), self.sources, tuple(self.files))
+
+    def files_of(self, path: Path) -> list[Path]:
+        """The files to read, sorted by name; hidden ones are an editor's, or another tool's."""
+        try:
+            if not path.is_dir():
+                path.stat()
+                return [path]
+            names = sorted(entry.name for entry in path.iterdir())
+        except OSError as error:
+            is_absent = isinstance(error, FileNotFoundError)
+            hint = "`supervisor init` writes a first schedule file" if is_absent else None
+            self._problem(path, 1, f"cannot be read: {error.strerror}", hint)
+            return []
+        files = [path / name for name in names if not name.startswith(".")]
+        return [file for file in files if file.suffix in SUFFIXES and self._is_in(path, file)]
+
+    def _is_in(self, directory: Path, file: Path) -> bool:
+        try:
+            check_inside(directory, file)
+        except UnusableFile as error:
+            self._problem(file, error.line, error.what, error.hint)
+            return False
+        return True
+
+    def add(self, file: Path, content: bytes | None = None) -> None:
+        """content: of what is no file."""
+        self.files.append(file)
+        try:
+            document = read(decoded(content_of(file) if content is None else content))
+        except UnusableFile as error:
+            self._problem(file, error.line, error.what, error.hint)
+            return
+        document.file = file
+        for fault in document.faults:
+            self._problem(file, fault.line, fault.what, fault.hint, job=_job_of(fault.path))
+        if document.data is not UNREADABLE:
+            self._add_jobs(document)
+
+    def _add_jobs(self, document: Document) -> None:
+        top = document.data
+        if top is None:
+            self._fault(document, (), "the file is empty", "for no jobs: jobs: {}")
+            return
+        if not isinstance(top, dict):
+            self._fault(document, (), "the file is not a mapping", "jobs: first")
+            return
+        for key in top:
+            if key not in TOP_LEVEL:
+                hint = closest(key, TOP_LEVEL) or "known are jobs and defaults"
+                self._fault(document, (key,), f"unknown key {shown(key)}", hint)
+        if "jobs" not in top:
+            self._fault(document, (), "'jobs' is missing", "for none: jobs: {}")
+        defaults = self._defaults(document)
+        for name, own in self._mapping_at(document, "jobs").items():
+            try:
+                self._add_job(document, name, own, defaults)
+            except (_Enough, MemoryError):
+                raise
+            except Exception as error:  # noqa: BLE001 - a fault of ours, of this one job only
+                self._fault(document, ("jobs", name), f"{UNJUDGED}: {error!r}")
+
+    def check_together(self) -> None:
+        """Called once all jobs are known: jobs of files follow only jobs of files."""
+        for fault in following_problems(self.specs):
+            path = ("jobs", fault.job, "after", fault.place)
+            self._fault(self.documents[fault.job], path, fault.what, fault.hint)
+        jobs: dict[str, str] = {}
+        for spec in self.specs.values():
+            if spec.entry and jobs.setdefault(spec.entry, spec.name) != spec.name:
+                what = f"'entry': {shown(spec.entry)} is that of job {jobs[spec.entry]!r} too"
+                self._fault(self.documents[spec.name], ("jobs", spec.name, "entry"), what)
+
+    def _mapping_at(self, document: Document, key: str) -> dict[str, Any]:
+        value = document.data.get(key, {})
+        if isinstance(value, dict):
+            return value
+        if value is not UNREADABLE:
+            what = "is empty" if value is None else "is not a mapping"
+            self._fault(document, (key,), f"{key!r} {what}", f"for none: {key}: {{}}")
+        return {}
+
+    def _defaults(self, document: Document) -> dict[str, Any]:
+        values = self._mapping_at(document, "defaults")
+        dated, holiday_faults = with_dates(values, self.year)
+        defaults, faults = check_defaults(dated)
+        if "notify" in defaults:
+            shared = JobSpec(name="job", task="task", every=60, notify=defaults["notify"])
+            faults += reference_faults(shared, self.environ)
+        for fault in [*faults, *item_faults("exclude", holiday_faults)]:
+            path = ("defaults", *fault.place_in(values))
+            self._fault(document, path, f"defaults: {fault.what}", fault.hint)
+        return defaults
+
+    def _add_job(
+        self, document: Document, name: str, own: Any, defaults: Mapping[str, Any]
+    ) -> None:
+        path = ("jobs", name)
+        if not self._is_new(document, name) or own is UNREADABLE:
+            return
+        if not isinstance(own, dict):
+            self._fault(document, path, "is not a mapping of keys to values")
+            return
+        dated, holiday_faults = with_dates(own, self.year)
+        spec, faults = check_job(name, dated, defaults, self.known_tasks)
+        spec = self.specs[name] = spec.kept_apart(self.prefix)
+        if spec.after or spec.entry:
+            self.documents[name] = document
+        missing = reference_faults(spec, self.environ)
+        faults += [fault for fault in missing if fault.keys != ("notify",) or "notify" in own]
+        for fault in [*faults, *item_faults("exclude", holiday_faults)]:
+            self._fault(document, (*path, *fault.place_in(own)), fault.what, fault.hint)
+
+    def _is_new(self, document: Document, name: str) -> bool:
+        path = ("jobs", name)
+        if name in self.sources:
+            what = f"this job is also in {self.sources[name]}"
+            self._fault(document, path, what, "rename one of the two")
+            return False
+        self.sources[name] = f"{document.file}:{document.line_of(path)}"
+        if len(self.sources) == MOST_JOBS + 1:
+            self._fault(document, path, f"more than {MOST_JOBS:,} jobs", "the first too many")
+        return True
+
+    def _fault(self, document: Document, path: KeyPath, what: str, hint: str | None = None) -> None:
+        """Reports a problem at a path in a file."""
+        self._problem(document.file, document.line_of(path), what, hint, _job_of(path))
+
+    def _problem(
+        self, file: Path, line: int, what: str, hint: str | None = None, job: str | None = None
+    ) -> None:
+        if len(self.problems) == MOST_PROBLEMS:
+            what, hint = f"more than {MOST_PROBLEMS:,} problems", "the rest is not looked for"
+            self.problems.append(Problem(str(file), line, None, what, hint))
+            raise _Enough
+        if len(what) > LONGEST_PROBLEM:
+            what = f"{what[: LONGEST_PROBLEM - 3]}..."
+        self.problems.append(Problem(str(file), line, job, what, hint))
+
+
+def _job_of(path: KeyPath) -> str | None:
+    return str(path[1]) if len(path) > 1 and path[0] == "jobs" else None
+
+
+# The JSON Schema of a schedule file.
+
+
+DIALECT = "https://json-schema.org/draft/2020-12/schema"
+
+#: Every default in the words of a schedule file; `name`, `task` and the schedule have none.
+DEFAULTS = JobSpec.model_validate({"name": "job", "task": "task", "every": 60}).model_dump(
+    mode="json"
+)
+
+
+def json_schema() -> dict[str, Any]:
+    """The schema of one file: what an editor can check; `supervisor check` checks the rest."""
+    job = JobSpec.model_json_schema()
+    definitions = job.pop("$defs", {})
+    properties = {key: _property(key, job["properties"][key]) for key in KEYS}
+    schedules = [_written(kind) for kind in KINDS]
+    shared = {key: value for key, value in properties.items() if key not in NOT_IN_DEFAULTS}
+    return {
+        "$schema": DIALECT,
+        "title": "Schedule file",
+        "description": "Jobs that the supervisor runs periodically.",
+        "type": "object",
+        "required": ["jobs"],
+        "additionalProperties": False,
+        "properties": {
+            "defaults": {"$ref": "#/$defs/Defaults"},
+            "jobs": {
+                "description": "Job name -> job.",
+                "type": "object",
+                "propertyNames": {"pattern": NAME_PATTERN},
+                "additionalProperties": {"$ref": "#/$defs/Job"},
+            },
+        },
+        "$defs": {
+            **definitions,
+            "Defaults": {
+                "description": "Keys for all jobs of this file; a job's own keys win.",
+                "type": "object",
+                "additionalProperties": False,
+                "properties": shared,
+            },
+            "Job": {
+                "description": job["description"],
+                "type": "object",
+                "additionalProperties": False,
+                "allOf": [
+                    {"oneOf": [{"required": ["task"]}, {"required": ["steps"]}]},
+                    {"oneOf": [*schedules, {"not": {"anyOf": schedules}}]},
+                ],
+                "properties": properties,
+            },
+        },
+    }
+
+
+def _property(key: str, generated: dict[str, Any]) -> dict[str, Any]:
+    """The generated schema with the default as one would write it, and without a generated title.
+
+    pydantic writes durations as ISO 8601 there, and drops a description that a `$ref` has too.
+    """
+    field = JobSpec.model_fields[key]
+    made = {name: value for name, value in generated.items() if name not in ("title", "default")}
+    if not field.is_required() and field.default is not None:
+        made["default"] = DEFAULTS[key]
+    return {**made, "description": field.description}
+
+
+def _written(key: str) -> dict[str, Any]:
+    return {"required": [key], "properties": {key: {"not": {"type": "null"}}}}

@@ -1,0 +1,1 @@
+"""Periodic tasks of other schedulers as jobs, and back."""

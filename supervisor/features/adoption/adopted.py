@@ -1,0 +1,271 @@
+"""RedBeat's entries that an app's own code saves, as jobs: `supervise(app, adopt_entries=True)`.
+
+After it has emitted, the leading beat compares RedBeat's schedule with the jobs of this source:
+
+1. An entry that is no job becomes one, as `supervisor import redbeat` would translate it. What is
+   due at that very moment has been emitted by RedBeat's own code, for the last time. Where no job
+   can have the entry's name, or another one has it, the job gets the nearest one, and keeps it.
+2. A job whose entry was saved again becomes what that says: its hash has a field `adopted`, the
+   definition that the job was made of. One that is not enabled is paused.
+3. A job whose entry was deleted is removed. Without `adopt_entries` all are, and the entries stay.
+
+The entry is the app's: its `definition` is never written, and its `meta` has what RedBeat would
+have written there. An entry without a translation goes on as before, unguarded; the log says why.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from celery import Celery
+from redbeat.decoder import RedBeatJSONDecoder, RedBeatJSONEncoder
+from redbeat.schedulers import RedBeatSchedulerEntry
+
+from supervisor.catalog.entries import (
+    AdoptedEntry,
+    Entries,
+    SavedEntry,
+    beat_schedule_of,
+    not_storable,
+)
+from supervisor.catalog.import_text import Item, LeftOut, job_name, without_defaults
+from supervisor.catalog.job_checks import check_job
+from supervisor.catalog.load import put_jobs
+from supervisor.errors import Conflict, InvalidJob, NotTranslatable
+from supervisor.features.adoption.import_celery import OF_BEAT, item_of, translate
+from supervisor.job.secrets import escaped
+from supervisor.job.spec import JobSpec
+from supervisor.ledger.actions import Action, Actor
+from supervisor.ledger.ledger import Ledger
+from supervisor.ledger.records import REDBEAT, REDBEATS, Origin
+from supervisor.logs import get_logger
+from supervisor.ticks.emission import Emission
+
+log = get_logger("supervisor.beat")
+
+#: Up to this many entries become jobs in one turn of beat.
+ENTRIES_PER_TURN = 200
+
+#: A comparison is followed by a pause of this many times its duration.
+REST = 20
+
+
+class Adopted:
+    """is_wanted: entries are taken over; otherwise those that once were are given back."""
+
+    def __init__(self, app: Celery, ledger: Ledger, entries: Entries, *, is_wanted: bool) -> None:
+        self._app = app
+        self._ledger = ledger
+        self._entries = entries
+        self.is_wanted = is_wanted
+        self._own: frozenset[str] = frozenset()
+        self._refused: dict[str, str] = {}
+        self._next = 0.0
+
+    def begin(self) -> None:
+        """Learns or gives back the adopted entries, before a new leader emits anything."""
+        self._entries.learn_names()
+        own = self._jobs(self._ledger.origins())
+        if own and not self.is_wanted:
+            self._apply(dict.fromkeys(own), {})
+            self._entries.learn_names()
+            log.warning("entries given back to RedBeat", entries=len(own))
+        self._own = own if self.is_wanted else frozenset()
+
+    def follow(self) -> None:
+        """Makes jobs, edits and removes them, as RedBeat's schedule says now."""
+        if time.monotonic() < self._next:
+            return
+        began = time.monotonic()
+        origins = self._ledger.origins()
+        own = self._jobs(origins)
+        found = self._entries.saved_by_app(own, but=origins)
+        taken = {*origins, *self._entries.of_beat_schedule()}
+        wanted, adopted = self._wanted(own, found, taken)
+        self._own = own
+        if wanted:
+            self._apply(wanted, adopted)
+            self._entries.learn_names()
+            self._own = self._jobs(self._ledger.origins())
+        self._next = time.monotonic() + REST * (time.monotonic() - began)
+
+    def record(self, emissions: Iterable[Emission]) -> None:
+        """Writes when these entries last ran, and how often, where RedBeat's users read it."""
+        ran = {e.spec.name: e.ticks for e in emissions if e.ticks and e.spec.name in self._own}
+        for name, meta in self._entries.metas(ran).items():
+            known = json.loads(meta, cls=RedBeatJSONDecoder) if meta else {}
+            count = int(known.get("total_run_count") or 0) + len(ran[name])
+            last = {"last_run_at": ran[name][-1].nominal_at, "total_run_count": count}
+            self._entries.write_meta(name, json.dumps(last, cls=RedBeatJSONEncoder))
+
+    def _wanted(
+        self, own: frozenset[str], found: Mapping[str, SavedEntry], taken: set[str]
+    ) -> tuple[dict[str, JobSpec | None], dict[str, AdoptedEntry]]:
+        """Jobs to load or, without a spec, to remove, and what they are made of. taken: names."""
+        wanted: dict[str, JobSpec | None] = {}
+        adopted: dict[str, AdoptedEntry] = {}
+        # Names that jobs can have go to the entries that have them.
+        changed = sorted(
+            self._changed(own, found), key=lambda found: job_name(found[0]) != found[0]
+        )
+        for name, saved in changed:
+            if len(wanted) == ENTRIES_PER_TURN:
+                break
+            known = self._entries.job(name)
+            others = {*taken, *wanted, *(found.keys() - {name})}
+            job = known if known in own else job_name(name, others)
+            entry = AdoptedEntry(name, saved.definition or "")
+            spec = self._translated(job, entry) if saved.definition else None
+            if spec is not None:
+                wanted[job], adopted[job] = spec, entry
+            elif job in own:
+                wanted[job] = None
+        return wanted, adopted
+
+    def _apply(
+        self, wanted: Mapping[str, JobSpec | None], adopted: Mapping[str, AdoptedEntry]
+    ) -> None:
+        """Applies them all at once, or one by one where one of them is refused."""
+        try:
+            self._put(wanted, adopted)
+        except (InvalidJob, Conflict) as error:
+            for job, spec in wanted.items() if len(wanted) > 1 else ():
+                self._apply({job: spec}, {j: entry for j, entry in adopted.items() if j == job})
+            if len(wanted) == 1:
+                for job in wanted:
+                    self._refuse(adopted.get(job, AdoptedEntry(job, "")), error)
+
+    def _changed(
+        self, own: frozenset[str], found: Mapping[str, SavedEntry]
+    ) -> Iterator[tuple[str, SavedEntry]]:
+        for name, entry in found.items():
+            if self._entries.job(name) in own:
+                is_new = entry.definition != entry.adopted
+            else:
+                is_new = entry.is_stock and entry.definition != self._refused.get(name)
+            if is_new and name != OF_BEAT:
+                yield name, entry
+        yield from ((name, SavedEntry()) for name in {*map(self._entries.name, own)} - found.keys())
+
+    def _translated(self, job: str, entry: AdoptedEntry) -> JobSpec | None:
+        try:
+            return spec_of(self._app, job, entry).kept_apart(self._ledger.keys.prefix)
+        except NotTranslatable as error:
+            self._refuse(entry, error)
+            return None
+
+    def _refuse(self, entry: AdoptedEntry, why: Exception) -> None:
+        if self._refused.get(entry.name) != entry.definition:
+            log.warning("entry left unguarded", entry=entry.name, reason=str(why))
+        self._refused[entry.name] = entry.definition
+
+    def _put(
+        self, wanted: Mapping[str, JobSpec | None], adopted: Mapping[str, AdoptedEntry]
+    ) -> None:
+        if not wanted:
+            return
+        changes, _ = put_jobs(
+            self._ledger,
+            self._entries,
+            wanted,
+            REDBEAT,
+            REDBEATS,
+            adopted=adopted,
+            action=Action(Actor.of_process("beat", "beat"), "load", REDBEATS),
+        )
+        for event, names in (
+            ("entry adopted", changes.added),
+            ("adopted entry edited", changes.changed),
+            ("adopted entry removed", changes.removed),
+        ):
+            for job in names:
+                log.info(event, job=job, entry=adopted[job].name if job in adopted else None)
+        written = {*changes.added, *changes.changed}
+        left = {job: entry.definition for job, entry in adopted.items() if job not in written}
+        self._entries.note_adopted(left)
+
+    @staticmethod
+    def _jobs(origins: Mapping[str, Origin]) -> frozenset[str]:
+        return frozenset(name for name, at in origins.items() if at.source == REDBEAT)
+
+
+@dataclass(frozen=True, slots=True)
+class Unguarded:
+    """An entry that is no job, so that RedBeat's own code emits it. reason: why, for people."""
+
+    entry: str
+    next_due_at: datetime | None
+    reason: str
+
+
+def unguarded(app: Celery, ledger: Ledger) -> list[Unguarded]:
+    entries = Entries(app, ledger)
+    saved = entries.saved_by_app(frozenset(), but=())
+    listed = [
+        Unguarded(name, at, why_unguarded(app, ledger, name, saved.get(name)))
+        for name, at in entries.unguarded().items()
+    ]
+    lost = entries_lost(app, entries).items()
+    return listed + [Unguarded(name, None, why) for name, why in lost]
+
+
+def entries_lost(app: Celery, entries: Entries) -> dict[str, str]:
+    """The entries of `beat_schedule` that are no jobs and that RedBeat cannot store, and why."""
+    found = not_storable(app)
+    taken = entries.jobs_among(found)
+    return {name: why for name, why in found.items() if name not in taken}
+
+
+def why_unguarded(app: Celery, ledger: Ledger, name: str, saved: SavedEntry | None) -> str:
+    """saved: None for an entry of `beat_schedule`."""
+    if name == OF_BEAT:
+        return "Celery's own"
+    if saved is None:
+        return why_of_code(app, name)
+    if not app.supervisor["adopt_entries"]:  # type: ignore[attr-defined]
+        return "no job has its name, or names it with 'entry'; and adopt_entries is off"
+    try:
+        spec_of(app, job_name(name), AdoptedEntry(name, saved.definition or ""))
+    except NotTranslatable as error:
+        return str(error)
+    return "a job is made of it when beat looks next; if not, its log says why"
+
+
+def why_of_code(app: Celery, name: str) -> str:
+    entries = beat_schedule_of(app)
+    if name not in entries:
+        return "of the beat_schedule of other code: the next beat removes it"
+    try:
+        spec_from(job_name(name), item_of(name, entries[name], app, datetime.now(UTC)))
+    except NotTranslatable as error:
+        return f"of beat_schedule: {error}"
+    return "of beat_schedule: `supervisor adopt` makes a job of it"
+
+
+def spec_of(app: Celery, job: str, entry: AdoptedEntry) -> JobSpec:
+    """The job of this name that is made of the entry. Raises NotTranslatable."""
+    if not entry.name:
+        raise NotTranslatable("it has no name")
+    try:
+        fields = dict(RedBeatSchedulerEntry.decode_definition(entry.definition))
+    except Exception as error:  # its decoder builds objects out of what it finds
+        raise NotTranslatable(f"RedBeat cannot decode it: {error}") from error
+    return spec_from(job, translate("RedBeat", entry.name, fields, app, datetime.now(UTC)))
+
+
+def spec_from(job: str, found: Item) -> JobSpec:
+    """Raises NotTranslatable, also for a job that would lose something."""
+    if isinstance(found, LeftOut):
+        raise NotTranslatable(found.why)
+    if found.lost:
+        raise NotTranslatable("; ".join(found.lost))
+    values = without_defaults(found.values)
+    values |= {key: escaped(values[key]) for key in ("args", "kwargs") if key in values}
+    spec, faults = check_job(job, values, {}, None)
+    if faults:
+        raise NotTranslatable("; ".join(fault.what for fault in faults))
+    return spec

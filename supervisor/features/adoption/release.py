@@ -1,0 +1,359 @@
+"""Gives an app back to RedBeat's own scheduler: entries as it would emit them, and no key of ours.
+
+1. Runs that have not ended are cancelled, and their messages taken out of the queues, which Redis
+   and RabbitMQ allow: a worker would start them without the guard.
+2. Each job becomes an entry of RedBeat's own, with the last time that it was emitted, so that none
+   is emitted twice or left out. One whose times RedBeat cannot express is reported, and goes.
+3. Where supervise() had given RedBeat a prefix of its own, all entries get the app's back.
+4. The ledger's keys go last: a release that was cut off can be made again.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any
+
+from celery import Celery
+from celery.schedules import BaseSchedule, crontab, schedule
+from kombu.exceptions import OperationalError
+from redbeat.schedulers import RedBeatSchedulerEntry, ensure_conf
+from redbeat.schedules import rrule
+
+from supervisor.beat.queued_messages import Sweeper, identity_of, take_out
+from supervisor.catalog.entries import Entries, nearest_schedule
+from supervisor.errors import NotTranslatable, Unavailable
+from supervisor.job.secrets import TOKEN, named, resolved, texts_in
+from supervisor.job.spec import JobSpec
+from supervisor.ledger.ledger import Ledger
+from supervisor.ledger.page_reads import open_ids
+from supervisor.ledger.records import REDBEAT, JobRecord
+from supervisor.schedule import schedule_of
+from supervisor.schedule.cron import parse as parse_cron
+from supervisor.schedule.rrule import WEEKDAYS, Rule, numbers_of, times_a_day
+from supervisor.schedule.rrule import parse as parse_rrule
+from supervisor.sending.app_settings import REDBEAT_PREFIX
+from supervisor.sending.queues import AppQueues, channel_of, is_on_redis
+from supervisor.store.connection import Client
+from supervisor.store.keys import TEMPLATES
+from supervisor.times import in_utc
+
+#: What limits or moves the times of a job, and RedBeat has nothing for.
+LIMITS = ("end_at", "exclude", "jitter")
+
+BATCH = 1_000
+MOST_SWEEPS = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """entries: of the jobs that RedBeat can emit; lost: the others, and why it cannot.
+
+    has_entries: RedBeat goes on. Otherwise its static entries go too, which beat has entered.
+    """
+
+    has_entries: bool
+    entries: list[RedBeatSchedulerEntry] = field(default_factory=list)
+    lost: dict[str, str] = field(default_factory=dict)
+
+
+def release_of(app: Celery, ledger: Ledger, *, with_entries: bool) -> Release:
+    """What the jobs that are loaded come to; nothing is changed. Raises WrongSchema."""
+    ledger.check_schema()
+    found, adopted = Release(with_entries), adopted_of(ledger)
+    specs = {name: spec for name, spec in ledger.scheduled().items() if name not in adopted}
+    now, marks = ledger.now(), ledger.marks(list(specs))
+    entries = Entries(app, ledger)
+    entries.learn_names()
+    for record in ledger.records_of(list(specs.values())) if with_entries else ():
+        name = record.spec.name
+        try:
+            entry = entry_of(app, record, marks[name].watermark or now, now)
+            entry.name = entries.name(name)
+            found.entries.append(entry)
+        except NotTranslatable as error:
+            found.lost[name] = str(error)
+    return found
+
+
+def give_back(app: Celery, ledger: Ledger, release: Release) -> int | None:
+    """How many messages of runs were taken out of queues; None if this broker does not
+    allow that.
+
+    No worker and no beat of the app may be running. Raises Unavailable before anything but
+    runs has changed.
+    """
+    client, entries, conf = ledger.client, Entries(app, ledger), ensure_conf(app)
+    cancel_runs(ledger)
+    taken = take_messages(app, ledger)
+    entries.take_from_static()
+    entries.learn_names()
+    adopted = adopted_of(ledger)
+    for name in ledger.scheduled():  # RedBeat keeps the `meta` that it finds
+        with client.pipeline(transaction=True) as pipe:
+            if name in adopted:
+                entries.give_back(pipe, name)
+            else:
+                entries.remove(pipe, name)
+            pipe.execute()
+    for entry in release.entries:
+        entry.save()
+    if not release.has_entries:
+        for name in (*client.smembers(conf.statics_key), "celery.backend_cleanup"):
+            RedBeatSchedulerEntry(name, app=app).delete()
+        client.delete(conf.statics_key)
+    lock = conf.lock_key or f"{conf.key_prefix}:lock"
+    if ":" in (client.get(lock) or ""):
+        client.delete(lock)
+    before = app.supervisor["before"]["redbeat_key_prefix"] or REDBEAT_PREFIX  # type: ignore[attr-defined]
+    if before != conf.key_prefix:
+        move_entries(client, conf.key_prefix, before)
+    for keys in batches(keys_of(ledger)):
+        client.delete(*keys)
+    ledger.forget_functions()
+    return taken
+
+
+def move_entries(client: Client, prefix: str, to: str) -> None:
+    """Gives RedBeat's entries another prefix of keys, each with when it is next due."""
+    for key, due in client.zrange(f"{prefix}:schedule", 0, -1, withscores=True):
+        moved = to + key.removeprefix(prefix)
+        fields: dict[Any, Any] = client.hgetall(key)
+        with client.pipeline(transaction=True) as pipe:
+            if fields and not client.hgetall(moved):
+                pipe.hset(moved, mapping={**fields})
+                pipe.zadd(f"{to}:schedule", {moved: due})
+            pipe.delete(key)
+            pipe.zrem(f"{prefix}:schedule", key)
+            pipe.execute()
+    for name in client.smembers(f"{prefix}:statics"):
+        with client.pipeline(transaction=True) as pipe:
+            pipe.sadd(f"{to}:statics", name)
+            pipe.srem(f"{prefix}:statics", name)
+            pipe.execute()
+
+
+def adopted_of(ledger: Ledger) -> set[str]:
+    """Jobs that are entries of the app's own, which RedBeat can emit as they are."""
+    return {name for name, origin in ledger.origins().items() if origin.source == REDBEAT}
+
+
+def cancel_runs(ledger: Ledger) -> None:
+    asked: set[str] = set()
+    while runs := [run_id for run_id in open_ids(ledger) if run_id not in asked]:
+        for run_id in runs:
+            ledger.cancel(run_id, "released")
+        asked.update(runs)
+
+
+def take_messages(app: Celery, ledger: Ledger) -> int | None:
+    try:
+        with channel_of(app) as channel:
+            if channel.connection.client.transport.driver_type == "amqp":
+                return take_out(channel, queues_of_runs(app, ledger), identity_of(app, ledger))
+            if not is_on_redis(channel):
+                return None
+    except (OperationalError, OSError) as error:
+        what = "the broker is unavailable, try again when it is back"
+        raise Unavailable(f"{what}: {error}") from error
+    sweeper, taken = Sweeper(app, ledger, pause_seconds=0), 0
+    for _ in range(MOST_SWEEPS):
+        if not sweeper.queue and not ledger.leftovers():
+            break
+        taken += sweeper.sweep()
+    return taken
+
+
+def queues_of_runs(app: Celery, ledger: Ledger) -> list[str]:
+    """The queues in which messages may lie, also those of runs that ended long ago."""
+    queues = AppQueues(app)
+    of_jobs = (queue for spec in ledger.scheduled().values() for queue in queues.of(spec))
+    return sorted({*of_jobs, *ledger.leftovers()})
+
+
+def keys_of(ledger: Ledger) -> Iterator[str]:
+    """All keys of the ledger, and none of another one whose prefix begins with this one's."""
+    own = re.compile("|".join(map(pattern, TEMPLATES.values())))
+    head = f"{ledger.keys.prefix}:"
+    names = re.sub(r"([][*?\\])", r"\\\1", head) + "*"
+    for key in ledger.client.scan_iter(match=names, count=BATCH):
+        if own.fullmatch(key.removeprefix(head)):
+            yield key
+
+
+def pattern(template: str) -> str:
+    """Locks have further slots."""
+    slots = r"(:[0-9]+)?" if template == TEMPLATES["lock"] else ""
+    return re.escape(template).replace("%s", ".+") + slots
+
+
+def batches(keys: Iterable[str]) -> Iterator[list[str]]:
+    found = list(keys)  # to delete while the server lists them may hide some
+    for start in range(0, len(found), BATCH):
+        yield found[start : start + BATCH]
+
+
+def entry_of(
+    app: Celery, record: JobRecord, watermark: datetime, now: datetime
+) -> RedBeatSchedulerEntry:
+    """Raises NotTranslatable."""
+    spec = record.spec
+    if spec.steps:
+        raise NotTranslatable("it has several tasks")
+    if any(
+        named(found) for _, text in texts_in([spec.args, spec.kwargs]) for found in tokens(text)
+    ):
+        raise NotTranslatable(
+            "its arguments refer to a secret, which RedBeat would have to contain"
+        )
+    source = stock_schedule(spec, app, now)
+    args, kwargs = resolved([list(spec.args), dict(spec.kwargs)], {})
+    return RedBeatSchedulerEntry(
+        spec.name,
+        spec.work,
+        source,
+        args=args,
+        kwargs=kwargs,
+        options=dict(options(spec)),
+        enabled=not record.paused,
+        last_run_at=last_run(spec, watermark),
+        app=app,
+    )
+
+
+def tokens(text: str) -> Iterator[re.Match[str]]:
+    return TOKEN.finditer(text)
+
+
+def options(spec: JobSpec) -> Iterator[tuple[str, Any]]:
+    if spec.routed_queue:
+        yield "queue", spec.routed_queue
+    if spec.priority is not None:
+        yield "priority", spec.priority
+    if spec.start_deadline != JobSpec.model_fields["start_deadline"].default:
+        yield "expires", spec.start_deadline.total_seconds()
+    for limit in ("soft_time_limit", "time_limit"):
+        if (value := getattr(spec, limit)) is not None:
+            yield limit, value.total_seconds()
+
+
+def last_run(spec: JobSpec, watermark: datetime) -> datetime:
+    """The last run for RedBeat, which counts from there, so that an interval goes on in step."""
+    if spec.every is None:
+        return watermark
+    following = schedule_of(spec).next_after(watermark)
+    return following - spec.every if following else watermark
+
+
+def stock_schedule(spec: JobSpec, app: Celery, now: datetime) -> BaseSchedule:
+    """A schedule of Celery with the same times. Raises NotTranslatable."""
+    limits = [key for key in LIMITS if getattr(spec, key)]
+    if spec.start_at and not spec.rrule and in_utc(spec.start_at, spec.zone) > now:
+        limits.append("start_at")
+    if limits:
+        raise NotTranslatable(f"RedBeat has nothing for {' and '.join(map(repr, limits))}")
+    if spec.every is not None:
+        return schedule(spec.every, app=app)
+    if spec.at:
+        raise NotTranslatable("RedBeat has no list of times")
+    rule = parse_rrule(spec.rrule) if spec.rrule else None
+    fields = fields_of_cron(spec) if rule is None else fields_of_rule(rule)
+    if rule and spec.start_at:
+        fields = None
+    is_of_app = spec.timezone == str(app.timezone)
+    if fields and is_of_app:
+        return crontab(*map(joined, fields, SIZES), app=app)
+    is_fixed = spec.timezone == "UTC" or spec.timezone.startswith("Etc/")
+    if is_fixed and (fields or (rule and has_rule(rule))):
+        found = daily(spec, fields, now) if fields else nearest_schedule(spec)
+        found.app = app
+        return found
+    if is_fixed or is_of_app:
+        raise NotTranslatable(f"RedBeat has nothing for {spec.schedule}")
+    clocks = f"its times are those of clocks in {spec.timezone}"
+    raise NotTranslatable(f"{clocks}, and the app's are in {app.timezone}")
+
+
+def has_rule(rule: Rule) -> bool:
+    """Whether RedBeat has the rule: it forgets numbers of weekdays, and walks all its times."""
+    return not (times_a_day(rule) >= 24 or "UNTIL" in rule or has_numbered_days(rule))
+
+
+def has_numbered_days(rule: Rule) -> bool:
+    return any(character.isdigit() for character in rule.get("BYDAY", ""))
+
+
+Fields = tuple[set[int], ...]
+
+#: Minutes, hours, weekdays, days of the month and months, in the order of Celery's crontab.
+SIZES = (range(60), range(24), range(7), range(1, 32), range(1, 13))
+
+
+def joined(values: set[int], size: range) -> str:
+    return "*" if values == set(size) else ",".join(map(str, sorted(values)))
+
+
+def fields_of_cron(spec: JobSpec) -> Fields | None:
+    """The fields of Celery's crontab; None if a line, or all of them together, make none.
+
+    Several lines make one if they differ in one field only.
+    """
+    lines = [fields for line in spec.cron_lines if (fields := fields_of_line(line))]
+    columns = list(zip(*lines, strict=True))
+    differing = sum(any(values != column[0] for values in column) for column in columns)
+    if len(lines) < len(spec.cron_lines) or differing > 1:
+        return None
+    return tuple(set().union(*column) for column in columns)
+
+
+def fields_of_line(line: str) -> Fields | None:
+    """The fields of a line; None if Celery's crontab, whose days match both, cannot say it."""
+    found = parse_cron(line)
+    days = {day for day in found.days if day > 0}
+    weekdays = {day % 7 for day in found.weekdays if isinstance(day, int)}
+    if len(days) < len(found.days) or not all(isinstance(day, int) for day in found.weekdays):
+        return None
+    if not found.day_and:  # either field is enough: a day that one of them has, where it has all
+        if days != set(SIZES[3]) and weekdays != set(SIZES[2]):
+            return None
+        days, weekdays = set(SIZES[3]), set(SIZES[2])
+    return set(found.minutes), set(found.hours), weekdays, days, set(found.months)
+
+
+def fields_of_rule(rule: Rule) -> Fields | None:
+    """The fields of a rule that says no more than a crontab, as the importer writes such rules."""
+    known = {"FREQ", "INTERVAL", "WKST", "BYMONTH", "BYMONTHDAY", "BYDAY", "BYHOUR", "BYMINUTE"}
+    days = numbers_of(rule, "BYMONTHDAY")
+    is_plain = rule.keys() <= known and (rule["INTERVAL"], rule["WKST"]) == ("1", "MO")
+    if not is_plain or has_numbered_days(rule) or min(days, default=1) < 0:
+        return None
+    needed = {
+        "DAILY": ("BYMINUTE", "BYHOUR"),
+        "MONTHLY": ("BYMINUTE", "BYHOUR", "BYMONTHDAY"),
+    }
+    if rule["FREQ"] not in needed or not rule.keys() >= set(needed[rule["FREQ"]]):
+        return None
+    named = rule["BYDAY"].split(",") if "BYDAY" in rule else ()
+    weekdays = {(WEEKDAYS.index(day) + 1) % 7 for day in named}
+    minutes, hours, months = (numbers_of(rule, part) for part in ("BYMINUTE", "BYHOUR", "BYMONTH"))
+    every = zip((minutes, hours, weekdays, days, months), SIZES, strict=True)
+    return tuple(set(values or size) for values, size in every)
+
+
+def daily(spec: JobSpec, fields: Fields, now: datetime) -> BaseSchedule:
+    """A crontab in a zone other than the app's, which is always at one offset."""
+    minutes, hours, weekdays, days, months = map(sorted, fields)
+    begin = (now - timedelta(days=1)).astimezone(spec.zone)
+    found: BaseSchedule = rrule(
+        "DAILY",
+        dtstart=begin.replace(hour=0, minute=0, second=0, microsecond=0),
+        bymonth=months,
+        bymonthday=days,
+        byweekday=[(day - 1) % 7 for day in weekdays],
+        byhour=hours,
+        byminute=minutes,
+        bysecond=[0],
+    )
+    return found

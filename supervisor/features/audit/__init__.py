@@ -1,0 +1,1 @@
+"""Each nominal time of a job was counted once and has an outcome."""

@@ -1,0 +1,250 @@
+"""What becomes of runs that follow others, once these end: a pure function.
+
+1. Each end of a run that others follow is noted with every job that follows its job: with
+   `after_match: same_time` under its nominal time, with `latest` among those since the job's last
+   run, where only good ends count.
+2. Once there is an end of each job that it follows, all of them good, a job without a schedule
+   runs, for that nominal time; and a tick of a job with a schedule that waits gets its place.
+3. With `same_time`, an end that is not good decides as well: the run is skipped, and names it.
+   A nominal time is decided once; but one that was skipped runs after all when the runs that
+   failed have been made up for by a backfill.
+4. With `latest`, one tick waits at a time: the next one replaces it.
+
+5. A run's id has the time of the end that decided. With `latest` two jobs may each decide with a
+   run of the same time, one of them late: the second one's id has that job's name as well.
+6. Runs that were triggered, which may be several of the same time, are each followed by one of
+   their own where no other job's run is waited for.
+
+The same events and memories give the same run ids: what a beat that died has admitted already is
+known to the ledger, and not admitted twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import assert_never
+
+from supervisor.features.following.store import (
+    LATEST,
+    Change,
+    Edited,
+    End,
+    Event,
+    HeldRun,
+    Hold,
+    Memory,
+    tick_of,
+)
+from supervisor.job.policies import AfterMatch, AfterPolicy
+from supervisor.job.run import RunState
+from supervisor.job.spec import JobSpec
+from supervisor.ledger.replies import instant
+from supervisor.ledger.requests import FollowUp
+
+#: A job with `latest` keeps the times in the ids of up to this many of its last runs.
+IDS_KEPT = 20
+
+#: A job keeps how runs that it follows ended, of up to this many nominal times, the newest.
+TIMES_KEPT = 100
+
+REMOVED = "the job was removed"
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What the ledger knows of the jobs that the events are about.
+
+    specs: of jobs that follow others, by name. followers: job -> names of those that follow it.
+    held: the runs that still wait. ended: tick ids of jobs that ticks wait for -> how they ended.
+    unread: jobs that are loaded, and that only another version can read: they are left alone.
+    """
+
+    specs: Mapping[str, JobSpec]
+    followers: Mapping[str, Sequence[str]]
+    memories: Mapping[str, Memory]
+    held: Mapping[str, HeldRun]
+    ended: Mapping[str, RunState]
+    unread: Collection[str] = ()
+
+
+@dataclass(slots=True)
+class Decisions:
+    """runs: to be admitted first. changes: to be made then, with the events taken off the list."""
+
+    runs: list[FollowUp] = field(default_factory=list)
+    changes: list[Change] = field(default_factory=list)
+
+
+def decide(events: Iterable[Event], known: Known) -> Decisions:
+    decisions = Decisions()
+    before = {job: memory.fields for job, memory in known.memories.items()}
+    for memory in known.memories.values():
+        memory.held = {i: at for i, at in memory.held.items() if i in known.held}
+    for event in events:
+        match event:
+            case End():
+                on_end(event, known, decisions)
+            case Hold():
+                on_hold(event, known, decisions)
+            case Edited():
+                on_edit(event.job, known, decisions)
+            case _:
+                assert_never(event)
+    for job, memory in known.memories.items():
+        forget_old_times(memory)
+        decisions.changes += differences(job, before[job], memory.fields)
+    return decisions
+
+
+def on_end(end: End, known: Known, decisions: Decisions) -> None:
+    for policy, run_id in end.followed_by:
+        decisions.changes.append(after_one_run(run_id, end.run_id, end.state, policy))
+    for job in known.followers.get(end.job, ()):
+        spec, memory = known.specs.get(job), known.memories[job]
+        if spec is None or end.job not in spec.after:
+            continue
+        if spec.matches is AfterMatch.LATEST:
+            if is_good(end.state, spec.after_policy):
+                remember(memory, LATEST, end.job, end.state, end.run_id)
+                judge_latest(spec, memory, end, decisions)
+            continue
+        if end.is_triggered and len(spec.after) == 1 and not spec.has_schedule:
+            failed = None if is_good(end.state, spec.after_policy) else end.run_id
+            run_id = f"{job}@{end.run_id.partition('@')[2] or end.run_id}"
+            decisions.runs.append(FollowUp(spec, run_id, instant(end.nominal), failed))
+            continue
+        waiting = (at for at in memory.held.values() if end.first <= at <= end.nominal)
+        for at in dict.fromkeys((end.nominal, *waiting)):
+            remember(memory, str(at), end.job, end.state, end.run_id)
+            judge_time(spec, memory, at, decisions)
+
+
+def on_hold(hold: Hold, known: Known, decisions: Decisions) -> None:
+    run = known.held.get(hold.run_id)
+    if run is None:  # cancelled since
+        return
+    if run.after is not None:
+        if run.ended is not None:
+            change = after_one_run(hold.run_id, run.after, run.ended, run.policy)
+            decisions.changes.append(change)
+        return
+    spec, memory = known.specs.get(hold.job), known.memories[hold.job]
+    if spec is not None and spec.matches is AfterMatch.LATEST:
+        for older in memory.held:
+            decisions.changes.append(Change("skip", older, "replaced", hold.run_id))
+        memory.held.clear()
+    memory.held[hold.run_id] = hold.nominal
+    judge_held(spec, hold.job, known, decisions)
+
+
+def on_edit(job: str, known: Known, decisions: Decisions) -> None:
+    judge_held(known.specs.get(job), job, known, decisions)
+    if job not in known.specs and job not in known.unread:
+        known.memories[job].times.clear()
+
+
+def judge_held(spec: JobSpec | None, job: str, known: Known, decisions: Decisions) -> None:
+    """Decides about all waiting ticks of the job, by what the job says now."""
+    memory = known.memories[job]
+    if job in known.unread:
+        return
+    if spec is None or not spec.waits_for_others:
+        change = ("cancel", REMOVED) if spec is None else ("release", "")
+        decisions.changes += [Change(change[0], run_id, change[1]) for run_id in memory.held]
+        memory.held.clear()
+        return
+    if spec.matches is AfterMatch.LATEST:
+        judge_latest(spec, memory, None, decisions)
+        return
+    for at in dict.fromkeys(memory.held.values()):
+        for name in spec.after:
+            state = known.ended.get(tick_of(name, at))
+            if state and name not in memory.times.get(str(at), {}).get("ended", {}):
+                remember(memory, str(at), name, state, tick_of(name, at))
+        judge_time(spec, memory, at, decisions)
+
+
+def after_one_run(run_id: str, after: str, state: RunState, policy: AfterPolicy) -> Change:
+    if is_good(state, policy):
+        return Change("release", run_id)
+    return Change("skip", run_id, "upstream", after)
+
+
+def is_good(state: RunState, policy: AfterPolicy) -> bool:
+    return policy is AfterPolicy.DONE or state is RunState.SUCCEEDED
+
+
+def remember(memory: Memory, time: str, job: str, state: RunState, run_id: str) -> None:
+    record = memory.times.setdefault(time, {"ended": {}})
+    record["ended"][job] = [state.value, run_id]
+
+
+def judge_latest(spec: JobSpec, memory: Memory, end: End | None, decisions: Decisions) -> None:
+    record = memory.times.get(LATEST, {})
+    ended = record.get("ended", {})
+    if any(name not in ended for name in spec.after):
+        return
+    if not spec.has_schedule:
+        if end is not None:
+            time, before = end.run_id.partition("@")[2], record.get("ran", [])
+            run_id = f"{spec.name}@{time}" + f"+{end.job}" * (time in before)
+            decisions.runs.append(FollowUp(spec, run_id, instant(end.nominal)))
+            memory.times[LATEST] = {"ended": {}, "ran": [*before, time][-IDS_KEPT:]}
+            if len(spec.after) == 1:  # no other job decides
+                del memory.times[LATEST]
+        return
+    if memory.held:
+        decisions.changes += [Change("release", run_id) for run_id in memory.held]
+        memory.held.clear()
+        del memory.times[LATEST]
+
+
+def judge_time(spec: JobSpec, memory: Memory, at: int, decisions: Decisions) -> None:
+    record = memory.times.get(str(at), {})
+    ended = {name: record["ended"][name] for name in spec.after if name in record.get("ended", {})}
+    bad = [run for state, run in ended.values() if not is_good(RunState(state), spec.after_policy)]
+    is_all = len(ended) == len(spec.after)
+    if not bad and not is_all:
+        return
+    if spec.has_schedule:
+        settle_ticks(memory, at, bad[0] if bad else None, decisions)
+    elif not bad and record.get("decided") != "ran":
+        run_id = tick_of(spec.name, at)
+        if record.get("decided"):
+            run_id += f"+{made_up_by(ended)}"
+        decisions.runs.append(FollowUp(spec, run_id, instant(at)))
+        record["decided"] = "ran"
+    elif bad and not record.get("decided"):
+        decisions.runs.append(FollowUp(spec, tick_of(spec.name, at), instant(at), bad[0]))
+        record["decided"] = "skipped"
+
+
+def settle_ticks(memory: Memory, at: int, bad: str | None, decisions: Decisions) -> None:
+    for run_id in [run_id for run_id, nominal in memory.held.items() if nominal == at]:
+        skip = Change("skip", run_id, "upstream", bad or "")
+        decisions.changes.append(skip if bad else Change("release", run_id))
+        del memory.held[run_id]
+        memory.times.pop(str(at), None)
+
+
+def made_up_by(ended: Mapping[str, Sequence[str]]) -> str:
+    """The end of the id of the last backfill among them."""
+    names = [run_id.partition("@")[2] for _, run_id in ended.values()]
+    return max([name.rpartition("+")[2] for name in names if "+" in name] or names)
+
+
+def forget_old_times(memory: Memory) -> None:
+    wanted = {str(at) for at in memory.held.values()} | {LATEST}
+    old = sorted((time for time in memory.times if time not in wanted), key=int)
+    for time in old[:-TIMES_KEPT]:
+        del memory.times[time]
+
+
+def differences(job: str, before: Mapping[str, str], after: Mapping[str, str]) -> list[Change]:
+    changed = {name: after.get(name, "") for name in {**before, **after}}
+    return [
+        Change("set", job, name, value)
+        for name, value in changed.items()
+        if before.get(name, "") != value
+    ]

@@ -1,0 +1,175 @@
+"""Runs that no schedule names: of jobs that follow others, and of jobs with `run_at_start`.
+
+Beat deals with the ends that jobs wait for, in order:
+
+1. Read what has ended, some at a time, and what the jobs that follow keep in mind of it. Fewer are
+   read next if these took long, as they do where many jobs follow one: a beat whose lock ran out
+   on the way would leave all of them to the next, which fared no better.
+2. Decide: a pure function (features/following/rule.py).
+3. Admit the runs that are to be. A beat that dies after that leaves the endings in the list, and
+   the next one decides the same: the ledger knows those runs, and drops the duplicates.
+4. Commit in one function (features/following/follow.lua): runs that wait get their places or are
+   skipped, what is kept in mind is written, and the endings are taken off the list.
+
+And it gives the jobs with `run_at_start` a run each when the service starts:
+
+1. The service starts when a beat leads with its very first look, and none has had a turn for longer
+   than a change of leaders takes. It does not when a standby takes over, nor when a Redis that was
+   unavailable is back: there was a beat all the time.
+2. The start is noted in the ledger before anything else. A beat that begins to lead and finds one
+   there goes on with it: the one before it died on the way.
+3. Once the schedule files have been read, the jobs have their runs. Their ids name the start, so
+   that each job has one, however often this is done.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+
+from supervisor.beat.emitter import note_all, note_rescue
+from supervisor.features.following.rule import Known, decide
+from supervisor.features.following.store import Edited, End, Event, Hold, event_from, tick_of
+from supervisor.job.run import start_id
+from supervisor.job.spec import JobSpec
+from supervisor.job.when import KINDS
+from supervisor.ledger.leader import SILENCE
+from supervisor.ledger.ledger import Ledger
+from supervisor.ledger.replies import Placement, ms_of, optional_instant
+from supervisor.ledger.requests import Leadership, RunRequest
+from supervisor.logs import get_logger
+from supervisor.schedule import schedule_of
+from supervisor.store.connection import RedisError
+from supervisor.times import INSTANT, clock
+
+#: Endings that are dealt with at a time: the first time, and at most.
+FIRST_ENDINGS = 32
+MOST_ENDINGS = 512
+
+#: What a turn of beat spends on them before it goes on. The leader's lock lasts for much longer.
+SECONDS_PER_TURN = 1.0
+
+log = get_logger("supervisor.beat")
+
+
+def readable(text: str) -> Event | None:
+    """The ending; None if another version wrote it in a way that this one cannot read."""
+    try:
+        return event_from(text)
+    except (ValueError, KeyError, TypeError):
+        log.error("ending not read by this version", ending=text)
+        return None
+
+
+class Following:
+    def __init__(self, ledger: Ledger, leadership: Leadership | None = None) -> None:
+        self._ledger = ledger
+        self._followers = ledger.followers
+        self._leadership = leadership
+        self._at_a_time = FIRST_ENDINGS
+
+    def deal_with_endings(self) -> None:
+        """Deals with some endings; the next turn takes what is left. Raises RedisError."""
+        began, most = clock(), self._at_a_time
+        while clock() - began < SECONDS_PER_TURN:
+            read_at, texts = clock(), self._followers.endings(most)
+            if not texts:
+                return
+            self._at_a_time = max(1, most // 2)  # unless these are dealt with soon
+            if not self._is_done(texts):
+                return
+            if clock() - read_at < SECONDS_PER_TURN / 2:
+                self._at_a_time = min(2 * most, MOST_ENDINGS)
+            most = self._at_a_time
+
+    def _is_done(self, texts: Sequence[str]) -> bool:
+        try:
+            return self._deal_with(texts)
+        except RedisError:
+            raise
+        except Exception:  # what follows others must not keep beat from its ticks
+            log.exception("endings not dealt with")
+            return False
+
+    def _deal_with(self, texts: Sequence[str]) -> bool:
+        """Returns False if another beat leads by now."""
+        events = [event for text in texts if (event := readable(text))]
+        decisions = decide(events, self._known(events))
+        admissions = self._ledger.follow_up(decisions.runs, self._leadership)
+        if any(each.placement is Placement.FAILED for each in admissions):
+            note_all(admissions)
+            return False
+        settled = self._followers.commit(texts, decisions.changes, self._leadership)
+        note_all(each for each in admissions if each.placement is not Placement.DUPLICATE)
+        for rescue in settled or ():
+            note_rescue(rescue)
+        return settled is not None
+
+    def _known(self, events: Sequence[Event]) -> Known:
+        ended = list(dict.fromkeys(event.job for event in events if isinstance(event, End)))
+        followers = self._followers.of(ended)
+        jobs = {name for names in followers.values() for name in names}
+        jobs |= {event.job for event in events if isinstance(event, Hold | Edited)}
+        specs, memories = self._ledger.some_specs(jobs), self._followers.memories(sorted(jobs))
+        waiting = [(job, i, at) for job, m in memories.items() for i, at in m.held.items()]
+        waiting += [(e.job, e.run_id, e.nominal) for e in events if isinstance(e, Hold)]
+        upstream = {
+            tick_of(name, at)
+            for job, _, at in waiting
+            for name in (specs[job].after if job in specs else ())
+        }
+        return Known(
+            specs=specs,
+            followers=followers,
+            memories=memories,
+            unread=[job for job in jobs if job not in specs and self._ledger.knows(job)],
+            held=self._followers.held([run_id for _, run_id, _ in waiting]),
+            ended=self._followers.ends(sorted(upstream)),
+        )
+
+
+# Starts of the service.
+
+#: The field of the ledger's hash `beat` with the time of the start that is under way, in ms.
+FIELD = "starting"
+
+
+class Starts:
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+        #: The start under way: the nominal time of its runs.
+        self.at: datetime | None = None
+
+    def begin(self, now: datetime, *, is_first: bool) -> None:
+        """Called when a beat begins to lead. is_first: it has neither led nor stood by before."""
+        client, key = self._ledger.client, self._ledger.keys.beat
+        last_turn, starting = map(optional_instant, client.hmget(key, ["last_tick", FIELD]))
+        is_start = is_first and (last_turn is None or now - last_turn > SILENCE)
+        if is_start and not starting:
+            client.hset(key, FIELD, ms_of(now))
+        self.at = starting or (now if is_start else None)
+
+    def finish(self) -> None:
+        """Gives the jobs their runs."""
+        if self.at is None:
+            return
+        found = self._ledger.scheduled_with("run_at_start")
+        specs = [spec for spec in found if spec.run_at_start]
+        paused = self._ledger.paused([spec.name for spec in specs])
+        due = [spec for spec in specs if spec.name not in paused and may_run(spec, self.at)]
+        admissions = [
+            self._ledger.admit_request(
+                spec, RunRequest(run_id=start_id(spec.name, self.at), nominal_at=self.at)
+            )
+            for spec in due
+        ]
+        note_all(each for each in admissions if each.placement is not Placement.DUPLICATE)
+        log.info("service started", jobs=len(due))
+        self._ledger.client.hdel(self._ledger.keys.beat, FIELD)
+        self.at = None
+
+
+def may_run(spec: JobSpec, at: datetime) -> bool:
+    """Whether `start_at`, `end_at` and `exclude` allow a time, whatever the schedule names."""
+    times = dict.fromkeys((*KINDS, "phase", "jitter", "dst")) | {"at": (at,)}
+    return schedule_of(spec.model_copy(update=times)).next_after(at - INSTANT) is not None

@@ -1,0 +1,211 @@
+"""Jobs that follow others, in the ledger: which follow which, what ended, and what is remembered.
+
+The functions append to one list what others may wait for (`note_for_followers` in accounts.lua):
+that a run has ended, that a tick waits, that a job was edited. Beat reads from its head
+(features/following/step.py), and follow.lua takes off what was dealt with, together with all that
+came of it: a beat that dies in between leaves the list as it was.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import chain
+from typing import Any
+
+from supervisor.job.policies import AfterPolicy
+from supervisor.job.run import RunState, tick_id
+from supervisor.ledger.functions import Functions
+from supervisor.ledger.replies import Rescue, instant, lines_of, rescues
+from supervisor.ledger.requests import Leadership
+from supervisor.store.connection import Client
+from supervisor.store.keys import Keys
+
+#: A job remembers how the jobs that it follows ended: under each nominal time, or under LATEST
+#: since its own last run. Fields that begin with HELD name the ticks that wait.
+LATEST = "latest"
+HELD = "held:"
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """A run of a job has ended, or ticks from `first` to `nominal` came to nothing; in ms.
+
+    followed_by: single runs that wait for this one, and how it has to end for each.
+    """
+
+    job: str
+    run_id: str
+    state: RunState
+    nominal: int
+    first: int
+    followed_by: tuple[tuple[AfterPolicy, str], ...] = ()
+
+    @property
+    def is_triggered(self) -> bool:
+        """Whether the run's time is not what it is known by."""
+        return not self.run_id.startswith(tick_of(self.job, self.nominal))
+
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """A run waits for others: a tick, or a run that was triggered to follow another."""
+
+    job: str
+    run_id: str
+    nominal: int
+
+
+@dataclass(frozen=True, slots=True)
+class Edited:
+    """A job was edited or removed that followed others until then."""
+
+    job: str
+
+
+Event = End | Hold | Edited
+
+
+@dataclass(frozen=True, slots=True)
+class HeldRun:
+    """What a held run waits for, if that is a single run; `ended`: how that ended, if it has."""
+
+    after: str | None = None
+    policy: AfterPolicy = AfterPolicy.SUCCESS
+    ended: RunState | None = None
+
+
+@dataclass(slots=True)
+class Memory:
+    """What a job that follows others remembers.
+
+    times: nominal time in ms as text, or LATEST -> {"ended": {job: [state, run id]}, "decided":
+    "ran", "skipped" or absent, "ran": under LATEST only, the times in the ids of its last runs}.
+    held: ids of the ticks that wait -> their nominal times in ms.
+    """
+
+    times: dict[str, dict[str, Any]] = field(default_factory=dict)
+    held: dict[str, int] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, fields: Mapping[str, str]) -> Memory:
+        memory = cls()
+        for name, text in fields.items():
+            if name.startswith(HELD):
+                memory.held[name.removeprefix(HELD)] = int(text)
+            else:
+                memory.times[name] = json.loads(text)
+        return memory
+
+    @property
+    def fields(self) -> dict[str, str]:
+        times = {name: json.dumps(said, sort_keys=True) for name, said in self.times.items()}
+        return {**times, **{HELD + run_id: str(at) for run_id, at in self.held.items()}}
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One change that follow.lua makes: release, skip, cancel or set, and of what."""
+
+    kind: str
+    subject: str
+    what: str = ""
+    value: str = ""
+
+    @property
+    def facts(self) -> tuple[str, str, str, str]:
+        return self.kind, self.subject, self.what, self.value
+
+
+def event_from(text: str) -> Event:
+    said = json.loads(text)
+    if "held" in said:
+        return Hold(said["job"], said["held"], int(said["nominal"]))
+    if "edited" in said:
+        return Edited(said["edited"])
+    waiting = (line.partition(" ") for line in lines_of(said.get("followed_by")))
+    return End(
+        job=said["job"],
+        run_id=said["run"],
+        state=RunState(said["state"]),
+        nominal=int(said["nominal"]),
+        first=int(said.get("first", said["nominal"])),
+        followed_by=tuple((AfterPolicy(policy), run_id) for policy, _, run_id in waiting),
+    )
+
+
+class Followers:
+    """Reads and writes of all this; a few round trips, whatever the number of events."""
+
+    def __init__(self, client: Client, keys: Keys, functions: Functions) -> None:
+        self._client = client
+        self._keys = keys
+        self._functions = functions
+
+    def of(self, jobs: Sequence[str]) -> dict[str, list[str]]:
+        """Job -> names of the jobs that follow it, sorted; without jobs that none follows."""
+        with self._client.pipeline(transaction=False) as pipe:
+            for job in jobs:
+                pipe.smembers(self._keys.followers(job))
+            found = zip(jobs, pipe.execute(), strict=True)
+        return {job: sorted(names) for job, names in found if names}
+
+    def endings(self, limit: int) -> list[str]:
+        """The first texts of the list, as they are."""
+        found: list[str] = self._client.lrange(self._keys.endings, 0, limit - 1)
+        return found
+
+    def memories(self, jobs: Sequence[str]) -> dict[str, Memory]:
+        with self._client.pipeline(transaction=False) as pipe:
+            for job in jobs:
+                pipe.hgetall(self._keys.following(job))
+            return {job: Memory.of(found) for job, found in zip(jobs, pipe.execute(), strict=True)}
+
+    def held(self, run_ids: Sequence[str]) -> dict[str, HeldRun]:
+        """The runs among these that still wait for others."""
+        asked = ("held", "after", "after_policy")
+        found = {
+            run_id: HeldRun(after, AfterPolicy(policy or AfterPolicy.SUCCESS))
+            for run_id, (held, after, policy) in self._fields(run_ids, asked).items()
+            if held
+        }
+        after = [run.after for run in found.values() if run.after]
+        # A run without a record ended long ago. Its outcome is unknown, so it counts as lost.
+        ended = {
+            run_id: RunState(state or RunState.LOST)
+            for run_id, (state, finished) in self._fields(after, ("state", "finished")).items()
+            if finished or not state
+        }
+        return {
+            run_id: HeldRun(run.after, run.policy, ended.get(run.after)) if run.after else run
+            for run_id, run in found.items()
+        }
+
+    def ends(self, run_ids: Sequence[str]) -> dict[str, RunState]:
+        """How those of the runs ended that have ended."""
+        found = self._fields(run_ids, ("state", "finished"))
+        return {i: RunState(state) for i, (state, finished) in found.items() if finished}
+
+    def _fields(self, run_ids: Sequence[str], fields: Sequence[str]) -> dict[str, list[Any]]:
+        with self._client.pipeline(transaction=False) as pipe:
+            for run_id in run_ids:
+                pipe.hmget(self._keys.run(run_id), fields)
+            return dict(zip(run_ids, pipe.execute(), strict=True))
+
+    def commit(
+        self, texts: Sequence[str], changes: Iterable[Change], leadership: Leadership | None = None
+    ) -> tuple[Rescue, ...] | None:
+        """Takes these endings off the list with all that came of them.
+
+        None, and nothing is changed, when another beat leads or has dealt with them.
+        """
+        token, keys = (leadership.token, (leadership.key,)) if leadership else ("", ())
+        facts = chain.from_iterable(change.facts for change in changes)
+        reply = self._functions("follow", token, texts[0], len(texts), *facts, keys=keys)
+        return None if reply is None else rescues(reply)
+
+
+def tick_of(job: str, nominal: int) -> str:
+    """The id of the run of a nominal time in ms."""
+    return tick_id(job, instant(nominal))

@@ -1,0 +1,1 @@
+"""What is told of jobs, and to which destinations."""

@@ -1,0 +1,425 @@
+"""From events of jobs to notices: what is sent at once, together, later, or not again. Pure.
+
+For each destination:
+
+1. **Group.** Events of one kind and cause are one notice. The first waits GROUP_WAIT for others;
+   after a notice, the next of its group comes GROUP_INTERVAL later at the earliest.
+2. **Repeat.** One kind of event of a job is sent once in REPEAT. What happens sooner joins the
+   notice that is not sent yet, or is held, counted, and sent when REPEAT is over.
+3. **Recover.** A success after a problem closes the incident: it is sent after the problem was,
+   with how often that happened meanwhile. Nothing is sent where the next failure comes before
+   that. Where the problem is still held, because one was sent within REPEAT, both wait.
+
+All that is known of a job at one destination is its Incident, and all that waits to be sent there
+its Box. Both are kept in the ledger (features/notices/store.py).
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping, MutableMapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from supervisor.features.notices.rules import (
+    JOBS_NAMED,
+    SERVICE_TITLES,
+    WORDS,
+    Destination,
+    Event,
+    Notice,
+    cause_of,
+)
+
+#: By default; SUPERVISOR_NOTIFY_WAIT says another.
+GROUP_WAIT = timedelta(seconds=30)
+GROUP_INTERVAL = timedelta(minutes=5)
+REPEAT = timedelta(hours=1)
+
+#: Ids of notices differ by milliseconds.
+LATER = timedelta(milliseconds=1)
+
+#: A problem that has had no success for this long after it was sent is forgotten.
+FORGET_AFTER = timedelta(days=7)
+
+#: Events that a success does not end.
+WITHOUT_END = frozenset({Event.OVERLAPPED, Event.RECOVERED})
+
+
+class Facts(BaseModel):
+    """How often something happened, and what its last reason was. A success counts as none."""
+
+    model_config = ConfigDict(frozen=True)
+
+    first_at: datetime
+    last_at: datetime
+    runs: int = 1
+    run: str = ""
+    reason: str = ""
+
+    def and_then(self, later: Facts) -> Facts:
+        return later.model_copy(
+            update={
+                "first_at": min(self.first_at, later.first_at),
+                "last_at": max(self.last_at, later.last_at),
+                "runs": self.runs + later.runs,
+            }
+        )
+
+
+#: In place of a job's name.
+SERVICE = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Happened:
+    """job: SERVICE for the service itself."""
+
+    job: str
+    event: Event
+    facts: Facts
+
+
+class Pending(BaseModel):
+    """A notice that collects jobs, or waits for its destination.
+
+    url, secret: of the destination, as the job's file has them; '' for one of SUPERVISOR_NOTIFY.
+    due_at: when it is to be sent. subject: ``failed:KeyError``; of a recovery the problem's.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    url: str = Field(repr=False)
+    secret: str | None = Field(default=None, repr=False)
+    event: Event
+    subject: str
+    due_at: datetime
+    facts: Facts
+    jobs: tuple[str, ...] = ()
+    job_count: int = 0
+
+    @property
+    def id(self) -> str:
+        return notice_id(self.event, self.subject, self.due_at)
+
+    def joined(self, facts: Facts, job: str = "") -> Pending:
+        """`job`: where it is not in it yet."""
+        known = {"facts": self.facts.and_then(facts)}
+        if not job:
+            return self.model_copy(update=known)
+        named = (*self.jobs, job)[:JOBS_NAMED]
+        return self.model_copy(
+            update={**known, "jobs": named, "job_count": self.job_count + 1},
+        )
+
+    def without(self, job: str, runs: int) -> Pending | None:
+        """The notice without a job; None if that was the last."""
+        if self.job_count <= 1:
+            return None
+        facts = self.facts.model_copy(update={"runs": self.facts.runs - runs})
+        jobs = tuple(name for name in self.jobs if name != job)
+        return self.model_copy(
+            update={"facts": facts, "jobs": jobs, "job_count": self.job_count - 1}
+        )
+
+
+def notice_id(event: Event, subject: str, due_at: datetime) -> str:
+    """Its last word is when it is due, in ms."""
+    return id_in_group(group_of(event, subject), due_at)
+
+
+def id_in_group(group: str, due_at: datetime) -> str:
+    return f"{group} {round(due_at.timestamp() * 1000)}"
+
+
+def group_of(event: Event, subject: str) -> str:
+    return f"recovered:{subject}" if event is Event.RECOVERED else subject
+
+
+def due_at(notice_id: str) -> datetime:
+    return datetime.fromtimestamp(int(notice_id.rpartition(" ")[2]) / 1000, UTC)
+
+
+@dataclass(slots=True)
+class Box:
+    """What waits for one destination.
+
+    notices: by id. told: group -> when its latest notice was due. unavailable_until: no notice is
+    sent before; the service did not answer. wait: how long a new notice waits for others of its
+    group.
+    """
+
+    notices: dict[str, Pending] = field(default_factory=dict)
+    told: dict[str, datetime] = field(default_factory=dict)
+    unavailable_until: datetime | None = None
+    wait: timedelta = GROUP_WAIT
+
+    def is_open(self, notice_id: str, now: datetime) -> bool:
+        """Whether more may join: it is there, and is not being sent."""
+        notice = self.notices.get(notice_id)
+        return notice is not None and now < max(
+            notice.due_at, self.unavailable_until or notice.due_at
+        )
+
+    def put(self, notice: Pending, now: datetime, after: datetime | None = None) -> str:
+        """Adds it to its group's notice, or makes a new one; returns the notice's id.
+
+        after: into none that is due before, and so is sent before: while the destination is
+        unavailable, more than one of a group may wait.
+        """
+        group = group_of(notice.event, notice.subject)
+        last = self.told.get(group)
+        known = id_in_group(group, last) if last else ""
+        if self.is_open(known, now) and not (last and after and last <= after):
+            self.notices[known] = self.notices[known].joined(notice.facts, *notice.jobs)
+            return known
+        at = now + self.wait if last is None else max(now + self.wait, last + GROUP_INTERVAL)
+        at = max(at, after + LATER) if after else at
+        notice = notice.model_copy(update={"due_at": at})
+        self.notices[notice.id] = notice
+        self.told[group] = at
+        return notice.id
+
+    def forget_groups(self, now: datetime) -> None:
+        self.told = {
+            group: at
+            for group, at in self.told.items()
+            if now < at + GROUP_INTERVAL or id_in_group(group, at) in self.notices
+        }
+
+
+class Incident(BaseModel):
+    """What was sent about one job to one destination, and what is held back.
+
+    told: for each event, the notice it last went into. subject: of the first problem sent since the
+    last recovery that was; '' when there is none. is_open: no success came since the last problem.
+    recovered: what went into the notice of the last recovery. kept_until: at least, since one of
+    its notices is not sent yet.
+    """
+
+    told: dict[Event, str] = {}
+    held: dict[Event, Facts] = {}
+    subject: str = ""
+    is_open: bool = False
+    recovered: Facts | None = None
+    kept_until: datetime | None = None
+
+    @property
+    def problems_held(self) -> list[Event]:
+        return [event for event in self.held if event is not Event.RECOVERED]
+
+    def repeats_at(self, event: Event) -> datetime:
+        """When the event may be sent again."""
+        return due_at(self.told[event]) + REPEAT
+
+    @property
+    def problem_sent_at(self) -> datetime:
+        """When the latest notice of a problem is due."""
+        return max(due_at(i) for event, i in self.told.items() if event is not Event.RECOVERED)
+
+    @property
+    def looked_at_next(self) -> datetime:
+        """When it has to be settled again."""
+        if problems := self.problems_held:
+            return min(map(self.repeats_at, problems))
+        if Event.RECOVERED in self.held:
+            return self.problem_sent_at
+        last = max(map(due_at, self.told.values()))
+        forgotten_at = last + (FORGET_AFTER if self.is_open or self.subject else REPEAT)
+        return max(forgotten_at, self.kept_until or forgotten_at)
+
+    def is_over(self, box: Box, now: datetime) -> bool:
+        """Whether it can be forgotten; it is kept while a notice of it waits."""
+        if not self.told:
+            return True
+        if self.held or now < self.looked_at_next:
+            return False
+        if any(id in box.notices for id in self.told.values()):
+            self.kept_until = now + REPEAT
+            return False
+        return True
+
+
+@dataclass(slots=True)
+class Folding:
+    """Updates one incident at one destination, as of `now`."""
+
+    job: str
+    destination: Destination
+    incident: Incident
+    box: Box
+    now: datetime
+
+    def note(self, event: Event, facts: Facts) -> None:
+        if event is Event.RECOVERED:
+            self._note_recovery(facts)
+        else:
+            self._note_problem(event, facts)
+        self.settle()
+
+    def settle(self) -> None:
+        """Sends what has been held for long enough."""
+        incident = self.incident
+        for event in incident.problems_held:
+            if self.now >= incident.repeats_at(event):
+                self._send(event, incident.held.pop(event))
+        if incident.problems_held or Event.RECOVERED not in incident.held:
+            return
+        if self.now >= incident.problem_sent_at:
+            self._send_recovery(incident.held.pop(Event.RECOVERED))
+
+    def _note_problem(self, event: Event, facts: Facts) -> None:
+        incident = self.incident
+        if event not in WITHOUT_END:
+            facts = self._withdrawn_recovery(facts)
+            incident.is_open = True
+        last = incident.told.get(event)
+        if last and self.box.is_open(last, self.now):
+            self.box.notices[last] = self.box.notices[last].joined(facts)
+        elif last and self.now < incident.repeats_at(event):
+            before = incident.held.get(event)
+            incident.held[event] = before.and_then(facts) if before else facts
+        else:
+            self._send(event, facts)
+
+    def _withdrawn_recovery(self, facts: Facts) -> Facts:
+        """The recovery did not last until it was sent; its facts are added to these."""
+        incident, unsent = self.incident, self.incident.held.pop(Event.RECOVERED, None)
+        last = incident.told.get(Event.RECOVERED)
+        if unsent is None and last and incident.recovered and self.box.is_open(last, self.now):
+            unsent, notice = incident.recovered, self.box.notices[last]
+            rest = notice.without(self.job, unsent.runs)
+            if rest:
+                self.box.notices[last] = rest
+            else:
+                del self.box.notices[last]
+                group = group_of(notice.event, notice.subject)
+                if self.box.told.get(group) == notice.due_at:
+                    del self.box.told[group]
+            incident.subject = notice.subject
+            incident.recovered = None
+            del incident.told[Event.RECOVERED]
+        return unsent.and_then(facts) if unsent and unsent.runs else facts
+
+    def _send(self, event: Event, facts: Facts) -> None:
+        cause = cause_of(event, facts.reason)
+        subject = f"{event}:{cause}" if cause else event.value
+        recovered = self.incident.told.get(Event.RECOVERED)
+        self._put(event, subject, facts, after=due_at(recovered) if recovered else None)
+        if event not in WITHOUT_END and not self.incident.subject:
+            self.incident.subject = subject
+
+    def _note_recovery(self, facts: Facts) -> None:
+        incident = self.incident
+        if not incident.is_open:
+            return
+        incident.is_open = False
+        if incident.subject:  # the problem was sent: what is held of it goes with its end
+            for event in incident.problems_held:
+                if event not in WITHOUT_END:
+                    facts = incident.held.pop(event).and_then(facts)
+        incident.held[Event.RECOVERED] = facts
+
+    def _send_recovery(self, facts: Facts) -> None:
+        incident = self.incident
+        self._put(Event.RECOVERED, incident.subject, facts, after=incident.problem_sent_at)
+        incident.recovered, incident.subject = facts, ""
+
+    def _put(self, event: Event, subject: str, facts: Facts, after: datetime | None = None) -> None:
+        notice = Pending(
+            url=self.destination.url if self.job else "",
+            secret=self.destination.secret if self.job else None,
+            event=event,
+            subject=subject,
+            due_at=self.now,
+            facts=facts,
+            jobs=(self.job,) if self.job else (),
+            job_count=1 if self.job else 0,
+        )
+        self.incident.told[event] = self.box.put(notice, self.now, after)
+
+
+#: A destination, by its id, and a job.
+Pair = tuple[str, str]
+
+
+def destination_id(url: str) -> str:
+    return hashlib.sha1(url.encode(), usedforsecurity=False).hexdigest()[:16]
+
+
+def by_id(destinations: Iterable[Destination]) -> Mapping[str, Destination]:
+    """Destinations by id; one that is named twice gets the events of both."""
+    found: dict[str, Destination] = {}
+    for each in destinations:
+        known = found.get(id := destination_id(each.url))
+        events = each.events | known.events if known else each.events
+        found[id] = each.model_copy(update={"events": events})
+    return found
+
+
+def fold(
+    happened: Sequence[Happened],
+    due: Iterable[Pair],
+    destinations: Mapping[str, Mapping[str, Destination]],
+    incidents: MutableMapping[Pair, Incident],
+    boxes: Mapping[str, Box],
+    now: datetime,
+) -> None:
+    """Brings incidents and boxes up to date with what happened, in order.
+
+    due: incidents that are to be looked at again. destinations: those of each job, by id; '' for
+    those of the service. incidents, boxes: as they are known, of all of these; an incident that is
+    over leaves. What a job's file no longer sends anywhere is dropped.
+    """
+
+    def folding(pair: Pair) -> Folding:
+        id, job = pair
+        incident = incidents.setdefault(pair, Incident())
+        return Folding(job, destinations[job][id], incident, boxes[id], now)
+
+    for pair in due:
+        if pair[0] not in destinations.get(pair[1], {}):
+            incidents.pop(pair, None)
+        elif pair in incidents:
+            folding(pair).settle()
+    for each in happened:
+        for id, destination in destinations.get(each.job, {}).items():
+            if each.event in destination.events:
+                folding((id, each.job)).note(each.event, each.facts)
+    for pair, incident in list(incidents.items()):
+        if incident.is_over(boxes[pair[0]], now):
+            del incidents[pair]
+    for box in boxes.values():
+        box.forget_groups(now)
+
+
+def notice_of(pending: Pending, key: str, destination: str, page: str = "") -> Notice:
+    """The message. page: the address at which people see the service, where it is known."""
+    _, _, cause = pending.subject.partition(":")
+    facts, is_good = pending.facts, pending.event is Event.RECOVERED
+    link = f"{page.rstrip('/')}/jobs/{pending.jobs[0]}" if pending.job_count == 1 else page
+    return Notice(
+        key=key,
+        incident=destination_id(f"{destination} {pending.subject}"),
+        event=pending.event,
+        cause="" if is_good else cause,
+        jobs=pending.jobs,
+        job_count=pending.job_count,
+        first_at=facts.first_at,
+        last_at=facts.last_at,
+        runs=facts.runs,
+        run=facts.run,
+        reason=f"Before that: {problem_of(pending)}" if is_good else facts.reason,
+        link=link if page else "",
+    )
+
+
+def problem_of(pending: Pending) -> str:
+    """The problem that it ends: ``failed: ConnectionError``."""
+    word, _, cause = pending.subject.partition(":")
+    event = Event(word)
+    if event in SERVICE_TITLES:
+        return SERVICE_TITLES[event]
+    return ": ".join(filter(None, (WORDS[event][pending.job_count != 1], cause)))

@@ -1,0 +1,51 @@
+"""What the leading beat sends to other servers, by kind.
+
+**Revocations** go to Celery's result backend, for calls that ended before they began. A caller may
+wait for the result, alone or in a chord. The result of a run that began is stored by its worker; of
+one that was skipped, cancelled or expired before, no worker knows. Sent twice, a result stays what
+it is.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from celery import Celery
+
+from supervisor.features.notices.rules import Answer
+from supervisor.features.notices.step import Notices
+from supervisor.features.outbound.pings import Pings
+from supervisor.features.outbound.sender import Outbound, Result, Send
+from supervisor.features.outbound.store import Kind, RunReport, Unsent
+from supervisor.ledger.ledger import Ledger
+from supervisor.sending.calls import revoke
+
+
+@dataclass(frozen=True, slots=True)
+class Revocations:
+    app: Celery
+    ledger: Ledger
+
+    def send(self, entry: Unsent) -> Result:
+        report = RunReport.model_validate_json(entry.text)
+        facts = {"job": report.job, "run": report.run}
+        task = self.app.tasks.get(report.job)
+        backend = self.app.backend if task is None else task.backend
+        options = next((run.options for run in self.ledger.runs([report.run])), {})
+        reason = ": ".join(filter(None, (report.outcome, report.reason)))
+        try:
+            revoke(backend, report.run, reason, options)
+        except Exception as error:  # noqa: BLE001 - each backend has errors of its own
+            return Result(Answer.UNAVAILABLE, str(error), facts)
+        return Result(Answer.TAKEN)
+
+
+def outbound_of(app: Celery, ledger: Ledger, notices: Notices, check_in: Send | None) -> Outbound:
+    """check_in: None where nothing sends check-ins; those that wait are then not wanted."""
+    senders: dict[Kind, Send] = {
+        Kind.PING: Pings(ledger).send,
+        Kind.CHECK_IN: check_in or (lambda _: Result(Answer.UNWANTED)),
+        Kind.REVOCATION: Revocations(app, ledger).send,
+        Kind.NOTICE: notices.send,
+    }
+    return Outbound(ledger.outbound, senders)

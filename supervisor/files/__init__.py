@@ -1,1 +1,0 @@
-"""From schedule files to jobs, with all problems at once."""

@@ -1,0 +1,1 @@
+"""The connection to Redis and the names of its keys."""

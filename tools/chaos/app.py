@@ -1,0 +1,82 @@
+"""The app under fire: ordinary tasks that tell a witness, outside the product, what they do."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import time
+from pathlib import Path
+
+from celery import Celery
+
+import supervisor
+from supervisor import current_run
+from supervisor.app import supervise
+from tools.chaos.jobs import LONG_SECONDS, POOL
+
+#: The package under fire, which may be a broken copy.
+assert supervisor.__file__.startswith(os.environ["CHAOS_PACKAGE"]), supervisor.__file__
+
+app = Celery("chaos", broker=os.environ["CHAOS_BROKER"])
+supervise(app, schedules="schedules")
+
+WITNESS = Path("witness.jsonl")
+
+
+@app.task
+def work(shortest: float, longest: float, long_share: float) -> None:
+    attempt(shortest, longest, long_share)
+    sign("end")
+
+
+@app.task
+def stumble(shortest: float, longest: float, long_share: float) -> None:
+    """Fails now and then, so that attempts are repeated while workers die."""
+    attempt(shortest, longest, long_share)
+    if random.random() < 0.3:
+        sign("fail")
+        raise RuntimeError("stumbled")
+    sign("end")
+
+
+def attempt(shortest: float, longest: float, long_share: float) -> None:
+    is_long = random.random() < long_share
+    bounds = LONG_SECONDS if is_long else (shortest, longest)
+    sign("start")
+    try:
+        work_for(random.uniform(*bounds))
+    except BaseException:  # cancelled, replaced, or its lease was lost
+        sign("interrupted")
+        raise
+
+
+def work_for(seconds: float) -> None:
+    """A thread has to look by itself whether it is to end."""
+    run, until = current_run(), time.monotonic() + seconds
+    while run and POOL == "threads" and time.monotonic() < until - 0.05:
+        time.sleep(0.05)
+        run.check()
+    time.sleep(max(0.0, until - time.monotonic()))
+
+
+def sign(event: str) -> None:
+    """One line in one write: appended whole, or, when a kill comes first, not at all."""
+    run = current_run()
+    assert run is not None, "only supervised runs are witnessed"
+    line = {
+        "event": event,
+        "job": run.job,
+        "run": run.run_id,
+        "attempt": run.attempt,
+        "token": run.fencing_token,
+        "pid": os.getpid(),
+        "group": os.getpgrp(),
+        # One clock for all processes, which no adjustment of the time of day moves.
+        "at": time.clock_gettime(time.CLOCK_MONOTONIC),
+    }
+    descriptor = os.open(WITNESS, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    try:
+        os.write(descriptor, (json.dumps(line) + "\n").encode())
+    finally:
+        os.close(descriptor)

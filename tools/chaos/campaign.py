@@ -1,0 +1,181 @@
+"""One campaign: faults at random for a time, then quiet until every run has come to its end."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from supervisor.store.connection import RedisError
+from tests.waiting import wait_until
+from tools.chaos.books import Books
+from tools.chaos.chronicle import Window
+from tools.chaos.cluster import Cluster
+from tools.chaos.facts import Facts, Finding
+from tools.chaos.faults import FAULTS, Fault, strike
+from tools.chaos.intervals import Interval
+from tools.chaos.jobs import JOBS
+from tools.chaos.judgement import FINAL, judge
+from tools.chaos.leadership import Leadership
+from tools.chaos.witness import executions
+
+PACE_SECONDS = 0.05
+LOOK_SECONDS = 0.25
+READ_SECONDS = 10.0
+HUNT_SECONDS = 3.0
+FIRST_TICK_SECONDS = 60.0
+
+#: Of what is still going on, the last moments are not judged: a death may not be known yet.
+UNSURE_SECONDS = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """fault_seconds: from one fault to the next, thirty or more a minute.
+
+    settle_seconds: to come to an end after the chaos. hunts: it ends with the first finding that
+    nothing can change.
+    """
+
+    faults: Sequence[Fault] = FAULTS
+    fault_seconds: tuple[float, float] = (1.3, 2.1)
+    settle_seconds: float = 90.0
+    hunts: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """of_service: findings that are about no job. found: what a hunt ended with."""
+
+    facts: Sequence[Facts]
+    of_service: Sequence[Finding]
+    found: Sequence[Finding] = ()
+
+
+class Campaign:
+    """To be used once, from the main thread."""
+
+    def __init__(self, cluster: Cluster, rng: random.Random, plan: Plan | None = None) -> None:
+        self._cluster = cluster
+        self._rng = rng
+        self._plan = plan or Plan()
+        self._epoch = time.time() - time.monotonic()
+        self._books = Books(self._epoch)
+        self._next_look = 0.0
+        self._next_read = 0.0
+        self._next_hunt = 0.0
+        self._suspected: set[tuple[str, str]] = set()
+        self._found: list[Finding] = []
+        self.started = 0.0
+
+    def run(self, minutes: float) -> Outcome:
+        self._cluster.start()
+        self._ledger = self._cluster.open_ledger()
+        self._leadership = Leadership(
+            self._ledger, self._cluster.beats, self._cluster.chronicle, self._epoch
+        )
+        wait_until(self._has_ticks, FIRST_TICK_SECONDS)
+        self.started = time.monotonic()
+        self._inject(self.started + minutes * 60)
+        if self._found:
+            return Outcome([], [], self._found)
+        self._until(lambda: self._cluster.is_whole)
+        for job in JOBS:
+            if not job.after:
+                self._ledger.pause(job.name)
+        chaos = Interval(self.started, time.monotonic())
+        self._until(self._is_drained)
+        until = time.monotonic()
+        self._cluster.stop_members()
+        self._cluster.chronicle.close_all()
+        self._books.read(self._ledger)
+        windows = self._cluster.chronicle.windows
+        facts = list(self._facts(chaos, until, windows, with_counters=True))
+        return Outcome(facts, list(self._leadership.findings(windows)))
+
+    def _has_ticks(self) -> bool:
+        self._books.read(self._ledger)
+        return all(rows for job, rows in self._books.rows.items() if job not in RARE)
+
+    def _inject(self, until: float) -> None:
+        next_fault = time.monotonic()
+        while time.monotonic() < until and not self._found:
+            self._keep_going()
+            if time.monotonic() >= next_fault:
+                strike(self._cluster, self._leadership.leader, self._plan.faults)
+                next_fault = time.monotonic() + self._rng.uniform(*self._plan.fault_seconds)
+            if self._plan.hunts and time.monotonic() >= self._next_hunt:
+                self._hunt()
+                self._next_hunt = time.monotonic() + HUNT_SECONDS
+            time.sleep(PACE_SECONDS)
+
+    def _until(self, is_done: Callable[[], bool]) -> None:
+        """Goes on without new faults; what is not done in time shows in the facts."""
+        deadline = time.monotonic() + self._plan.settle_seconds
+        while time.monotonic() < deadline and not is_done():
+            self._keep_going()
+            time.sleep(LOOK_SECONDS)
+
+    def _is_drained(self) -> bool:
+        """By books that are read again, and more often than during the chaos."""
+        self._books.read(self._ledger)
+        return not self._books.open_runs and not self._ledger.followers.endings(1)
+
+    def _keep_going(self) -> None:
+        """Restarts and resumes what is due; reads the ledger while its server answers."""
+        self._cluster.agenda.run_due()
+        self._cluster.restart_the_dead()
+        now = time.monotonic()
+        if now < self._next_look:
+            return
+        self._next_look = now + LOOK_SECONDS
+        self._cluster.look_for_workers()
+        if not self._cluster.answers:
+            return
+        self._leadership.look()
+        if now >= self._next_read:
+            self._next_read = now + READ_SECONDS
+            self._books.read(self._ledger)
+
+    def _hunt(self) -> None:
+        """Judges while it goes on. What is found twice in a row is found."""
+        if not self._cluster.answers:
+            return
+        try:
+            self._books.read(self._ledger)
+        except RedisError:  # it has just been struck
+            return
+        until = time.monotonic() - UNSURE_SECONDS
+        windows = self._cluster.chronicle.windows_until(time.monotonic())
+        facts = self._facts(Interval(self.started, until), until, windows, with_counters=False)
+        findings = [
+            *(found for each in facts for found in judge(each) if found.kind in FINAL),
+            *self._leadership.findings(windows),
+        ]
+        known = {(found.kind, found.job) for found in findings}
+        self._found = [f for f in findings if (f.kind, f.job) in known & self._suspected]
+        self._suspected = known
+
+    def _facts(
+        self, chaos: Interval, until: float, windows: Sequence[Window], *, with_counters: bool
+    ) -> Iterator[Facts]:
+        chronicle, death = self._cluster.chronicle, self._cluster.coroner.death
+        seen = executions(self._cluster.witness, death, windows, until)
+        rows = self._books.rows
+        for job in JOBS:
+            yield Facts(
+                job=job,
+                rows=rows[job.name],
+                counters=self._ledger.job(job.name).counters if with_counters else {},
+                executions=[e for e in seen if e.job == job.name],
+                windows=windows,
+                chaos=chaos,
+                until=until,
+                ends=list(chronicle.ends),
+                followed=rows.get(job.after, ()),
+            )
+
+
+#: The campaign does not wait for the first tick of these.
+RARE = {job.name for job in JOBS if job.every > 5}

@@ -1,0 +1,239 @@
+"""From facts to findings: which promises were not kept. Pure functions, no clocks, no processes."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+
+from supervisor.job.run import RunState
+from tools.chaos.chronicle import Kind
+from tools.chaos.facts import Facts, Finding
+from tools.chaos.intervals import Interval
+from tools.chaos.overlaps import Overlap, overlaps
+from tools.chaos.waits import ALLOWED_SECONDS, waits
+from tools.chaos.witness import Execution
+
+#: The ledger's clock is the time of day, in milliseconds.
+CLOCK_SECONDS = 0.05
+
+#: An end of a run that others follow is dealt with in the next turn of beat. After the chaos,
+#: that is waited for.
+DEALT_WITH_SECONDS = 2.0
+
+#: Findings of these are so, whatever comes after.
+FINAL = frozenset(
+    {
+        "tick recorded twice",
+        "run doubled",
+        "run done twice",
+        "success before the work was over",
+        "fencing token went back",
+        "overlap without a fault that excuses it",
+        "job stuck",
+    }
+)
+
+#: What a tick may come to, by the counters; open runs are counted in the books.
+PLACES = ("missed", "excluded", "skipped", "finished")
+
+
+def judge(facts: Facts) -> list[Finding]:
+    seen = overlaps(facts.executions, facts.job.at_once, facts.windows)
+    return [
+        Finding(kind, facts.job.name, detail)
+        for kind, details in (
+            ("tick unaccounted for", unaccounted(facts)),
+            ("tick recorded twice", recorded_twice(facts)),
+            ("run lost", lost(facts)),
+            ("run doubled", doubled(facts)),
+            ("run done twice", done_twice(facts)),
+            ("success before the work was over", premature(facts)),
+            ("fencing token went back", out_of_order(facts)),
+            ("overlap not counted", uncounted(facts, seen)),
+            ("overlap without a fault that excuses it", unexcused(seen)),
+            ("job stuck", stuck(facts)),
+            ("end not followed by one run", wrongly_followed(facts)),
+        )
+        for detail in details
+    ]
+
+
+def unaccounted(facts: Facts) -> Iterator[str]:
+    """The nominal times, derived again, against the books and the counters."""
+    if not facts.rows:
+        yield "the ledger has no tick of it"
+        return
+    ticks = facts.counted("ticks")
+    if not facts.job.after:
+        handled = handled_seconds(facts)
+        expected = range(min(handled), max(handled) + 1, facts.job.every)
+        missing = [second for second in expected if second not in handled]
+        if missing:
+            yield f"no row for the seconds {missing[:10]}, {len(missing)} in all"
+        if ticks != len(expected):
+            yield f"{len(expected)} ticks passed, {ticks} were counted"
+    placed = facts.counted(*PLACES) + open_runs(facts)
+    if placed != ticks + facts.counted("triggered"):
+        yield f"{ticks} ticks, and {placed} outcomes and open runs"
+
+
+def handled_seconds(facts: Facts) -> Counter[int]:
+    """How many rows there are for each nominal time."""
+    step = facts.job.every
+    return Counter(at for row in facts.rows for at in range(row.first, row.nominal + 1, step))
+
+
+def recorded_twice(facts: Facts) -> Iterator[str]:
+    twice = [second for second, rows in handled_seconds(facts).items() if rows > 1]
+    if twice:
+        yield f"more than one row for the seconds {twice[:10]}, {len(twice)} in all"
+
+
+def open_runs(facts: Facts) -> int:
+    return sum(row.state.is_open for row in facts.rows)
+
+
+def lost(facts: Facts) -> Iterator[str]:
+    """Open when nothing moves any more, said to have succeeded unseen, or given up too soon."""
+    ended_well = {e.run for e in facts.executions if e.end == "end"}
+    moved_at = max((e.whole.end for e in facts.executions), default=0.0)
+    for row in facts.rows:
+        if row.state.is_open and facts.until - moved_at > ALLOWED_SECONDS:
+            yield f"{row.run} is {row.state}, and the job has not moved since"
+        if row.state is RunState.SUCCEEDED and row.run not in ended_well:
+            yield f"{row.run} succeeded, and no end of its work was seen"
+        if row.state is RunState.EXPIRED or (row.state is RunState.LOST and facts.job.reruns):
+            yield f"{row.run} is {row.state}"
+
+
+def doubled(facts: Facts) -> Iterator[str]:
+    """Started after its end was recorded, or succeeded twice by the ledger's own word."""
+    rows = {row.run: row for row in facts.rows}
+    for row in rows.values():
+        if [outcome for _, outcome in row.outcomes].count("succeeded") > 1:
+            yield f"{row.run} succeeded more than once"
+    for (run, attempt), starts in Counter((e.run, e.attempt) for e in facts.executions).items():
+        if starts > 1:
+            yield f"{run} attempt {attempt} started {starts} times"
+    for execution in facts.executions:
+        ended_at = rows[execution.run].ended_at if execution.run in rows else None
+        if ended_at is not None and execution.whole.start > ended_at + CLOCK_SECONDS:
+            late = execution.whole.start - ended_at
+            yield f"{execution.run} started {late:.1f} s after its end was recorded"
+
+
+def done_twice(facts: Facts) -> Iterator[str]:
+    """Started again after its work was done, and no fault kept that from being reported."""
+    for execution in facts.executions:
+        later = [
+            e for e in facts.executions if e.run == execution.run and e.whole > execution.whole
+        ]
+        if later and execution.end == "end" and not may_be_unreported(facts, execution, later[0]):
+            attempt = f"{execution.run} attempt {execution.attempt}"
+            yield f"{attempt} was done, and attempt {later[0].attempt} started"
+
+
+def may_be_unreported(facts: Facts, done: Execution, again: Execution) -> bool:
+    """Whether its process was ended before it could report that, or could not reach Redis."""
+    between = Interval(done.whole.start, max(done.whole.end, again.whole.start))
+    if any(pid in (done.pid, done.group) and at >= done.whole.start for pid, at in facts.ends):
+        return True
+    return any(
+        window.with_grace.touches(between)
+        for window in facts.windows
+        if window.group == done.group or window.kind in (Kind.REDIS, Kind.HUNG)
+    )
+
+
+def premature(facts: Facts) -> Iterator[str]:
+    """The ledger has a success, and the attempt that it names was still at work."""
+    for row in facts.rows:
+        succeeded = {number for number, outcome in row.outcomes if outcome == "succeeded"}
+        for execution in facts.executions:
+            is_named = execution.run == row.run and execution.attempt in succeeded
+            if not is_named or row.ended_at is None:
+                continue
+            early = execution.whole.end - row.ended_at
+            if execution.end != "end":
+                yield f"{row.run} attempt {execution.attempt} succeeded, and was {execution.end}"
+            elif early > CLOCK_SECONDS:
+                attempt = f"{row.run} attempt {execution.attempt}"
+                yield f"{attempt} succeeded {early:.1f} s before its end"
+
+
+def out_of_order(facts: Facts) -> Iterator[str]:
+    """Of runs of one lock, one that began after another had ended had a smaller token."""
+    if facts.job.at_once > 1:
+        return
+    ended = sorted(facts.executions, key=lambda execution: execution.whole.end)
+    place, highest = 0, ended[0] if ended else None
+    for execution in facts.executions:
+        while place < len(ended) and ended[place].whole.end < execution.whole.start:
+            if highest is None or ended[place].token > highest.token or place == 0:
+                highest = ended[place]
+            place += 1
+        if place and highest and highest.token >= execution.token:
+            yield (
+                f"{execution.run} attempt {execution.attempt} has {execution.token}, after "
+                f"{highest.run} attempt {highest.attempt} had {highest.token}"
+            )
+
+
+def uncounted(facts: Facts, seen: Sequence[Overlap]) -> Iterator[str]:
+    """The ledger counts each lease that was lost to another run once."""
+    witnessed, counted = len(overtaken(seen)), facts.counted("overlaps")
+    if witnessed > counted:
+        runs = sorted({overlap.older.run for overlap in seen})
+        yield f"{witnessed} witnessed, {counted} counted: {', '.join(runs)}"
+
+
+def overtaken(seen: Sequence[Overlap]) -> set[tuple[str, int]]:
+    """The attempts beside which a later one was at work."""
+    return {(overlap.older.run, overlap.older.attempt) for overlap in seen}
+
+
+def unexcused(seen: Sequence[Overlap]) -> Iterator[str]:
+    for overlap in seen:
+        if overlap.excuse is None:
+            yield (
+                f"{overlap.older.run} attempt {overlap.older.attempt} and {overlap.newer.run} "
+                f"attempt {overlap.newer.attempt} for {overlap.seconds:.3f} s, "
+                f"{overlap.since - overlap.older.whole.start:.1f} s after the former's start"
+            )
+
+
+def stuck(facts: Facts) -> Iterator[str]:
+    if not facts.job.must_move:
+        return
+    for wait in waits(facts):
+        if wait.is_too_long:
+            yield (
+                f"{wait.interval.length:.1f} s until {wait.run} started, {wait.excused:.1f} s of "
+                f"them excused, from {wait.interval.start - facts.chaos.start:.1f} s on"
+            )
+
+
+def wrongly_followed(facts: Facts) -> Iterator[str]:
+    """Each run of the other job that has ended has one run here, and nothing else has.
+
+    Of ticks that never became runs there is one end for a range of them: one run at the most each.
+    """
+    if not facts.job.after:
+        return
+    here = Counter(row.nominal for row in facts.rows)
+    surely_dealt_with = facts.until - DEALT_WITH_SECONDS
+    ended = {
+        row.nominal
+        for row in facts.followed
+        if row.state not in (RunState.MISSED, RunState.EXCLUDED)
+        and row.ended_at is not None
+        and row.ended_at < surely_dealt_with
+    }
+    there = {at for row in facts.followed for at in range(row.first, row.nominal + 1)}
+    for what, seconds in (
+        ("no run", ended - here.keys()),
+        ("more than one run", {at for at, runs in here.items() if runs > 1}),
+        ("a run, and no end before it,", here.keys() - there),
+    ):
+        if seconds:
+            yield f"{what} for the seconds {sorted(seconds)[:10]}, {len(seconds)} in all"
