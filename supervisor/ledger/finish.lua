@@ -12,18 +12,19 @@
 --       of a step that succeeded what it returned: name, JSON, name ...
 -- gives {verdict, run id, ...}; verdict:
 --       ended, retrying, rescued (lost or unbegun, and queued again): followed by the runs to publish, whose messages
---                Celery has to make; beat does so if they are not a second later
+--                Celery has to make; beat does so if they are not a second later, or at once if
+--                the attempt's own process is gone
 --       already  this attempt's end was recorded before
 --       stale    the lease is another's: nothing but counters changed; followed by the run that was
 --                running at the same time, if there was one
 
 local id, token, outcome, reason, delay, args, kwargs, ago = unpack(ARGV, 1, 8)  -- what follows may be long
 
-publish_at = now + OUTBOX_DELAY
 local run = load_run(id)
 if not run then return { is_ended_step(id) and 'already' or 'stale' } end
 
 local has_worked = outcome ~= 'dead' and outcome ~= 'unbegun'  -- until when, is known
+if has_worked then publish_at = now + OUTBOX_DELAY end  -- its process publishes what is left to Celery
 if outcome == 'dead' then outcome = 'lost' end
 local is_current = run.state == 'running' and run.token == token
 -- If the attempt is not the running one, there are three cases:

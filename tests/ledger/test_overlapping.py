@@ -150,6 +150,14 @@ def test_what_a_worker_promoted_is_left_to_it_to_publish(ledger: Ledger) -> None
     assert (run, at <= ms_of(ledger.now() + OUTBOX_DELAY)) == (run_id(spec, 1), True)
 
 
+def test_beat_publishes_at_once_what_a_dead_child_leaves(ledger: Ledger) -> None:
+    spec = admitted(ledger, 0, 1, overlap="queue_all", on_crash="fail")
+    ledger.sent(dict.fromkeys(ledger.outbox(), "celery"))
+    begin(ledger, run_id(spec, 0))
+    ledger.report_dead(run_id(spec, 0), "token", "worker process 7 died")
+    assert ledger.outbox() == [run_id(spec, 1)]
+
+
 def test_a_worker_is_told_of_all_that_its_report_queued(ledger: Ledger) -> None:
     spec = admitted(ledger, 0, 1, 2, overlap="queue_all", max_running=2)
     for second in (0, 1):
