@@ -19,7 +19,7 @@ from hypothesis import settings as hypothesis_settings
 from pytest_timeout import Settings as TestTimeout
 from pytest_timeout import timeout_sigalrm
 
-from supervisor.beat.scheduler import Watchdog
+from supervisor.beat.watchdog import Watchdog
 from supervisor.deploy.embedded import EmbeddedServer
 from supervisor.ledger.ledger import Ledger
 from supervisor.settings import Settings

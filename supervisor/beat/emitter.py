@@ -13,21 +13,22 @@ A tick's path, step 2 of 6. Next: ledger/admit.lua.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, assert_never
+from typing import Any
 
 from celery import signals
 
 from supervisor import process
+from supervisor.beat.admission_log import AdmissionLog
+from supervisor.beat.turn import Turn
 from supervisor.catalog.entries import DueEntry, Entries
-from supervisor.job.spec import MOST_JOBS, JobSpec
+from supervisor.job.spec import JobSpec
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.reads import chunks
-from supervisor.ledger.replies import Admission, Placement, Rescue
+from supervisor.ledger.replies import Admission, Placement
 from supervisor.ledger.requests import RUNS_PER_CALL, Leadership, tick_facts
 from supervisor.logs import get_logger
 from supervisor.schedule import schedule_of
@@ -45,39 +46,7 @@ ENTRIES_PER_PORTION = 2 * RUNS_PER_CALL
 #: and the leader's lock is extended in between.
 TICKS_AT_MOST = 20_000
 
-#: Admissions logged in one turn, and how many may wait for a turn in which nothing is due.
-LINES_PER_TURN, MOST_UNLOGGED = 10_000, MOST_JOBS
-
 NOT_TAKEN = (Placement.NOT_LEADER, Placement.FAILED)
-
-#: The log events of what rescue did.
-RESCUES = {
-    "due": "run due",
-    "requeued": "run requeued",
-    "skipped": "run skipped",
-    "waiting": "run waiting",
-    "promoted": "run promoted",
-    "expired": "run expired",
-    "rescued": "run rescued",
-    "lost": "run lost",
-    "cancelled": "run ended",
-    "replaced": "run ended",
-    "timed_out": "run ended",
-    "ended": "run ended",
-    "failed": "run cannot be rescued",
-    "reasserted": "lease reasserted",
-    "held": "run held back",
-}
-
-#: The level of the events above that are not informational.
-LEVELS = {
-    "skipped": logging.WARNING,
-    "expired": logging.WARNING,
-    "rescued": logging.WARNING,
-    "timed_out": logging.WARNING,
-    "lost": logging.ERROR,
-    "failed": logging.ERROR,
-}
 
 log = get_logger("supervisor.beat")
 
@@ -89,21 +58,14 @@ def collect_rarely(**_: Any) -> None:
 
 @dataclass
 class Emitted:
-    """`stock`: keys of entries that are none of ours (`beat_schedule`, other programs).
+    """of_redbeat: keys of entries that are none of ours (`beat_schedule`, other programs).
 
-    stock_next_at: when one of those is next due.
-    is_complete: no entry that was due is left for the next turn, which may wait.
+    is_complete: no entry that was due is left for the next turn.
     """
 
     emissions: list[Emission] = field(default_factory=list)
-    stock: list[str] = field(default_factory=list)
-    stock_next_at: datetime | None = None
+    of_redbeat: list[str] = field(default_factory=list)
     is_complete: bool = True
-
-    @property
-    def next_at(self) -> datetime | None:
-        times = (self.stock_next_at, *(emission.next_at for emission in self.emissions))
-        return min((at for at in times if at), default=None)
 
 
 class Emitter:
@@ -114,14 +76,25 @@ class Emitter:
         ledger: Ledger,
         entries: Entries,
         leadership: Leadership,
+        admission_log: AdmissionLog,
         as_admitted: Callable[[JobSpec], JobSpec],
     ) -> None:
         self._ledger = ledger
         self._entries = entries
         self._leadership = leadership
         self._as_admitted = as_admitted
-        self._unlogged: list[Admission] = []
+        self._log = admission_log
         self._failing: dict[str, str | None] = {}
+
+    def is_due(self, turn: Turn) -> bool:
+        return turn.look.has_due
+
+    def do(self, turn: Turn) -> None:
+        emitted = self.emit(turn.look.at)
+        turn.emissions, turn.of_redbeat = emitted.emissions, emitted.of_redbeat
+        turn.has_more |= not emitted.is_complete
+        for each in emitted.emissions:
+            turn.wake_at(each.next_at)
 
     def emit(self, now: datetime) -> Emitted:
         """Admits the ticks of the entries that are due.
@@ -149,23 +122,12 @@ class Emitter:
                     admitting.add(tick_facts(tick))
                     ticks += 1
                 emitted.emissions += emissions
-                emitted.stock += [entry.key for entry in entries if entry.spec is None]
+                emitted.of_redbeat += [entry.key for entry in entries if entry.spec is None]
             admissions = admitting.admissions()
         emitted.is_complete &= self._record(emitted.emissions, admissions, now, version)
-        self._unlogged += admissions
-        while len(self._unlogged) > MOST_UNLOGGED:
-            self.log_some()
+        self._log.add(admissions)
         self._note_failing(undecided, admissions, emitted.is_complete)
         return emitted
-
-    def log_some(self) -> bool:
-        """Logs some of what has been admitted; returns whether more is left.
-
-        It takes half as long as to admit them, so it is for a turn in which nothing else is due.
-        """
-        some, self._unlogged = self._unlogged[:LINES_PER_TURN], self._unlogged[LINES_PER_TURN:]
-        note_all(some)
-        return bool(self._unlogged)
 
     def _note_failing(
         self,
@@ -234,42 +196,3 @@ def emissions_of(
         except Exception as error:  # noqa: BLE001 - keeps no other job from its ticks
             errors[entry.spec.name] = error
     return found, errors
-
-
-def note_rescue(rescue: Rescue) -> None:
-    level = LEVELS.get(rescue.kind, logging.INFO)
-    log.log(level, RESCUES[rescue.kind], job=rescue.job, run=rescue.run_id)
-
-
-def note_all(admissions: Iterable[Admission]) -> None:
-    bound = log.bind()  # once, and not for each of thousands
-    for admission in admissions:
-        for rescue in admission.settled:
-            note_rescue(rescue)
-        note(admission, bound)
-
-
-def note(admission: Admission, log: Any) -> None:
-    facts = {"job": admission.job, "run": admission.run_id}
-    match admission.placement:
-        case Placement.START:
-            log.info("run queued", **facts)
-        case Placement.WAIT | Placement.DELAY | Placement.HOLD:
-            log.info("run waiting", **facts, blocked_by=admission.blocked_by)
-        case Placement.REPLACE:
-            log.warning("run waiting", **facts, replaces=admission.blocked_by)
-        case Placement.REQUEUE:
-            log.info("run requeued", **facts, blocked_by=admission.blocked_by)
-        case Placement.SKIP:
-            reason, blocker = admission.reason, admission.blocked_by
-            log.warning("run skipped", **facts, reason=reason, blocked_by=blocker)
-        case Placement.EXCLUDED:
-            log.info("tick excluded", **facts, reason=admission.reason)
-        case Placement.DUPLICATE:
-            log.warning("duplicate dropped", **facts)
-        case Placement.NOT_LEADER:
-            log.error("leadership lost", **facts)
-        case Placement.FAILED:
-            pass  # logged when it changes
-        case _:
-            assert_never(admission.placement)

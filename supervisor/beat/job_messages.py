@@ -15,6 +15,7 @@ from typing import Any
 
 from celery import Celery
 
+from supervisor.beat.turn import Turn
 from supervisor.job.spec import JobSpec
 from supervisor.ledger.leader import Look
 from supervisor.ledger.ledger import Ledger
@@ -54,6 +55,12 @@ class JobMessages:
     def begin(self) -> None:
         """All are to be made: this beat has taken the lead."""
         self._version = None
+
+    def is_due(self, turn: Turn) -> bool:
+        return bool(self._to_make) or turn.look.version != self._version
+
+    def do(self, turn: Turn) -> None:
+        turn.has_more |= not self.make_some(turn.look)
 
     def make_some(self, look: Look) -> bool:
         """Returns whether all are made that are to be."""

@@ -24,13 +24,14 @@ import json
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from watchfiles import Change, DefaultFilter, watch
 
+from supervisor.beat.turn import Turn
 from supervisor.catalog.entries import Entries
 from supervisor.catalog.load import Outcome, load, look_at, withdraw
 from supervisor.catalog.schedule_files import ScheduleSet
@@ -51,6 +52,9 @@ sources_log = get_logger("supervisor.sources")
 
 #: Editors' temporary files are ignored; directories are not, whatever their names.
 FILTER = DefaultFilter(ignore_dirs=())
+
+#: The time between two turns while files change or are being read.
+BUSY_INTERVAL = timedelta(seconds=0.2)
 
 #: Files that keep changing for this long are read all the same.
 LONGEST_BURST_SECONDS = 1.0
@@ -228,6 +232,16 @@ class Reloading:
         """Whether files are changing or being loaded at this moment."""
         return self._watching.is_changing or self._child is not None
 
+    def is_due(self, _: Turn) -> bool:
+        return True
+
+    def do(self, turn: Turn) -> None:
+        self.reload(turn.look.at, turn.look.loaded)
+        turn.is_settled = self.is_settled
+        turn.problems = self.problems if self.is_settled else None
+        if self.is_busy:
+            turn.wake_at(turn.look.at + BUSY_INTERVAL)
+
     def reload(self, now: datetime, loaded: str | None) -> None:
         """Has files loaded that changed, that the ledger has lost, or that were read in another
         year. Waits for no file.
@@ -400,8 +414,14 @@ class FollowedSources:
             self._child.end()
             self._child = None
 
+    def is_due(self, _: Turn) -> bool:
+        return True
+
+    def do(self, _: Turn) -> None:
+        self.follow()
+
     def follow(self) -> None:
-        """Called once a turn; returns at once."""
+        """Returns at once: a child asks the sources."""
         if self._child is None:
             if time.monotonic() >= self._next_look:
                 self._next_look = time.monotonic() + LOOK_SECONDS

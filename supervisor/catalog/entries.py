@@ -22,10 +22,11 @@ from redbeat.schedules import rrule
 from supervisor.job.spec import JobSpec
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.reads import chunks, read_job
-from supervisor.ledger.records import Mark
+from supervisor.ledger.records import REDBEAT, Mark
 from supervisor.ledger.replies import ms_of
 from supervisor.ledger.requests import EntryKeys
 from supervisor.logs import get_logger
+from supervisor.schedule import schedule_of
 from supervisor.schedule.rrule import ANCHOR, NUMBERS, WEEKDAYS, Rule, numbers_of, times_a_day
 from supervisor.schedule.rrule import parse as parse_rrule
 from supervisor.store.connection import Pipeline
@@ -227,6 +228,15 @@ class Entries:
     def give_back(self, pipe: Pipeline, job: str) -> None:
         """Leaves an entry that was adopted to RedBeat's own code."""
         pipe.hdel(self.key(job), SPEC_FIELD, ADOPTED_FIELD)
+
+    def revive(self, spec: JobSpec, watermark: datetime) -> None:
+        """Restores the entry of a job that RedBeat's schedule has lost, unless it is the app's."""
+        if self._ledger.loaded([spec.name]).origins[spec.name].source == REDBEAT:
+            return
+        log.warning("entry restored", job=spec.name)
+        with self._ledger.client.pipeline(transaction=True) as pipe:
+            self.write(pipe, spec, schedule_of(spec).next_after(watermark))
+            pipe.execute()
 
     def forget(self, key: str) -> None:
         """Drops an entry whose hash is gone."""

@@ -14,7 +14,9 @@ from redbeat import RedBeatSchedulerEntry
 from redis import Redis
 
 from supervisor.app import supervise
+from supervisor.beat import admission_log
 from supervisor.beat import emitter as emitting
+from supervisor.beat.admission_log import AdmissionLog
 from supervisor.beat.emitter import Emitter
 from supervisor.beat.scheduler import SupervisedScheduler
 from supervisor.catalog.entries import Entries
@@ -50,7 +52,7 @@ def leader(ledger: Ledger) -> Leader:
 
 
 def emitter(app: Celery, ledger: Ledger, entries: Entries, leader: Leader) -> Emitter:
-    return Emitter(ledger, entries, leader.leadership, lambda spec: spec)
+    return Emitter(ledger, entries, leader.leadership, AdmissionLog(), lambda spec: spec)
 
 
 def test_a_tick_with_nothing_to_do_is_one_call(
@@ -146,7 +148,7 @@ def test_a_tick_that_cannot_be_decided_is_logged_when_that_changes(
             raise ValueError(fault)
         return spec
 
-    beat = Emitter(ledger, entries, leader.leadership, as_admitted)
+    beat = Emitter(ledger, entries, leader.leadership, AdmissionLog(), as_admitted)
     with capture_logs() as logs:
         for minute in (1, 1, 1, 1, 2):
             beat.emit(start + timedelta(minutes=minute))
@@ -176,7 +178,7 @@ def test_runs_are_logged_once_nothing_more_is_due_or_beat_ends(
 ) -> None:
     start = ledger.now() - timedelta(hours=2)
     monkeypatch.setattr(emitting, "ENTRIES_PER_TURN", 3)
-    monkeypatch.setattr(emitting, "LINES_PER_TURN", 3)
+    monkeypatch.setattr(admission_log, "LINES_PER_TURN", 3)
     with capture_logs() as lines:
 
         def logged() -> list[str]:
@@ -202,8 +204,8 @@ def test_a_beat_that_is_always_behind_reads_edited_files(
     with closing(SupervisedScheduler(app, lazy=True)) as beat:
         wait_until(lambda: beat.tick() >= 0 and len(ledger.scheduled_names()) == 2)
         with monkeypatch.context() as patched:
-            patched.setattr(emitting, "LINES_PER_TURN", 0)
-            wait_until(lambda: beat.tick() == 0 and len(beat._emitter._unlogged) > 1)
+            patched.setattr(admission_log, "LINES_PER_TURN", 0)
+            wait_until(lambda: beat.tick() == 0 and len(beat._steps.log) > 1)
             (tmp_path / "jobs.yaml").write_text("jobs: {a: {task: t, every: 1s}}")
             wait_until(lambda: beat.tick() == 0 and ledger.scheduled_names() == ["a"], 20)
 
@@ -215,12 +217,12 @@ def test_what_waits_to_be_logged_is_bounded(
     leader: Leader,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(emitting, "LINES_PER_TURN", 1)
-    monkeypatch.setattr(emitting, "MOST_UNLOGGED", 2)
+    monkeypatch.setattr(admission_log, "LINES_PER_TURN", 1)
+    monkeypatch.setattr(admission_log, "MOST_UNLOGGED", 2)
     load(ledger, entries, jobs_named("abcdef"), "digest", ledger.now() - timedelta(hours=2))
-    beat = emitter(app, ledger, entries, leader)
-    beat.emit(ledger.now())
-    assert len(beat._unlogged) == 2
+    log = AdmissionLog()
+    Emitter(ledger, entries, leader.leadership, log, lambda spec: spec).emit(ledger.now())
+    assert len(log) == 2
 
 
 def jobs_named(names: str) -> dict[str, JobSpec]:

@@ -142,7 +142,7 @@ def test_notices_that_cannot_be_sent_are_said_in_a_sentence_at_the_start(
 
     try:
         with capture_logs() as logged:
-            wait_until(lambda: (beat.tick(), beat._is_extra_known)[1])
+            wait_until(lambda: (beat.tick(), beat._steps.starts.at is None)[1])
     finally:
         beat.close()
         app.close()
@@ -266,8 +266,8 @@ def until_settled(beat: SupervisedScheduler, ledger: Ledger) -> None:
 
     def turn() -> bool:
         beat.tick()
-        assert beat._reloading
-        return beat._reloading.is_settled and beat._starts.at is None
+        assert beat._steps.reloading
+        return beat._steps.reloading.is_settled and beat._steps.starts.at is None
 
     wait_until(turn)
     assert ledger.client.hget(ledger.keys.beat, "starting") is None

@@ -161,7 +161,7 @@ BREAKS = (
         "what was not published is not sent again",
         KILLS,
         (
-            "beat/scheduler.py",
+            "beat/publishing.py",
             "        while run_ids := self._ledger.outbox(RUNS_PER_PUBLISH):\n",
             "        while run_ids := []:\n",
         ),

@@ -25,6 +25,7 @@ from celery import Celery
 from redbeat.decoder import RedBeatJSONDecoder, RedBeatJSONEncoder
 from redbeat.schedulers import RedBeatSchedulerEntry
 
+from supervisor.beat.turn import Turn
 from supervisor.catalog.entries import (
     AdoptedEntry,
     Entries,
@@ -75,6 +76,13 @@ class Adopted:
             self._entries.learn_names()
             log.warning("entries given back to RedBeat", entries=len(own))
         self._own = own if self.is_wanted else frozenset()
+
+    def is_due(self, _: Turn) -> bool:
+        return self.is_wanted
+
+    def do(self, turn: Turn) -> None:
+        self.record(turn.emissions)
+        self.follow()
 
     def follow(self) -> None:
         """Makes jobs, edits and removes them, as RedBeat's schedule says now."""

@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
+from supervisor.beat.turn import Turn
 from supervisor.job.run import Run, RunState, tick_id
 from supervisor.job.spec import JobSpec
 from supervisor.ledger.counts import Audited, AuditSpan
@@ -39,6 +40,9 @@ JOBS_PER_AUDIT = 250
 #: audited are. Either takes a few milliseconds, in which beat emits no tick.
 JOBS_ASKED = 50
 JOBS_AT_ONCE = 10
+
+#: To audit a few jobs takes less than this. More of them are audited only if beat has this long.
+AUDIT_SECONDS = 0.02
 
 #: A tick that has been due for this long is overdue: longer than a change of leaders.
 OVERDUE_AFTER = timedelta(seconds=30)
@@ -104,6 +108,12 @@ class Auditor:
         self._left: list[str] = []
         self._to_ask: list[str] = []
         self._to_audit: list[str] = []
+
+    def is_due(self, turn: Turn) -> bool:
+        return not turn.has_more
+
+    def do(self, turn: Turn) -> None:
+        self.audit_some(turn.look.at, lambda: turn.seconds_left > AUDIT_SECONDS)
 
     def audit_some(self, now: datetime, has_time: Callable[[], bool] = lambda: True) -> None:
         """A few jobs and, while there is time, all of the JOBS_PER_AUDIT that are next in turn."""

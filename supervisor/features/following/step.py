@@ -27,7 +27,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime
 
-from supervisor.beat.emitter import note_all, note_rescue
+from supervisor.beat.admission_log import note_all, note_rescue
+from supervisor.beat.turn import Turn
 from supervisor.features.following.rule import Known, decide
 from supervisor.features.following.store import Edited, End, Event, Hold, event_from, tick_of
 from supervisor.job.run import start_id
@@ -67,6 +68,12 @@ class Following:
         self._followers = ledger.followers
         self._leadership = leadership
         self._at_a_time = FIRST_ENDINGS
+
+    def is_due(self, turn: Turn) -> bool:
+        return turn.look.has_endings
+
+    def do(self, _: Turn) -> None:
+        self.deal_with_endings()
 
     def deal_with_endings(self) -> None:
         """Deals with some endings; the next turn takes what is left. Raises RedisError."""
@@ -149,10 +156,17 @@ class Starts:
             client.hset(key, FIELD, ms_of(now))
         self.at = starting or (now if is_start else None)
 
-    def finish(self) -> None:
-        """Gives the jobs their runs."""
+    def is_due(self, turn: Turn) -> bool:
+        """With the files' jobs or, if those are broken, with what is loaded."""
+        return self.at is not None and turn.is_settled and not turn.has_more
+
+    def do(self, turn: Turn) -> None:
+        turn.has_more = self.finish() > 0  # Celery may have to make their messages
+
+    def finish(self) -> int:
+        """Gives the jobs their runs; returns how many have one."""
         if self.at is None:
-            return
+            return 0
         found = self._ledger.scheduled_with("run_at_start")
         specs = [spec for spec in found if spec.run_at_start]
         paused = self._ledger.paused([spec.name for spec in specs])
@@ -167,6 +181,7 @@ class Starts:
         log.info("service started", jobs=len(due))
         self._ledger.client.hdel(self._ledger.keys.beat, FIELD)
         self.at = None
+        return len(due)
 
 
 def may_run(spec: JobSpec, at: datetime) -> bool:

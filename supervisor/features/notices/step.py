@@ -23,6 +23,7 @@ from datetime import datetime, timedelta
 
 from redis.exceptions import RedisError
 
+from supervisor.beat.turn import Turn
 from supervisor.features.notices.incidents import (
     GROUP_WAIT,
     SERVICE,
@@ -41,7 +42,7 @@ from supervisor.features.notices.rules import (
 )
 from supervisor.features.notices.store import Backlog, Finding
 from supervisor.features.outbound.sender import Result
-from supervisor.features.outbound.services import send
+from supervisor.features.outbound.services import missing_extra, send
 from supervisor.features.outbound.store import Unsent
 from supervisor.job.changes import masked_url
 from supervisor.job.spec import JobSpec
@@ -184,6 +185,12 @@ class Notices:
         for spec in (*self._ledger.guarded().values(), *self._ledger.scheduled_with("notify")):
             yield from spec.notify
 
+    def is_due(self, turn: Turn) -> bool:
+        return turn.look.has_watched or turn.look.has_notices
+
+    def do(self, turn: Turn) -> None:
+        self.look(turn.look)
+
     def look(self, look: Look) -> None:
         """Raises RedisError."""
         try:
@@ -218,3 +225,23 @@ class Notices:
             found = Finding(SERVICE, OF_FILES, event, "", words)
             self._ledger.notices.note([found], self._leadership)
             self._problems = problems
+
+
+class FileNotices:
+    """Tells of schedule files that are rejected, and says in the log what no notice can be sent
+    with."""
+
+    def __init__(self, notices: Notices) -> None:
+        self._notices = notices
+        self._has_looked = False
+
+    def is_due(self, turn: Turn) -> bool:
+        return turn.is_settled and not turn.has_more
+
+    def do(self, turn: Turn) -> None:
+        if turn.problems is not None:
+            self._notices.tell_of_files(turn.problems)
+        if not self._has_looked:
+            self._has_looked = True
+            if missing := missing_extra(self._notices.destinations()):
+                log.warning("notices not sent", reason=missing)

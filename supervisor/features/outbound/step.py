@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from celery import Celery
 
+from supervisor.beat.turn import Turn
 from supervisor.features.notices.rules import Answer
 from supervisor.features.notices.step import Notices
 from supervisor.features.outbound.pings import Pings
@@ -40,7 +41,18 @@ class Revocations:
         return Result(Answer.TAKEN)
 
 
-def outbound_of(app: Celery, ledger: Ledger, notices: Notices, check_in: Send | None) -> Outbound:
+@dataclass(frozen=True, slots=True)
+class Sending:
+    outbound: Outbound
+
+    def is_due(self, turn: Turn) -> bool:
+        return turn.look.has_outbound
+
+    def do(self, turn: Turn) -> None:
+        self.outbound.look(turn.look.at)
+
+
+def sending_of(app: Celery, ledger: Ledger, notices: Notices, check_in: Send | None) -> Sending:
     """check_in: None where nothing sends check-ins; those that wait are then not wanted."""
     senders: dict[Kind, Send] = {
         Kind.PING: Pings(ledger).send,
@@ -48,4 +60,4 @@ def outbound_of(app: Celery, ledger: Ledger, notices: Notices, check_in: Send | 
         Kind.REVOCATION: Revocations(app, ledger).send,
         Kind.NOTICE: notices.send,
     }
-    return Outbound(ledger.outbound, senders)
+    return Sending(Outbound(ledger.outbound, senders))

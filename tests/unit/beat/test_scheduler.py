@@ -15,7 +15,8 @@ from celery import Celery
 
 from supervisor.app import supervise
 from supervisor.beat.emitter import emissions_of
-from supervisor.beat.scheduler import EXIT_STATUS, SupervisedScheduler, Watchdog
+from supervisor.beat.scheduler import SupervisedScheduler
+from supervisor.beat.watchdog import EXIT_STATUS, Watchdog
 from supervisor.catalog.entries import DueEntry
 from supervisor.job.spec import JobSpec
 from supervisor.ledger.records import Mark
@@ -62,7 +63,7 @@ def test_a_job_that_cannot_be_decided_on_keeps_no_other_from_its_ticks() -> None
 
 HANGS = """
 import time
-from supervisor.beat.scheduler import Watchdog
+from supervisor.beat.watchdog import Watchdog
 Watchdog(2).start()
 print("hangs", flush=True)
 time.sleep(60)

@@ -1,0 +1,116 @@
+"""What became of ticks and runs, as lines of beat's log."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from typing import Any, assert_never
+
+from supervisor.beat.turn import Turn
+from supervisor.job.spec import MOST_JOBS
+from supervisor.ledger.replies import Admission, Placement, Rescue
+from supervisor.logs import get_logger
+
+#: Admissions logged in one turn, and how many may wait for a turn in which nothing is due.
+LINES_PER_TURN, MOST_UNLOGGED = 10_000, MOST_JOBS
+
+#: The log events of what rescue did.
+RESCUES = {
+    "due": "run due",
+    "requeued": "run requeued",
+    "skipped": "run skipped",
+    "waiting": "run waiting",
+    "promoted": "run promoted",
+    "expired": "run expired",
+    "rescued": "run rescued",
+    "lost": "run lost",
+    "cancelled": "run ended",
+    "replaced": "run ended",
+    "timed_out": "run ended",
+    "ended": "run ended",
+    "failed": "run cannot be rescued",
+    "reasserted": "lease reasserted",
+    "held": "run held back",
+}
+
+#: The level of the events above that are not informational.
+LEVELS = {
+    "skipped": logging.WARNING,
+    "expired": logging.WARNING,
+    "rescued": logging.WARNING,
+    "timed_out": logging.WARNING,
+    "lost": logging.ERROR,
+    "failed": logging.ERROR,
+}
+
+log = get_logger("supervisor.beat")
+
+
+class AdmissionLog:
+    """Admissions, logged once no tick is due: to log them takes half as long as to admit them."""
+
+    def __init__(self) -> None:
+        self._unlogged: list[Admission] = []
+
+    def __len__(self) -> int:
+        return len(self._unlogged)
+
+    def add(self, admissions: Iterable[Admission]) -> None:
+        """Takes them, and logs the oldest where too many would wait."""
+        self._unlogged += admissions
+        while len(self._unlogged) > MOST_UNLOGGED:
+            self.write_some()
+
+    def is_due(self, turn: Turn) -> bool:
+        return not turn.has_more
+
+    def do(self, turn: Turn) -> None:
+        self.write_some()
+        turn.has_more = bool(self._unlogged)
+
+    def write_some(self) -> None:
+        some, self._unlogged = self._unlogged[:LINES_PER_TURN], self._unlogged[LINES_PER_TURN:]
+        note_all(some)
+
+    def write_all(self) -> None:
+        while self._unlogged:
+            self.write_some()
+
+
+def note_rescue(rescue: Rescue) -> None:
+    level = LEVELS.get(rescue.kind, logging.INFO)
+    log.log(level, RESCUES[rescue.kind], job=rescue.job, run=rescue.run_id)
+
+
+def note_all(admissions: Iterable[Admission]) -> None:
+    bound = log.bind()  # once, and not for each of thousands
+    for admission in admissions:
+        for rescue in admission.settled:
+            note_rescue(rescue)
+        note(admission, bound)
+
+
+def note(admission: Admission, log: Any) -> None:
+    facts = {"job": admission.job, "run": admission.run_id}
+    match admission.placement:
+        case Placement.START:
+            log.info("run queued", **facts)
+        case Placement.WAIT | Placement.DELAY | Placement.HOLD:
+            log.info("run waiting", **facts, blocked_by=admission.blocked_by)
+        case Placement.REPLACE:
+            log.warning("run waiting", **facts, replaces=admission.blocked_by)
+        case Placement.REQUEUE:
+            log.info("run requeued", **facts, blocked_by=admission.blocked_by)
+        case Placement.SKIP:
+            reason, blocker = admission.reason, admission.blocked_by
+            log.warning("run skipped", **facts, reason=reason, blocked_by=blocker)
+        case Placement.EXCLUDED:
+            log.info("tick excluded", **facts, reason=admission.reason)
+        case Placement.DUPLICATE:
+            log.warning("duplicate dropped", **facts)
+        case Placement.NOT_LEADER:
+            log.error("leadership lost", **facts)
+        case Placement.FAILED:
+            pass  # logged when it changes
+        case _:
+            assert_never(admission.placement)

@@ -1,0 +1,64 @@
+"""What a beat reports of itself, and of the workers of its machine that are gone.
+
+It does so in its turns, not from a thread: a beat that hangs is not present.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from supervisor.beat.turn import Turn
+from supervisor.guard.liveness import Witness
+from supervisor.ledger.ledger import Ledger
+from supervisor.ledger.presence import PRESENCE_INTERVAL, Attendance, BeatFacts, Broker
+
+
+class Presence:
+    """name: of this beat, for people. follows: the digest of the schedule files it has loaded."""
+
+    def __init__(
+        self, ledger: Ledger, broker: Broker, name: str, follows: Callable[[], str | None]
+    ) -> None:
+        self._attendance = Attendance(ledger.client, ledger.keys, broker)
+        self._witness = Witness(ledger)
+        self._name = name
+        self._follows = follows
+        self._next_at = 0.0
+        self._leads = False
+        self._fault: str | None = None
+
+    def is_due(self, _: Turn) -> bool:
+        return True
+
+    def do(self, _: Turn) -> None:
+        self.report(leads=True)
+
+    def report(self, *, leads: bool) -> None:
+        """Once every PRESENCE_INTERVAL, and when that changes; dead workers at once.
+
+        Raises WrongSchema when another version of this code writes the ledger.
+        """
+        if leads is not self._leads:
+            self._leads, self._next_at = leads, 0.0
+        self._say()
+        self._witness.look()
+
+    def report_fault(self, fault: str) -> None:
+        """Why a turn failed, if the server answers but refuses."""
+        if self._fault is None:
+            self._next_at = 0.0
+        self._fault = fault
+        self._say()
+
+    def has_no_fault(self) -> None:
+        self._fault = None
+
+    def _say(self) -> None:
+        if time.monotonic() >= self._next_at:
+            facts = BeatFacts(self._name, self._leads, self._follows())
+            self._attendance.say(facts, fault=self._fault)
+            self._next_at = time.monotonic() + PRESENCE_INTERVAL.total_seconds()
+
+    def leave(self) -> None:
+        self._attendance.leave()

@@ -1,0 +1,63 @@
+"""The messages that beat has Celery send, or takes out of queues.
+
+What was just admitted and is not sent yet, what rescue brought back, what a worker that died could
+not hand over: all of that waits in the outbox. Messages that vanished are sent again, and those of
+ended runs are taken out of their queues (queued_messages.py).
+"""
+
+from __future__ import annotations
+
+import time
+
+from celery import Celery
+
+from supervisor.beat.queued_messages import Sweeper, VanishedMessages
+from supervisor.beat.turn import Turn
+from supervisor.ledger.ledger import Ledger
+from supervisor.sending.publisher import Publisher
+
+RUNS_PER_PUBLISH = 500
+
+#: For how long a turn goes on with that. A broker that is elsewhere takes one message at a time: a
+#: turn that sends thousands must not outlive the leader's lock.
+PUBLISHING_SECONDS = 2.0
+
+
+class Publishing:
+    def __init__(self, app: Celery, ledger: Ledger, publisher: Publisher) -> None:
+        self._ledger = ledger
+        self._publisher = publisher
+        self._vanished = VanishedMessages(app, ledger)
+        self._sweeper = Sweeper(app, ledger)
+
+    def is_due(self, turn: Turn) -> bool:
+        look = turn.look
+        return self._may_publish(turn) or look.has_sent or look.has_leftovers or self._is_sweeping
+
+    @property
+    def _is_sweeping(self) -> bool:
+        return bool(self._sweeper.queue)
+
+    def _may_publish(self, turn: Turn) -> bool:
+        look = turn.look
+        return look.to_rescue or look.has_due or look.has_outbox or look.has_endings
+
+    def do(self, turn: Turn) -> None:
+        if self._may_publish(turn):
+            turn.has_more |= not self._publish_outbox()
+        if turn.look.has_sent:
+            until = time.monotonic() + PUBLISHING_SECONDS
+            self._publisher.publish(self._vanished.to_resend(turn.look.at), until)
+        if turn.look.has_leftovers or self._is_sweeping:
+            self._sweeper.sweep()
+
+    def _publish_outbox(self) -> bool:
+        """Returns whether the outbox has no more to send now."""
+        until = time.monotonic() + PUBLISHING_SECONDS
+        while run_ids := self._ledger.outbox(RUNS_PER_PUBLISH):
+            sent = self._publisher.publish(run_ids, until)
+            if time.monotonic() > until:
+                return False
+            if sent < RUNS_PER_PUBLISH:
+                return True
+        return True

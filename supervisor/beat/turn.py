@@ -1,0 +1,59 @@
+"""One turn of the beat that leads, and what takes part in it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Protocol
+
+from supervisor.ledger.leader import Look
+from supervisor.ticks.emission import Emission
+
+#: Beat looks at the ledger at least this often, whether entries are due or not.
+INTERVAL = timedelta(seconds=1)
+
+
+@dataclass
+class Turn:
+    """What the steps of a turn leave for those after them."""
+
+    look: Look
+
+    #: What was due, by job.
+    emissions: list[Emission] = field(default_factory=list)
+
+    #: Keys of entries that were due and are RedBeat's own (`beat_schedule`, other programs).
+    of_redbeat: list[str] = field(default_factory=list)
+
+    #: Something is left that the next turn can do: it follows at once.
+    has_more: bool = False
+
+    #: Whether the schedule files, if there are any, have been loaded or found wrong since this beat
+    #: leads; and then what is wrong with them.
+    is_settled: bool = True
+    problems: Sequence[str] | None = None
+
+    def __post_init__(self) -> None:
+        self._next_at = self.look.at + INTERVAL
+        self.wake_at(self.look.next_due)
+
+    def wake_at(self, at: datetime | None) -> None:
+        """The next turn is to begin by then."""
+        if at is not None:
+            self._next_at = min(self._next_at, at)
+
+    @property
+    def seconds_left(self) -> float:
+        """Until the next turn is due; negative if it is overdue."""
+        return 0.0 if self.has_more else self.look.seconds_until(self._next_at)
+
+
+class Step(Protocol):
+    """A part of a turn. What it raises ends the turn; the next one tries again."""
+
+    def is_due(self, turn: Turn) -> bool:
+        """Whether there is something to do, from what the look and the steps before have found."""
+
+    def do(self, turn: Turn) -> None:
+        """Does it, or a turn's share of it."""
