@@ -1,0 +1,46 @@
+"""The pages on an installation with a week of history."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import timedelta
+
+import pytest
+
+from supervisor.job.run import RunState
+from supervisor.ledger.ledger import Ledger
+from supervisor.ledger.page_reads import traces
+from supervisor.web.jobs_page import Filter, JobsQuery, listing_of
+from tools.installation.history import MOST_RUNS, WEEK, Installation, installed
+
+JOBS = 120
+
+
+@pytest.fixture(scope="module")
+def installation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installation]:
+    with installed(tmp_path_factory.mktemp("installation"), JOBS) as (made, _, _):
+        yield made
+
+
+@pytest.fixture
+def ledger(installation: Installation) -> Ledger:
+    return installation.ledger
+
+
+def test_an_installation_has_jobs_with_each_trouble(ledger: Ledger) -> None:
+    now, open_runs = ledger.now(), ledger.open_runs_of(ledger.job_names())
+    counts = listing_of(ledger, JobsQuery(), now, open_runs).counts
+    assert counts["all"] == JOBS
+    assert [word for word in Filter if not counts[word]] in ([], ["late"])
+    assert ledger.beat().leads(now)
+
+
+def test_its_history_is_that_of_a_week(installation: Installation, ledger: Ledger) -> None:
+    runs = [run for some in traces(ledger, ledger.job_names(), MOST_RUNS).values() for run in some]
+    states = {run.state for run in runs}
+    ended = {RunState.SUCCEEDED, RunState.FAILED, RunState.TIMED_OUT, RunState.SKIPPED}
+    assert ended | {RunState.MISSED, RunState.EXCLUDED, RunState.RUNNING} <= states
+    first = min(run.nominal_at for run in runs if run.nominal_at)
+    assert timedelta() <= first - installation.start < timedelta(days=1)
+    assert max(run.finished_at for run in runs if run.finished_at) <= installation.start + WEEK
+    assert all(record.unaccounted_ticks == 0 for record in ledger.jobs())
