@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import redis
-from celery import Celery, Task, signals
+from celery import Celery, Task, signals, signature
 from kombu import Exchange, Queue
 from kombu.utils.json import loads
 
@@ -30,7 +30,10 @@ from tests.waiting import wait_until
 
 
 def app_on(url: str) -> Celery:
-    app = supervise(Celery("shop", broker=url))
+    return with_tasks(supervise(Celery("shop", broker=url)))
+
+
+def with_tasks(app: Celery) -> Celery:
     app.conf.task_routes = {"shop.routed": {"queue": "elsewhere", "priority": 3}}
 
     @app.task(shared=False, name="shop.plain")
@@ -41,6 +44,9 @@ def app_on(url: str) -> Celery:
 
     @app.task(shared=False, name="shop.one_argument")
     def one_argument(argument: Any) -> None: ...
+
+    @app.task(shared=False, name="shop.compressed", compression="bzip2")
+    def compressed() -> None: ...
 
     @app.task(shared=False, name="shop.expires", expires=60)
     def expires() -> None: ...
@@ -101,6 +107,8 @@ CONF: list[dict[str, Any]] = [
     {"task_ignore_result": True, "task_time_limit": 7},
     {"broker_transport_options": {"global_keyprefix": "own:"}},
     {"task_queues": [Queue("celery", Exchange("jobs"), routing_key="of-jobs")]},
+    {"task_serializer": "yaml", "accept_content": ["yaml", "json"]},
+    {"task_serializer": "msgpack", "accept_content": ["msgpack", "json"]},
 ]
 
 
@@ -119,6 +127,7 @@ def test_settings_of_the_app_are_in_it(
     lists = [key for key in ledger.client.keys(f"{prefix}celery*") if "_kombu" not in key]
     pushed, from_celery = sent(ledger.client, *lists)
     assert pushed == from_celery
+    assert pushed["content-type"] == "application/json"
 
 
 def test_a_later_message_of_a_run_says_how_often_it_was_retried(
@@ -397,14 +406,101 @@ def test_a_broker_elsewhere_gets_each_message_from_celery(
     assert [m["headers"]["id"] for m in sent(elsewhere, "celery")] == [tick.run_id]
 
 
-def test_the_message_of_a_guarded_call_names_no_periodic_task(
-    ledger: Ledger, redis_url: str
+# A plain app is the measure: the same task, without the supervisor.
+
+EVERY_TYPE = [
+    "it's",
+    'ä"<',
+    "é\n\\",
+    "\U0001f600",
+    "",
+    "%s",
+    True,
+    None,
+    1.5,
+    -0.0,
+    10**30,
+    {"a": [{}]},
+]
+
+#: What a job says, and what the plain task is called with.
+AS_PLAIN: list[tuple[dict[str, Any], dict[str, Any]]] = [
+    ({}, {}),
+    ({"args": EVERY_TYPE}, {"args": tuple(EVERY_TYPE)}),
+    ({"kwargs": {"of": EVERY_TYPE}}, {"kwargs": {"of": EVERY_TYPE}}),
+    ({"queue": "own"}, {"queue": "own"}),
+    ({"priority": 7}, {"priority": 7}),
+    ({"time_limit": "9s", "soft_time_limit": "3s"}, {"time_limit": 9, "soft_time_limit": 3}),
+    ({"task": "shop.routed"}, {}),
+    ({"task": "shop.compressed"}, {}),
+    ({"max_retries": 3}, {}),
+]
+
+CALLS: list[dict[str, Any]] = [
+    *(options for keys, options in AS_PLAIN if "task" not in keys),
+    {"headers": {"tenant": "ä", "nested": {"a": 1}}},
+    {"shadow": "another"},
+    {"ignore_result": True},
+    {"compression": "gzip"},
+    {"serializer": "json"},
+    {"delivery_mode": 1},
+    {"stamped_headers": ["tenant"], "tenant": "ä"},
+    {"link": signature("shop.routed"), "link_error": signature("shop.plain")},
+    {"reply_to": "another"},
+    {"argsrepr": "(...)", "kwargsrepr": "{...}"},
+]
+
+
+def alike(message: dict[str, Any], *given: str) -> dict[str, Any]:
+    """A message without what a supervised one has more, or no two have the same."""
+    headers, properties = message["headers"], message["properties"]
+    headers.pop(HEADER, None)
+    if "reply_to" not in given:
+        del properties["reply_to"]
+    id = headers["id"]
+    ids = (headers, "id"), (headers, "root_id"), (properties, "correlation_id")
+    for fields, name in ids:
+        assert fields[name] == id
+        del fields[name]
+    return message
+
+
+def queues(ledger: Ledger) -> list[str]:
+    return [key for key in ledger.client.keys("*") if ledger.client.type(key) == "list"]
+
+
+@pytest.mark.parametrize(("keys", "options"), AS_PLAIN, ids=str)
+def test_the_message_of_a_job_is_a_plain_tasks(
+    ledger: Ledger, redis_url: str, keys: dict[str, Any], options: dict[str, Any]
 ) -> None:
-    app = app_on(redis_url)
+    spec = job(ledger, **{"task": "shop.plain", **keys})
+    with_messages(ledger, app_on(redis_url))
+    ledger.admit(ticks(spec, 0))
+    assert ledger.outbox() == []
+    plain = with_tasks(Celery("shop", broker=redis_url))
+    plain.tasks[spec.task].apply_async(**options)
+    [queue] = queues(ledger)
+    ours, theirs = map(alike, sent(ledger.client, queue))
+    assert ours["headers"].pop("periodic_task_name") == spec.name
+    assert ours == theirs
 
-    @app.task(shared=False, name="shop.called", guard=True)
-    def called() -> None: ...
 
-    called.delay()
-    [message] = sent(ledger.client, "celery")
-    assert "periodic_task_name" not in message["headers"]
+@pytest.mark.parametrize("options", CALLS, ids=str)
+def test_the_message_of_a_guarded_call_is_a_plain_tasks(
+    ledger: Ledger, redis_url: str, options: dict[str, Any]
+) -> None:
+    def called(*args: Any, **kwargs: Any) -> None: ...
+
+    found = []
+    for app in (app_on(redis_url), with_tasks(Celery("shop", broker=redis_url))):
+        task = app.task(called, shared=False, name="shop.called", guard={"overlap": "allow"})
+        task.delay()  # the first call learns where the broker is
+        ledger.client.delete("celery")
+        task.apply_async(**options)
+        assert ledger.outbox() == []
+        [queue] = queues(ledger)
+        [message] = sent(ledger.client, queue)
+        ledger.client.delete(queue)
+        found.append((queue, alike(message, *options)))
+    ours, theirs = found
+    assert ours == theirs
