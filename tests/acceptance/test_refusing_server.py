@@ -1,8 +1,12 @@
-"""A server that answers, and refuses: beat and workers stay, and go on when it does no more."""
+"""A server that answers, and refuses: beat and workers stay, and go on when it does no more.
+
+What it refused is neither lost nor done twice.
+"""
 
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
 from pathlib import Path
@@ -11,8 +15,9 @@ import pytest
 import redis
 from redis.exceptions import RedisError
 
+from supervisor.job.run import RunState
 from tests.acceptance.nodes import SERVER, Node, answers
-from tests.acceptance.project import Project
+from tests.acceptance.project import Project, outcomes
 from tests.programs import needed
 from tests.waiting import wait_until
 
@@ -56,7 +61,7 @@ def test_a_server_that_refuses_for_a_while_ends_no_beat_and_no_worker(
 
         threading.Thread(target=loop, daemon=True).start()
 
-    project.schedule("jobs: {tick: {task: team.work, every: 1s, lease_ttl: 3s}}")
+    project.schedule("jobs: {tick: {task: team.work, every: 1s, lease_ttl: 3s, history: 1000}}")
     beat, worker = project.beat(), project.worker()
     for code, begin, end in (
         *(
@@ -85,6 +90,26 @@ def test_a_server_that_refuses_for_a_while_ends_no_beat_and_no_worker(
         before = len(project.starts("tick"))
         wait_until(lambda before=before: len(project.starts("tick")) > before + 2, 60)
         assert (code, beat.poll(), worker.poll()) == (code, None, None)
+    assert_all_accounted_for(project, "tick")
+
+
+def assert_all_accounted_for(project: Project, job: str) -> None:
+    """Each second from the first tick on has one outcome; what succeeded was done once."""
+    project.ledger.pause(job)
+    wait_until(lambda: not outcomes(project.ledger, job).get("open"), 30)
+    rows = project.ledger.history(job, 1000)
+    seconds = Counter(
+        second
+        for row in rows
+        for second in range(
+            round((row.first_nominal_at or row.nominal_at).timestamp()),
+            round(row.nominal_at.timestamp()) + 1,
+        )
+    )
+    assert seconds == Counter(range(min(seconds), max(seconds) + 1))
+    done = [row.id for row in rows if row.state is RunState.SUCCEEDED]
+    assert Counter(sign.run for sign in project.starts(job)) == Counter(done)
+    assert len(done) > 15
 
 
 def words_of(code: str) -> str:
