@@ -43,7 +43,6 @@ EXCEPTIONS = {
     ("catalog/schedule_files.py", "features"),
     ("guard/attempt.py", "features"),
     ("job/spec.py", "features"),
-    ("ledger/ledger.py", "features"),
 }
 
 #: Which features name others.

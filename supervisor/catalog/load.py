@@ -39,6 +39,7 @@ from supervisor.errors import (
     SupervisorError,
 )
 from supervisor.features.audit.step import audit, note
+from supervisor.features.following.store import Followers
 from supervisor.job.changes import Changes, Found, Source, difference, following_problems
 from supervisor.job.fields import NAME_PATTERN
 from supervisor.job.spec import JobSpec
@@ -323,7 +324,7 @@ def refuse_entries(entries: Entries, names: Collection[str], place: str) -> None
 def check_following(ledger: Ledger, wanted: Wanted) -> None:
     """Raises InvalidJob for a job that would follow one that is not there, or go in a circle."""
     removed = [name for name, spec in wanted.items() if spec is None]
-    followers = {name for names in ledger.followers.of(removed).values() for name in names}
+    followers = {name for names in Followers(ledger).of(removed).values() for name in names}
     specs = {name: spec for name, spec in wanted.items() if spec is not None}
     specs.update(ledger.some_specs(followers - wanted.keys()))
     while more := {name for spec in specs.values() for name in spec.after} - {*specs, *removed}:

@@ -19,9 +19,6 @@ from itertools import chain
 from typing import Any, Self
 
 from supervisor.errors import Conflict, ForeignLedger, UnknownRun, WrongSchema
-from supervisor.features.following.store import Followers
-from supervisor.features.notices.store import Notices
-from supervisor.features.outbound.store import LedgerOutbox
 from supervisor.job.content import Content
 from supervisor.job.policies import OverlapPolicy
 from supervisor.job.run import Run, RunState, manual_id, tick_id
@@ -162,16 +159,13 @@ class Ledger(Readings):
 
     def __init__(self, client: Client, keys: Keys) -> None:
         super().__init__(client, keys)
-        self.reports = Reports(client, keys, self._functions)
-        self.audit_spans = AuditSpans(self._functions)
-        self.steps = Steps(self, self._functions)
-        self.drains = Drains(self, self._functions)
-        self.actions = Actions(client, keys, self._functions)
-        self.followers = Followers(client, keys, self._functions)
-        self.figures = Figures(self._functions)
+        self.reports = Reports(client, keys, self.functions)
+        self.audit_spans = AuditSpans(self.functions)
+        self.steps = Steps(self, self.functions)
+        self.drains = Drains(self, self.functions)
+        self.actions = Actions(client, keys, self.functions)
+        self.figures = Figures(self.functions)
         self.presences = Presences(client, keys)
-        self.notices = Notices(client, keys, self._functions)
-        self.outbound = LedgerOutbox(client, keys, self._functions)
 
     @classmethod
     def open(cls, settings: Settings) -> Self:
@@ -197,7 +191,7 @@ class Ledger(Readings):
 
     def leader(self, lock: str, schedule: str, app: str = "") -> Leader:
         """One beat's claim to lead: the key of the lock, RedBeat's sorted set, its app's name."""
-        return Leader(self._functions, lock, schedule, app)
+        return Leader(self.functions, lock, schedule, app)
 
     def check_owner(self, app: str) -> None:
         """Raises ForeignLedger when the ledger is another app's."""
@@ -224,7 +218,7 @@ class Ledger(Readings):
 
         action: entered with the first of them.
         """
-        with self._functions.ahead("act" if action else "admit") as calls:
+        with self.functions.ahead("act" if action else "admit") as calls:
             yield Admitting(calls, leadership, action.text() if action else "")
 
     def trigger(
@@ -299,7 +293,7 @@ class Ledger(Readings):
             )
             for p in passed
         ]
-        return self._functions.many("pass", calls)
+        return self.functions.many("pass", calls)
 
     def cancel(self, run_id: str, reason: str, action: Action | None = None) -> Cancellation:
         """Ends a run that is not running; asks a running one to end within its `stop_grace`.
@@ -307,20 +301,20 @@ class Ledger(Readings):
         The items of a large batch are ended some at a time, so that others have their turn.
         """
         facts = (run_id, "cancelled", reason[:REASON_LENGTH])
-        first = verdict = self._functions.act(entry_of(action), "cancel", *facts)
+        first = verdict = self.functions.act(entry_of(action), "cancel", *facts)
         while verdict == ENDING:
-            verdict = self._functions("cancel", *facts)
+            verdict = self.functions("cancel", *facts)
         # Beat rescues what is left as well, and may have ended the last of them.
         was_open = first == ENDING and verdict == Cancellation.NOT_OPEN
         return Cancellation.CANCELLED if was_open else Cancellation(verdict)
 
     def give_up(self, run_id: str, reason: str) -> None:
         """A queued run has failed: it cannot be started as it is, and no retry would help."""
-        self._functions("cancel", run_id, "failed", reason[:REASON_LENGTH])
+        self.functions("cancel", run_id, "failed", reason[:REASON_LENGTH])
 
     def expire(self, run_id: str) -> None:
         """A queued run's message was older than its task's `expires`: no worker begins it."""
-        self._functions("cancel", run_id, "expired", "expires passed")
+        self.functions("cancel", run_id, "expired", "expires passed")
 
     def rescue(
         self, limit: int = RUNS_PER_RESCUE, leadership: Leadership | None = None
@@ -330,7 +324,7 @@ class Ledger(Readings):
         limit: of the runs of each kind. If there are RUNS_PER_DISMISSAL or more, there may be more.
         """
         token, keys = (leadership.token, (leadership.key,)) if leadership else ("", ())
-        return rescues(self._functions("rescue", limit, token, keys=keys))
+        return rescues(self.functions("rescue", limit, token, keys=keys))
 
     # One attempt of a run, from its lease to its end.
 
@@ -362,7 +356,7 @@ class Ledger(Readings):
             proof = f"{process} {token}" if process else ""
             return Call((run_id, token, worker, queue, known, proof, *digests))
 
-        verdict, *rest = self._functions.as_of_sending("begin", call)
+        verdict, *rest = self.functions.as_of_sending("begin", call)
         if verdict != "begin":
             return Refused(run_id, Refusal(verdict), rest[0] if rest else None)
         fence, attempt, nominal, ttl, job, stage, named, places = rest
@@ -384,12 +378,12 @@ class Ledger(Readings):
         facts: list[str | int] = []
         for run_id, token, has_begun in leases:
             facts += (run_id, token, int(has_begun))
-        return [renewal(reply) for reply in self._functions("renew", *facts)] if facts else []
+        return [renewal(reply) for reply in self.functions("renew", *facts)] if facts else []
 
     def restore(self, work: Work, token: str, asked: CallArguments = NOTHING) -> Renewal:
         """Writes again a running run that the server has lost, unless another attempt has begun."""
         return renewal(
-            self._functions(
+            self.functions(
                 "restore",
                 work.run_id,
                 token,
@@ -460,11 +454,11 @@ class Ledger(Readings):
             ago = 0 if ended_at is None else ms_since(ended_at)
             return Call((*facts, ago, *more))
 
-        return finished(self._functions.as_of_sending("finish", call))
+        return finished(self.functions.as_of_sending("finish", call))
 
     def note_ending(self, run_id: str, token: str, outcome: RunState, reason: str = "") -> bool:
         """Records why a running attempt is about to be ended, before it is."""
-        return bool(self._functions("note_ending", run_id, token, outcome.value, reason))
+        return bool(self.functions("note_ending", run_id, token, outcome.value, reason))
 
     # The ledger's schema, owner, clock and queues.
 
@@ -490,7 +484,7 @@ class Ledger(Readings):
         jobs: those that are ahead. A tick whose run is known does not run a second time. What the
         ledger holds for a while, such as a retry, is that much later.
         """
-        self._functions("set_back", to_ms(set_back), *jobs)
+        self.functions("set_back", to_ms(set_back), *jobs)
 
     def leftovers(self) -> list[str]:
         """Queues in which messages of runs that ended before they began may lie."""
@@ -509,7 +503,7 @@ class Ledger(Readings):
 
         Returns the ids of the others: Celery has to make their messages.
         """
-        return list(self._functions("send", *run_ids)) if run_ids else []
+        return list(self.functions("send", *run_ids)) if run_ids else []
 
     def keep_messages(self, messages: Mapping[str, tuple[int, Mapping[str, str]]]) -> None:
         """What Celery has made for the runs of these jobs, each with the job's version then."""
@@ -517,7 +511,7 @@ class Ledger(Readings):
         for job, (version, fields) in messages.items():
             facts += (job, version, len(fields), *chain.from_iterable(fields.items()))
         if facts:
-            self._functions("keep_messages", *facts)
+            self.functions("keep_messages", *facts)
 
     def put_off(self, run_ids: Sequence[str], by: timedelta) -> None:
         """Runs of the outbox are to be published later."""
@@ -527,7 +521,7 @@ class Ledger(Readings):
     def sent(self, queues: Mapping[str, str]) -> None:
         """The broker took the messages of these runs, each for its queue."""
         for some in chunks(list(queues.items()), RUNS_PER_SENT):
-            self._functions("sent", *chain.from_iterable(some))
+            self.functions("sent", *chain.from_iterable(some))
 
     def reschedule(
         self, schedule: str, jobs: Sequence[tuple[str, str, float, datetime | None]]
@@ -542,7 +536,7 @@ class Ledger(Readings):
             Call(tuple(chain.from_iterable(some)), (schedule,))
             for some in chunks(list(facts), JOBS_PER_RESCHEDULE)
         ]
-        self._functions.many("next", calls)
+        self.functions.many("next", calls)
 
     def register(self, spec: GuardedTaskSpec) -> None:
         """The ledger knows a job that code guards, and counts its runs, from then on."""
@@ -574,11 +568,11 @@ class Ledger(Readings):
     ) -> None:
         """Excludes the job's ticks, until it is resumed or until then."""
         end = ms_of(until) if until else ""
-        self._functions.act(entry_of(action), "pause", job, 1, note, end)
+        self.functions.act(entry_of(action), "pause", job, 1, note, end)
 
     def resume(self, job: str, action: Action | None = None) -> datetime | None:
         """Ends a pause; gives since when the job had been paused, None if it had not."""
-        return optional_instant(self._functions.act(entry_of(action), "pause", job, 0, "", ""))
+        return optional_instant(self.functions.act(entry_of(action), "pause", job, 0, "", ""))
 
     def check_room(self, more: int) -> None:
         """Raises Conflict if this many more jobs at run time would be refused."""
@@ -611,7 +605,7 @@ class Ledger(Readings):
             chain.from_iterable(move_facts(job, place) for job, place in (moved or {}).items()),
         )
         return load_reply(
-            self._functions.act(
+            self.functions.act(
                 entry_of(action),
                 "load",
                 source,
@@ -627,11 +621,11 @@ class Ledger(Readings):
 
     def forget_other_versions(self) -> None:
         """Deletes the functions of other versions; a process that still calls them loads them."""
-        self._functions.forget_other_versions()
+        self.functions.forget_other_versions()
 
     def forget_functions(self) -> None:
         """Deletes those of all versions, for a ledger that is no more."""
-        self._functions.forget_versions()
+        self.functions.forget_versions()
 
     def acknowledge_server(self) -> None:
         """Confirms that the server has lost no lease that is alive: no run waits for one."""

@@ -223,7 +223,7 @@ class Readings:
     def __init__(self, client: Client, keys: Keys) -> None:
         self.client = client
         self.keys = keys
-        self._functions = Functions(client, keys)
+        self.functions = Functions(client, keys)
 
     def scheduled(self) -> dict[str, JobSpec]:
         """The loaded jobs by name, sorted, whatever their source; without loaded().unread."""
@@ -269,7 +269,7 @@ class Readings:
         The server reads the next portions while the caller deals with this one.
         """
         calls = (Call((len(MARK_FIELDS), *MARK_FIELDS, *jobs)) for jobs in portions)
-        for reply in self._functions.stream("due", calls):
+        for reply in self.functions.stream("due", calls):
             yield [(text, mark_from(values)) for text, *values in reply]
 
     def links(self) -> tuple[str, str]:
@@ -484,7 +484,7 @@ class Readings:
         while to_count:
             portions = chunks(to_count, JOBS_COUNTED)
             calls = (Call((RUNS_COUNTED, *chain.from_iterable(some))) for some in portions)
-            replies = self._functions.stream("open_runs", calls, COUNTS_AHEAD)
+            replies = self.functions.stream("open_runs", calls, COUNTS_AHEAD)
             left: list[tuple[str, str]] = []
             for some, found_of_some in zip(portions, replies, strict=True):
                 # Nothing was found where none of them has an open run.

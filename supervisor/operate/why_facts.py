@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
 from supervisor.errors import UnknownRun
-from supervisor.features.following.store import LATEST
+from supervisor.features.following.store import LATEST, Followers
 from supervisor.job.policies import AfterMatch
 from supervisor.job.run import Run, RunState, StepId, StepRecord, tick_id
 from supervisor.job.spec import JobSpec
@@ -281,7 +281,7 @@ def upstreams_of(ledger: Ledger, spec: JobSpec, at: datetime | None) -> Upstream
 
     at: the nominal time in question; None for the newest that is not decided yet.
     """
-    times = ledger.followers.memories([spec.name])[spec.name].times
+    times = Followers(ledger).memories([spec.name])[spec.name].times
     if spec.matches is AfterMatch.LATEST:
         time = LATEST
     elif at is not None:

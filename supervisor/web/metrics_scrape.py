@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from operator import ge
 
-from supervisor.features.outbound.store import OutboundFigures
+from supervisor.features.outbound.store import LedgerOutbox, OutboundFigures
 from supervisor.job.spec import JobSpec
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.presence import Roll
@@ -191,7 +191,7 @@ class Scraper:
         ]
         self._intervals.keep(specs)
         self._served.keep(specs)
-        beat, outbound = ledger.outbound.figures()
+        beat, outbound = LedgerOutbox(ledger).figures()
         broker = self._broker or LedgerQueues(ledger.client, roll)
         found = queues(specs.values(), roll, broker, ledger.drains.since())
         return Scrape(started, jobs, beat, roll, found, outbound)

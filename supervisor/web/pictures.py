@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
+from supervisor.features.following.store import Followers
 from supervisor.job.run import Attempt, Run, RunState
 from supervisor.job.spec import JobSpec
 from supervisor.ledger.ledger import Ledger
@@ -263,7 +264,7 @@ def picture_of(ledger: Ledger, job: JobRecord) -> Picture | None:
     """The picture; None for a job that follows no other and that no other follows."""
     name, specs = job.spec.name, {job.spec.name: job.spec}
     before = steps_from(name, lambda names: followed_by(ledger, specs, names))
-    after = steps_from(name, ledger.followers.of)
+    after = steps_from(name, Followers(ledger).of)
     if not before and not after:
         return None
     columns = [*reversed(before), (name,), *after]

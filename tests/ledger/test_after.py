@@ -15,6 +15,7 @@ from supervisor.catalog.load import load
 from supervisor.catalog.schedule_files import ScheduleSet
 from supervisor.errors import InvalidJob
 from supervisor.features.following.step import FIRST_ENDINGS, Following
+from supervisor.features.following.store import Followers
 from supervisor.job.run import Run, RunState, manual_id, tick_id
 from supervisor.job.spec import JobSpec
 from supervisor.ledger.ledger import Ledger
@@ -125,7 +126,7 @@ def test_a_beat_that_died_before_it_committed_admits_no_run_twice(
         ledger, entries, a={}, b={"after": ["a"]}, c={"after": ["a"], "after_match": "latest"}
     )
     ran(ledger, jobs["a"], 1)
-    endings = ledger.followers.endings(10)
+    endings = Followers(ledger).endings(10)
     turn(ledger)
     for key in (ledger.keys.following("b"), ledger.keys.following("c")):
         ledger.client.delete(key)  # as it was before
@@ -134,7 +135,7 @@ def test_a_beat_that_died_before_it_committed_admits_no_run_twice(
     turn(ledger)
     assert states(ledger, jobs["b"]) == ["succeeded"]
     assert states(ledger, jobs["c"]) == ["queued"]
-    assert not ledger.followers.endings(10)
+    assert not Followers(ledger).endings(10)
 
 
 def test_endings_that_another_beat_dealt_with_change_nothing(
@@ -142,11 +143,11 @@ def test_endings_that_another_beat_dealt_with_change_nothing(
 ) -> None:
     jobs = loaded(ledger, entries, a={}, b={"after": ["a"]})
     ran(ledger, jobs["a"], 1)
-    texts = ledger.followers.endings(10)
+    texts = Followers(ledger).endings(10)
     turn(ledger)
     ran(ledger, jobs["a"], 2)
-    assert ledger.followers.commit(texts, []) is None
-    assert len(ledger.followers.endings(10)) == 1
+    assert Followers(ledger).commit(texts, []) is None
+    assert len(Followers(ledger).endings(10)) == 1
 
 
 def test_a_commit_that_is_sent_again_takes_nothing_more_off(
@@ -156,10 +157,10 @@ def test_a_commit_that_is_sent_again_takes_nothing_more_off(
         for most in (2, 3):  # edited once before the first end, and twice before the second
             jobs = loaded(ledger, entries, a={}, b={"after": ["a"], "max_running": most})
         ran(ledger, jobs["a"], second)
-    texts = ledger.followers.endings(2)
-    assert ledger.followers.commit(texts, []) is not None
-    assert ledger.followers.commit(texts, []) is None  # the reply was lost, and it is asked again
-    assert len(ledger.followers.endings(10)) == 3
+    texts = Followers(ledger).endings(2)
+    assert Followers(ledger).commit(texts, []) is not None
+    assert Followers(ledger).commit(texts, []) is None  # the reply was lost, and it is asked again
+    assert len(Followers(ledger).endings(10)) == 3
 
 
 def test_an_ending_that_cannot_be_read_stops_nothing(ledger: Ledger, entries: Entries) -> None:
@@ -168,7 +169,7 @@ def test_an_ending_that_cannot_be_read_stops_nothing(ledger: Ledger, entries: En
     ran(ledger, jobs["a"], 1)
     turn(ledger)
     assert states(ledger, jobs["b"]) == ["queued"]
-    assert not ledger.followers.endings(10)
+    assert not Followers(ledger).endings(10)
 
 
 def test_latest_runs_once_all_have_succeeded_since_its_last_run(
@@ -223,7 +224,7 @@ def test_of_latest_the_last_to_end_may_be_of_a_time_that_had_a_run(
     turn(ledger)
     ran(ledger, jobs["quick"], 3)
     end(ledger, run_id(jobs["slow"], 2))
-    endings = ledger.followers.endings(10)
+    endings = Followers(ledger).endings(10)
     memory = ledger.client.hgetall(ledger.keys.following("both"))
     turn(ledger)
     first = run_id(jobs["both"], 2)
@@ -343,7 +344,7 @@ def test_a_job_that_nobody_follows_leaves_nothing(ledger: Ledger, entries: Entri
     ran(ledger, jobs["a"], 1)
     turn(ledger)
     end(ledger, run_id(jobs["b"], 1))
-    assert not ledger.followers.endings(10)
+    assert not Followers(ledger).endings(10)
 
 
 def test_many_endings_are_dealt_with_in_order(ledger: Ledger, entries: Entries) -> None:
@@ -351,7 +352,7 @@ def test_many_endings_are_dealt_with_in_order(ledger: Ledger, entries: Entries) 
     for second in range(1200):
         ledger.admit(ticks(jobs["a"], second))
         end(ledger, run_id(jobs["a"], second))
-    while ledger.followers.endings(1):
+    while Followers(ledger).endings(1):
         turn(ledger)
     first, *_, last = runs(ledger, "b")
     assert (first.id, last.id) == (
@@ -375,7 +376,7 @@ def test_a_beat_that_lost_its_lock_on_the_way_takes_half_as_many(
     ledger.client.set(lock, "beat")
     beat.deal_with_endings()
     assert len(runs(ledger, "b")) == 20
-    assert not ledger.followers.endings(1)
+    assert not Followers(ledger).endings(1)
 
 
 # What people are told.

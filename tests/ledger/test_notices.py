@@ -15,9 +15,9 @@ from supervisor.errors import NotConfigured
 from supervisor.features.notices.incidents import GROUP_WAIT, Pending, by_id, fold
 from supervisor.features.notices.rules import Answer, Destination, Event, Notice, title
 from supervisor.features.notices.step import Deliver, Maker, Notices, Watch
-from supervisor.features.notices.store import Finding
+from supervisor.features.notices.store import Finding, NoticeStore
 from supervisor.features.outbound.sender import FIRST_WAIT, GIVE_UP_AFTER, Outbound
-from supervisor.features.outbound.store import End, Kind, Unsent
+from supervisor.features.outbound.store import End, Kind, LedgerOutbox, Unsent
 from supervisor.job.run import RunState
 from supervisor.job.spec import JobSpec
 from supervisor.ledger.functions import MOST_EVENTS
@@ -75,7 +75,7 @@ class Service:
 
 def outbound(ledger: Ledger, leader: Leader, deliver: Deliver) -> Outbound:
     notices = Notices(ledger, leader.leadership, {}, deliver)
-    return Outbound(ledger.outbound, {Kind.NOTICE: notices.send})
+    return Outbound(LedgerOutbox(ledger), {Kind.NOTICE: notices.send})
 
 
 def quiet() -> bool:
@@ -91,7 +91,7 @@ def sent(ledger: Ledger, leader: Leader, deliver: Deliver, at: datetime) -> None
 
 def due(ledger: Ledger, at: datetime) -> list[Unsent]:
     """The notices that are sent then."""
-    outbox = ledger.outbound
+    outbox = LedgerOutbox(ledger)
     return [entry for each in outbox.due(at) for entry in outbox.unsent(each, at)]
 
 
@@ -342,7 +342,7 @@ def test_job_that_joins_while_its_notice_is_sent_is_told(ledger: Ledger, leader:
     [before] = due(ledger, at + GROUP_WAIT)
     ended(ledger, told(ledger, "other"), 0, RunState.FAILED, "ValueError: boom")
     made(ledger, leader, at + timedelta(seconds=1))
-    assert not ledger.outbound.take_off(before, End.SENT)
+    assert not LedgerOutbox(ledger).take_off(before, End.SENT)
     [now] = due(ledger, at + GROUP_WAIT)
     assert Pending.model_validate_json(now.text).jobs == ("nightly", "other")
     assert now.key != before.key
@@ -352,13 +352,13 @@ def test_events_are_folded_by_one_of_two_beats(ledger: Ledger, leader: Leader) -
     spec = told(ledger)
     ended(ledger, spec, 0, RunState.FAILED, "ValueError: boom")
     at = ledger.now()
-    slow = ledger.notices.backlog(at)
+    slow = NoticeStore(ledger).backlog(at)
     [id] = destinations = by_id(spec.notify)
-    known = ledger.notices.read([(id, spec.name)])
+    known = NoticeStore(ledger).read([(id, spec.name)])
     made(ledger, leader, at)
     stored = ledger.client.hgetall(key_of(spec, ledger))
     fold(slow.happened, (), {spec.name: destinations}, known.incidents, known.boxes, at)
-    assert not ledger.notices.commit(slow, known, leader.leadership)
+    assert not NoticeStore(ledger).commit(slow, known, leader.leadership)
     assert ledger.client.hgetall(key_of(spec, ledger)) == stored
 
 
@@ -366,10 +366,10 @@ def test_nothing_is_taken_for_told_that_was_dropped(ledger: Ledger, leader: Lead
     """The oldest event goes, since there are too many, while beat decides about it."""
     for second in range(2):
         ended(ledger, told(ledger), second, RunState.FAILED)
-    backlog, at = ledger.notices.backlog(ledger.now()), ledger.now()
+    backlog, at = NoticeStore(ledger).backlog(ledger.now()), ledger.now()
     ledger.client.lpop(ledger.keys.events)
-    assert not ledger.notices.commit(backlog, ledger.notices.read([]), leader.leadership)
-    assert len(ledger.notices.backlog(at).texts) == 1
+    assert not NoticeStore(ledger).commit(backlog, NoticeStore(ledger).read([]), leader.leadership)
+    assert len(NoticeStore(ledger).backlog(at).texts) == 1
 
 
 def test_what_is_over_leaves_nothing_behind(ledger: Ledger, leader: Leader) -> None:
@@ -399,7 +399,7 @@ def test_beat_that_was_relieved_makes_no_notices(ledger: Ledger, leader: Leader)
     ledger.client.set("test:lock", "another")
     made(ledger, leader, ledger.now())
     found = Finding("nightly", "late", Event.LATE, "", "")
-    assert ledger.notices.note([found], leader.leadership) == 0
+    assert NoticeStore(ledger).note([found], leader.leadership) == 0
     assert events(ledger) == ["failed"]
     assert not ledger.client.exists(ledger.keys.incidents)
 
@@ -407,7 +407,7 @@ def test_beat_that_was_relieved_makes_no_notices(ledger: Ledger, leader: Leader)
 def test_what_beat_finds_is_told_once(ledger: Ledger, leader: Leader) -> None:
     spec = told(ledger)
     found = Finding(spec.name, spec.events_told, Event.DUE_BY, "tick 1", "due by 06:00")
-    assert ledger.notices.note([found, found], leader.leadership) == 1
+    assert NoticeStore(ledger).note([found, found], leader.leadership) == 1
     ended(ledger, spec, 0, RunState.SUCCEEDED)
     assert events(ledger) == ["due_by", "recovered"]
 
@@ -419,7 +419,7 @@ def test_rejected_files_are_told_to_those_of_the_service(ledger: Ledger, leader:
     for problems in (["a.yaml:3: no"], ["a.yaml:3: no"], [], []):
         notices.tell_of_files(problems)
         notices.look(leader.look())
-        Outbound(ledger.outbound, {Kind.NOTICE: notices.send}).look(leader.look().at)
+        Outbound(LedgerOutbox(ledger), {Kind.NOTICE: notices.send}).look(leader.look().at)
         wait_until(lambda: not ledger.client.exists(ledger.keys.unsent))
     assert service.titles == ["Schedule files were rejected", "The service recovered"]
     assert service.notices[0].reason == "a.yaml:3: no"
@@ -449,11 +449,11 @@ def test_beat_watches_the_loaded_jobs_that_ask_for_notices(
     )
     for jobs in ([plain, asking], [plain], []):
         load(ledger, entries, {each.name: each for each in jobs}, "files", ledger.now())
-        assert ledger.notices.watched() == ["b"][: len(jobs) - 1 if jobs else 0]
+        assert NoticeStore(ledger).watched() == ["b"][: len(jobs) - 1 if jobs else 0]
     load(ledger, entries, {"b": asking}, "files", ledger.now())
     silent = asking.model_copy(update={"notify": ()})
     load(ledger, entries, {"b": silent}, "files", ledger.now())
-    assert ledger.notices.watched() == []
+    assert NoticeStore(ledger).watched() == []
 
 
 @pytest.fixture

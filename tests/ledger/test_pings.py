@@ -19,7 +19,7 @@ from supervisor.features.notices.rules import Answer
 from supervisor.features.outbound import http, sender
 from supervisor.features.outbound.pings import Pings
 from supervisor.features.outbound.sender import GIVE_UP_AFTER, MOST_THREADS, Outbound, Result
-from supervisor.features.outbound.store import Kind, RunReport, Unsent
+from supervisor.features.outbound.store import Kind, LedgerOutbox, RunReport, Unsent
 from supervisor.job.changes import edits
 from supervisor.job.run import RunState
 from supervisor.job.spec import JobSpec
@@ -61,7 +61,7 @@ def counted(ledger: Ledger) -> dict[str, str]:
 
 
 def outbound(ledger: Ledger) -> Outbound:
-    return Outbound(ledger.outbound, {Kind.PING: Pings(ledger).send})
+    return Outbound(LedgerOutbox(ledger), {Kind.PING: Pings(ledger).send})
 
 
 def quiet() -> bool:
@@ -328,7 +328,7 @@ def test_slow_servers_leave_threads_to_the_others(ledger: Ledger, listener: List
 
     for number in range(2 * MOST_THREADS):
         ended(ledger, pinged(ledger, listener, name=f"slow{number}"), 0, RunState.SUCCEEDED)
-    by = Outbound(ledger.outbound, {Kind.PING: send})
+    by = Outbound(LedgerOutbox(ledger), {Kind.PING: send})
     is_away.set()
     sent(ledger, by)
     assert len(under_way) == 2 * MOST_THREADS
@@ -359,7 +359,7 @@ def test_a_thread_that_hangs_is_replaced(
     for number in range(2 * MOST_THREADS):
         ended(ledger, pinged(ledger, listener, name=f"hangs{number}"), 0, RunState.SUCCEEDED)
     ended(ledger, pinged(ledger, listener, name="quick"), 0, RunState.SUCCEEDED)
-    by = Outbound(ledger.outbound, {Kind.PING: send})
+    by = Outbound(LedgerOutbox(ledger), {Kind.PING: send})
 
     def look() -> bool:
         by.look(ledger.now())

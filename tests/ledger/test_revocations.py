@@ -14,7 +14,7 @@ from celery.backends.base import KeyValueStoreBackend
 from supervisor.app import supervise
 from supervisor.features.outbound.sender import GIVE_UP_AFTER, Outbound
 from supervisor.features.outbound.step import Revocations
-from supervisor.features.outbound.store import Kind, RunReport
+from supervisor.features.outbound.store import Kind, LedgerOutbox, RunReport
 from supervisor.job.run import Run, RunState
 from supervisor.job.spec import JobSpec
 from supervisor.ledger.functions import MOST_REVOCATIONS
@@ -64,7 +64,7 @@ def left(ledger: Ledger) -> int:
 def sent(app: Celery, ledger: Ledger, later: timedelta = timedelta()) -> None:
     """All that can be sent then is."""
     senders = {Kind.REVOCATION: Revocations(app, ledger).send}
-    Outbound(ledger.outbound, senders).look(ledger.now() + later)
+    Outbound(LedgerOutbox(ledger), senders).look(ledger.now() + later)
     wait_until(
         lambda: not any(thread.name == "supervisor-outbound" for thread in threading.enumerate())
     )

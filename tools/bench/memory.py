@@ -116,9 +116,9 @@ def do(ledger: Ledger, runs: Sequence[str], outcome: str = "succeeded", reason: 
     begins = [
         Call((r, t, WORKER, "celery", 0, f"{PROOF} {t}", *UNCOMPARED)) for r, t in tokens.items()
     ]
-    granted = {verdict for verdict, *_ in ledger._functions.many("begin", begins)}
+    granted = {verdict for verdict, *_ in ledger.functions.many("begin", begins)}
     ends = [Call((r, t, outcome, reason, 0, "", "", 0)) for r, t in tokens.items()]
-    ended = {verdict for verdict, *_ in ledger._functions.many("finish", ends)}
+    ended = {verdict for verdict, *_ in ledger.functions.many("finish", ends)}
     assert (granted, ended) == ({"begin"}, {"ended"}), (granted, ended)
 
 

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
+from supervisor.features.following.store import Followers
 from supervisor.store.connection import RedisError
 from tests.waiting import wait_until
 from tools.chaos.books import Books
@@ -120,7 +121,7 @@ class Campaign:
     def _is_drained(self) -> bool:
         """By books that are read again, and more often than during the chaos."""
         self._books.read(self._ledger)
-        return not self._books.open_runs and not self._ledger.followers.endings(1)
+        return not self._books.open_runs and not Followers(self._ledger).endings(1)
 
     def _keep_going(self) -> None:
         """Restarts and resumes what is due; reads the ledger while its server answers."""

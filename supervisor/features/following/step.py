@@ -30,7 +30,15 @@ from datetime import datetime
 from supervisor.beat.admission_log import note_all, note_rescue
 from supervisor.beat.turn import Turn
 from supervisor.features.following.rule import Known, decide
-from supervisor.features.following.store import Edited, End, Event, Hold, event_from, tick_of
+from supervisor.features.following.store import (
+    Edited,
+    End,
+    Event,
+    Followers,
+    Hold,
+    event_from,
+    tick_of,
+)
 from supervisor.job.run import start_id
 from supervisor.job.spec import JobSpec
 from supervisor.job.when import KINDS
@@ -65,7 +73,7 @@ def readable(text: str) -> Event | None:
 class Following:
     def __init__(self, ledger: Ledger, leadership: Leadership | None = None) -> None:
         self._ledger = ledger
-        self._followers = ledger.followers
+        self._followers = Followers(ledger)
         self._leadership = leadership
         self._at_a_time = FIRST_ENDINGS
 

@@ -16,11 +16,9 @@ from typing import Any
 
 from supervisor.job.policies import AfterPolicy
 from supervisor.job.run import RunState, tick_id
-from supervisor.ledger.functions import Functions
+from supervisor.ledger.reads import Readings
 from supervisor.ledger.replies import Rescue, instant, lines_of, rescues
 from supervisor.ledger.requests import Leadership
-from supervisor.store.connection import Client
-from supervisor.store.keys import Keys
 
 #: A job remembers how the jobs that it follows ended: under each nominal time, or under LATEST
 #: since its own last run. Fields that begin with HELD name the ticks that wait.
@@ -138,10 +136,10 @@ def event_from(text: str) -> Event:
 class Followers:
     """Reads and writes of all this; a few round trips, whatever the number of events."""
 
-    def __init__(self, client: Client, keys: Keys, functions: Functions) -> None:
-        self._client = client
-        self._keys = keys
-        self._functions = functions
+    def __init__(self, ledger: Readings) -> None:
+        self._client = ledger.client
+        self._keys = ledger.keys
+        self._functions = ledger.functions
 
     def of(self, jobs: Sequence[str]) -> dict[str, list[str]]:
         """Job -> names of the jobs that follow it, sorted; without jobs that none follows."""

@@ -40,7 +40,7 @@ from supervisor.features.notices.rules import (
     service_destinations,
     wanted_events,
 )
-from supervisor.features.notices.store import Backlog, Finding
+from supervisor.features.notices.store import Backlog, Finding, NoticeStore
 from supervisor.features.outbound.sender import Result
 from supervisor.features.outbound.services import missing_extra, send
 from supervisor.features.outbound.store import Unsent
@@ -74,7 +74,7 @@ class Maker:
     def make(self, now: datetime) -> None:
         """Makes notices of what has happened; what is left after a turn's share, in the next."""
         for _ in range(COMMITS_PER_TURN):
-            backlog = self.ledger.notices.backlog(now)
+            backlog = NoticeStore(self.ledger).backlog(now)
             if not backlog.is_any or not self._deal_with(backlog, now):
                 return
 
@@ -86,9 +86,9 @@ class Maker:
         pairs = {*backlog.due}
         for each in backlog.happened:
             pairs |= {(id, each.job) for id in destinations.get(each.job, {})}
-        known = self.ledger.notices.read(pairs, self.wait)
+        known = NoticeStore(self.ledger).read(pairs, self.wait)
         fold(backlog.happened, backlog.due, destinations, known.incidents, known.boxes, now)
-        return self.ledger.notices.commit(backlog, known, self.leadership)
+        return NoticeStore(self.ledger).commit(backlog, known, self.leadership)
 
 
 # What no function comes across.
@@ -104,6 +104,7 @@ class Watch:
 
     def __init__(self, ledger: Ledger, leadership: Leadership) -> None:
         self._ledger = ledger
+        self._store = NoticeStore(ledger)
         self._leadership = leadership
         self._left: list[str] = []
         self._each = JOBS_PER_TURN
@@ -114,11 +115,11 @@ class Watch:
             if time.monotonic() < self._next_at:  # the server's clock may be set back
                 return
             self._next_at = time.monotonic() + EACH_WITHIN.total_seconds()
-            self._left = self._ledger.notices.watched()
+            self._left = self._store.watched()
             self._each = max(JOBS_PER_TURN, -(-len(self._left) // TURNS))
         names, self._left = self._left[: self._each], self._left[self._each :]
         if specs := [s for s in self._ledger.some_specs(names).values() if is_to_be_watched(s)]:
-            self._ledger.notices.note(self._findings(specs, now), self._leadership)
+            self._store.note(self._findings(specs, now), self._leadership)
 
     def _findings(self, specs: Sequence[JobSpec], now: datetime) -> list[Finding]:
         open_runs = self._ledger.open_runs_of([spec.name for spec in specs])
@@ -169,6 +170,7 @@ class Notices:
     ) -> None:
         """Raises NotConfigured for what `environ` says wrongly."""
         self._ledger = ledger
+        self._store = NoticeStore(ledger)
         self._leadership = leadership
         self._service = by_id(service_destinations(environ))
         self._maker = Maker(
@@ -223,7 +225,7 @@ class Notices:
             event = Event.SCHEDULE_REJECTED if problems else Event.RECOVERED
             words = "\n".join(problems[:MOST_PROBLEMS])
             found = Finding(SERVICE, OF_FILES, event, "", words)
-            self._ledger.notices.note([found], self._leadership)
+            self._store.note([found], self._leadership)
             self._problems = problems
 
 

@@ -28,12 +28,10 @@ from supervisor.features.notices.incidents import (
 )
 from supervisor.features.notices.rules import Event
 from supervisor.features.outbound.store import TOLD, Kind
-from supervisor.ledger.functions import Functions
+from supervisor.ledger.reads import Readings
 from supervisor.ledger.replies import instant, ms_of
 from supervisor.ledger.requests import Leadership
 from supervisor.logs import get_logger
-from supervisor.store.connection import Client
-from supervisor.store.keys import Keys
 
 log = get_logger("supervisor.ledger")
 
@@ -80,11 +78,11 @@ class Finding:
     reason: str
 
 
-class Notices:
-    def __init__(self, client: Client, keys: Keys, functions: Functions) -> None:
-        self._client = client
-        self._keys = keys
-        self._functions = functions
+class NoticeStore:
+    def __init__(self, ledger: Readings) -> None:
+        self._client = ledger.client
+        self._keys = ledger.keys
+        self._functions = ledger.functions
 
     def note(self, findings: Iterable[Finding], leadership: Leadership) -> int:
         """Makes each finding an event, once. Returns how many were new."""

@@ -17,7 +17,7 @@ from supervisor.features.notices.rules import Answer
 from supervisor.features.notices.step import Notices
 from supervisor.features.outbound.pings import Pings
 from supervisor.features.outbound.sender import Outbound, Result, Send
-from supervisor.features.outbound.store import Kind, RunReport, Unsent
+from supervisor.features.outbound.store import Kind, LedgerOutbox, RunReport, Unsent
 from supervisor.ledger.ledger import Ledger
 from supervisor.sending.calls import revoke
 
@@ -60,4 +60,4 @@ def sending_of(app: Celery, ledger: Ledger, notices: Notices, check_in: Send | N
         Kind.REVOCATION: Revocations(app, ledger).send,
         Kind.NOTICE: notices.send,
     }
-    return Sending(Outbound(ledger.outbound, senders))
+    return Sending(Outbound(LedgerOutbox(ledger), senders))

@@ -21,11 +21,10 @@ from typing import Annotated
 from pydantic import BaseModel, BeforeValidator, ConfigDict
 
 from supervisor.features.notices.incidents import due_at
-from supervisor.ledger.functions import Functions, digest
+from supervisor.ledger.functions import digest
+from supervisor.ledger.reads import Readings
 from supervisor.ledger.records import BeatRecord, beat_from
 from supervisor.ledger.replies import instant, ms_of
-from supervisor.store.connection import Client
-from supervisor.store.keys import Keys
 
 #: Destinations of a turn, and entries of a list that are read at once.
 DESTINATIONS_AT_A_TIME = 1_000
@@ -120,10 +119,10 @@ class OutboundFigures:
 class LedgerOutbox:
     """The outbox of one ledger (features/outbound/sender.py). All methods raise RedisError."""
 
-    def __init__(self, client: Client, keys: Keys, functions: Functions) -> None:
-        self._client = client
-        self._keys = keys
-        self._functions = functions
+    def __init__(self, ledger: Readings) -> None:
+        self._client = ledger.client
+        self._keys = ledger.keys
+        self._functions = ledger.functions
 
     def due(self, now: datetime) -> list[str]:
         """Destinations that something is to be sent to now, those that wait longest first."""
