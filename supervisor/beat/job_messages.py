@@ -22,15 +22,13 @@ from supervisor.ledger.ledger import Ledger
 from supervisor.logs import get_logger
 from supervisor.sending.publisher import Publisher
 from supervisor.sending.queues import UNAVAILABLE
-from supervisor.sending.templates import is_beside, messages_of
+from supervisor.sending.templates import ELSEWHERE, is_beside, messages_of
 
 #: For how long a turn makes messages while nothing is due: about a hundred.
 MAKING_SECONDS = 0.05
 
 #: Jobs that one call of the ledger is for.
 JOBS_PER_CALL = 50
-
-ELSEWHERE = "the broker's queues are not beside the ledger"
 
 log = get_logger("supervisor.beat")
 

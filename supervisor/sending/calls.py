@@ -38,7 +38,7 @@ from celery.utils.time import maybe_iso8601, maybe_make_aware
 from kombu.compression import get_encoder
 
 from supervisor.catalog.job_checks import GuardedCall, guarded_task_spec, spec_without_schedule
-from supervisor.errors import InvalidGuard, InvalidKey, UnknownRun
+from supervisor.errors import InvalidGuard, UnknownRun
 from supervisor.guard.current_run import current_run
 from supervisor.guard.delivery import GUARD, HEADER, work_of
 from supervisor.job.policies import OverlapPolicy
@@ -52,8 +52,8 @@ from supervisor.logs import get_logger
 from supervisor.sending.app_settings import required_settings
 from supervisor.sending.content import OF_RUNS, own_headers
 from supervisor.sending.messages import of_job, run_of
-from supervisor.sending.publisher import Publisher, as_json, publisher_of
-from supervisor.sending.queues import queue_of
+from supervisor.sending.publisher import NothingSent, Publisher, as_json, publisher_of
+from supervisor.sending.queues import is_unavailable
 from supervisor.sending.templates import parts_of, why_apart
 from supervisor.sending.tracing import current_headers
 from supervisor.store.connection import RedisError
@@ -158,21 +158,19 @@ def without_parent() -> Iterator[None]:
 log = get_logger("supervisor.calls")
 
 
-def message_of(publisher: Publisher, spec: JobSpec, request: RunRequest) -> Message | None:
+def message_of(publisher: Publisher, spec: GuardedTaskSpec, request: RunRequest) -> Message | None:
     """The message of a call, made here and now by all code of the app that has a say in it.
 
     Whatever it says of the caller - a tenant, a correlation id - each later message of the run says
-    too. None if that code sends nothing now: then it is asked again when the run is to be sent.
-    Raises InvalidKey.
+    too. None if that code sends nothing now, or the broker is unavailable: then it is asked again
+    when the run is to be sent. Raises InvalidKey, and what `apply_async` raises of Celery.
     """
-    if spec.task is None:
-        return None
+    assignment = of_job(run_of(spec, request, datetime.now(UTC)), spec, spec.name)
     try:
-        assignment = of_job(run_of(spec, request, datetime.now(UTC)), spec, spec.task)
         return publisher.message_of_call(assignment)
-    except InvalidKey:
-        raise
-    except Exception as error:  # noqa: BLE001 - publishing the run finds and reports the same
+    except Exception as error:
+        if not (isinstance(error, NothingSent) or is_unavailable(error)):
+            raise
         publisher.channel_beside = None  # it may be its connection, which is then looked up again
         log.info("message not made", job=spec.name, error=str(error))
         return None
@@ -211,8 +209,7 @@ def request_of(
     task_id: str | None,
     options: Mapping[str, Any],
 ) -> RunRequest:
-    """What the call asks of the ledger. Raises InvalidGuard, InvalidKey, NoQueue and TypeError."""
-    check_arguments(task, args, kwargs)
+    """What the call asks of the ledger. Raises InvalidGuard, InvalidKey and TypeError."""
     args, kwargs = dumped(task, args, kwargs)
     options, spec = dict(options), spec_of(task)
     task_id = str(task_id) if task_id else None  # Celery takes a UUID
@@ -223,7 +220,6 @@ def request_of(
         what = "a run cannot be replaced by a guarded call, which is a run of its own: call it"
         raise InvalidGuard(task.name, [what])
     check_content(task, options)
-    queue_of(task.app, task.name, args, kwargs, options.get("queue") or spec.routed_queue)
     expires = until(options.pop("expires", task.expires))
     headers = {**current_headers(), **(options.pop("headers", None) or {})}
     asked = GuardedCall.of(headers.pop(GUARD, None), task.name)
@@ -431,10 +427,11 @@ def call_guarded(
     task_id: str | None,
     options: dict[str, Any],
 ) -> GuardedResult:
-    """Raises InvalidGuard, InvalidKey, NoQueue, TypeError for arguments the task refuses, and what
-    redis-py raises when the ledger is unavailable.
+    """Raises InvalidGuard, InvalidKey, NoQueue, TypeError for arguments the task refuses, what code
+    of the app raises that has a say in messages, and what redis-py raises when the ledger is
+    unavailable.
 
-    A call that raises the latter may have been recorded, and then its run will start. To be able to
+    A call that raises the last may have been recorded, and then its run will start. To be able to
     call again, give a `task_id` from the beginning: calls with the same one make one run.
     """
     request = request_of(task, args, kwargs, task_id, options)

@@ -39,8 +39,7 @@ class RunProducer:
 
     1. It notes what the message is to say that the app's own code has changed: signals and the
        classes of tasks may do that before it is sent. note: is given that, as a line of
-       job/content.py. expected: what it was before that code, which may change it in place; named:
-       which arguments have references to secrets.
+       job/content.py. named: which arguments have references to secrets.
     2. It gives the message the headers that the run's first one had from the app's own code, and
        not those of the process that happens to send it.
     """
@@ -48,13 +47,13 @@ class RunProducer:
     def __init__(
         self,
         producer: Any,
-        expected: Content,
+        says: tuple[str, Sequence[Any], Mapping[str, Any]],
         named: str,
         note: Callable[[str], None],
         headers: Mapping[str, Any],
     ) -> None:
         self._producer = producer
-        self._expected = expected
+        self._expected = ENCODER.encode(says)  # that code may change them in place
         self._named = named
         self._note = note
         self._headers = headers
@@ -69,8 +68,8 @@ class RunProducer:
         if HEADER in headers:
             self.has_sent = True
             args, kwargs, _ = body
-            said = content_of(headers["id"], headers["task"], args, kwargs)
-            if said != self._expected:
+            if ENCODER.encode((headers["task"], args, kwargs)) != self._expected:
+                said = content_of(headers["id"], headers["task"], args, kwargs)
                 self._note(f"{said.args} {said.kwargs} {self._named or '-'} {said.task}")
             if self._headers:
                 options["headers"] = {**headers, **self._headers}

@@ -12,6 +12,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
+from dataclasses import replace
 from datetime import timedelta
 from functools import cache, cached_property, partial
 from typing import Any
@@ -32,15 +33,20 @@ from supervisor.sending.app_settings import owner_of, required_settings
 from supervisor.sending.content import (
     Captured,
     RunProducer,
-    content_of,
     own_headers,
     publish_captured,
     serializer_of_runs,
 )
 from supervisor.sending.messages import Assignment, Assignments, message_header
-from supervisor.sending.queues import UNAVAILABLE, make_serial_queues, producers_of, queue_of
+from supervisor.sending.queues import (
+    UNAVAILABLE,
+    is_unavailable,
+    make_serial_queues,
+    producers_of,
+    queue_of,
+)
 from supervisor.sending.rabbitmq import BrokerBlocked, listener_of
-from supervisor.sending.templates import is_beside, marked, recorded
+from supervisor.sending.templates import is_beside, recorded
 from supervisor.sending.tracing import current_headers, within, without_trace
 from supervisor.settings import is_redis
 
@@ -80,7 +86,7 @@ class Publisher:
         return producers_of(self.app)
 
     def publish(self, run_ids: Sequence[str], until: float = math.inf) -> int:
-        """Sends those of the runs that are queued; returns how many messages the broker took.
+        """Has Celery send those of the runs that are queued; returns how many the broker took.
 
         For a batch, its items are sent. If the broker is unavailable, that is logged: the runs stay
         in the outbox and beat sends them later. So do those whose turn has not come `until` then,
@@ -91,10 +97,6 @@ class Publisher:
             for some in chunks(run_ids, RUNS_PER_ROUND):
                 if time.monotonic() > until:
                     break
-                if self.channel_beside is not None:
-                    others = self.ledger.send(some)
-                    sent += len(some) - len(others)
-                    some = others
                 runs = self.ledger.runs(some)
                 if len(runs) < len(some):  # those without a readable record do not stand in the way
                     self.ledger.put_off(sorted({*some} - {run.id for run in runs}), LATER)
@@ -102,6 +104,17 @@ class Publisher:
         except UNAVAILABLE as error:
             log.warning("publish failed", runs=len(run_ids), sent=sent, error=str(error))
         return sent
+
+    def send_queued(self, run_ids: Sequence[str], until: float = math.inf) -> int:
+        """Has the ledger send those that it can by now, and Celery the others.
+
+        For runs of the outbox, and for those whose messages have vanished.
+        """
+        others = run_ids
+        if self.channel_beside is not None:
+            rounds = chunks(run_ids, RUNS_PER_ROUND)
+            others = [run_id for some in rounds for run_id in self.ledger.send(some)]
+        return len(run_ids) - len(others) + self.publish(others, until)
 
     def _publish(self, runs: Sequence[Run], until: float) -> int:
         queued = [run for run in runs if run.state is RunState.QUEUED]
@@ -228,8 +241,7 @@ class Publisher:
             self._put_off(run, str(error))
             return None
         except Exception as error:  # arguments that the task refuses, a payload JSON refuses, ...
-            if isinstance(error.__cause__, UNAVAILABLE):
-                # Celery listens for a result before it sends; its backend is unavailable.
+            if is_unavailable(error):
                 raise OperationalError(str(error).strip()) from error
             self.ledger.give_up(run.id, f"cannot be published: {error}")
             # Without a traceback: its variables have arguments that are masked.
@@ -261,11 +273,9 @@ class Publisher:
         said: list[str] = []
         channel = self.channel_beside
         if channel is not None:
-            push = recorded(
-                self.app, channel, lambda producer: self.send(producer, assignment, said.append)
-            )
-            if push and (text := marked(push.text)):
-                return Message(push.queue, push.key, text, *said[-1:])
+            send = partial(self.send, assignment=assignment, note=said.append)
+            if made := recorded(self.app, channel, send):
+                return replace(made, said="".join(said[-1:]))
             said.clear()
         with self._producers.acquire(block=True) as producer:
             captured = Captured(producer)
@@ -286,11 +296,10 @@ class Publisher:
         run, step, queue = assignment.run, assignment.step, destination(self.app, assignment)
         # The app's own code may change them in place: those of a job are for its other runs too.
         args, kwargs = deepcopy((assignment.args, dict(assignment.kwargs)))
-        expected = content_of(run.id, step.task, args, kwargs)
         named = ",".join(each for each in assignment.references if isinstance(each, str))
         note = note or partial(self.ledger.note_content, run.id)
         context = without_trace(own_headers(headers or {}))
-        run_producer = RunProducer(producer, expected, named, note, context)
+        run_producer = RunProducer(producer, (step.task, args, kwargs), named, note, context)
         options: dict[str, Any] = {
             "task_id": run.id,
             "producer": run_producer,

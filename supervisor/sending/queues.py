@@ -210,3 +210,8 @@ UNAVAILABLE = (
     RedisError,
     OSError,
 )
+
+
+def is_unavailable(error: Exception) -> bool:
+    """Also for the result backend, where Celery listens for a result before it sends."""
+    return isinstance(error, UNAVAILABLE) or isinstance(error.__cause__, UNAVAILABLE)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from datetime import UTC, datetime
-from functools import lru_cache, partial
+from functools import cache, lru_cache, partial
 from typing import Any
 from uuid import uuid4
 
@@ -24,8 +24,10 @@ from supervisor.guard.delivery import HEADER, NOMINAL, RETRIES
 from supervisor.job.run import Message, Run, RunState, tick_id
 from supervisor.job.spec import JobSpec
 from supervisor.job.steps import Step, plan
+from supervisor.sending.app_settings import broker_address
 from supervisor.sending.messages import Assignment, of_job, of_step
 from supervisor.sending.queues import is_on_redis
+from supervisor.settings import same_database
 from supervisor.store.connection import Client
 
 #: Publishes one message with a given producer. Returns the name of its queue.
@@ -53,67 +55,93 @@ class Recorder:
         return nullcontext(self)
 
 
-def recorded(app: Celery, channel: Any, publish: Publish) -> Message | None:
-    """What Celery and kombu would push, without pushing it.
+@cache
+def recording(own: Any) -> Any:
+    """A class of channels of kombu's Redis transport whose messages go to `recorder`.
 
-    channel: the caller's own. Returns None if that would be none or more than one push (a task
-    that sends itself later, a queue that expires, an exchange of several queues), and for other
-    transports than Redis.
+    run_id: of a message that stands for all runs of a job, else None. marks: how many the last
+    message has.
+    """
+
+    class Recording(own):  # type: ignore[misc]
+        recorder: Recorder
+        run_id: str | None
+        marks = 0
+
+        def _put(self, queue: str, message: dict[str, Any], **options: Any) -> None:
+            message, self.marks = with_marks(message, self.run_id)
+            self.conn_or_acquire = lambda client=None: nullcontext(self.recorder)
+            try:
+                super()._put(queue, message, **options)
+            finally:
+                del self.conn_or_acquire
+
+        def _put_fanout(self, *_: Any, **__: Any) -> None:
+            self.recorder.publish()
+
+    return Recording
+
+
+def recorded(
+    app: Celery, channel: Any, publish: Publish, run_id: str | None = None
+) -> Message | None:
+    """What Celery and kombu would push, without pushing it; with marks as above.
+
+    channel: of a connection that other threads may use meanwhile. run_id: of a run that stands for
+    all of a job; without it the message is that of one run, and has marks for its delivery tag and
+    the number of retries. Returns None for other transports than Redis, if that would be none or
+    more than one push (a task that sends itself later, a queue that expires, an exchange of several
+    queues), and for a message that cannot have marks: with that control character of its own, or
+    of a job whose messages expire.
     """
     if not is_on_redis(channel):
         return None
-    recorder, put = Recorder(), channel._put
-
-    def record(queue: str, message: Any, **options: Any) -> None:
-        channel.conn_or_acquire = lambda client=None: nullcontext(recorder)
-        try:
-            put(queue, message, **options)
-        finally:
-            del channel.conn_or_acquire
-
-    channel._put, channel._put_fanout = record, recorder.publish
-    try:
-        queue = publish(app.amqp.Producer(channel, auto_declare=False))
-    finally:
-        del channel._put, channel._put_fanout
-    match recorder.commands:
-        case [("lpush", key, text)]:
-            return Message(queue, channel.global_keyprefix + key, text)
-        case _:
-            return None
+    own_kind: Any = type(channel)
+    kind = recording(own_kind)
+    own = kind.__new__(kind)
+    vars(own).update(vars(channel), recorder=Recorder(), run_id=run_id)
+    queue = publish(app.amqp.Producer(own, auto_declare=False))
+    match own.recorder.commands:
+        case [("lpush", key, text)] if own.marks and text.count(escaped(MARK)) == own.marks:
+            text = unescaped(text)
+            if run_id is None or run_id not in text:
+                return Message(queue, channel.global_keyprefix + key, text)
+    return None
 
 
-def marked(text: str, run_id: str | None = None) -> str | None:
-    """The message with marks for its delivery tag and the number of retries.
+def with_marks(message: dict[str, Any], run_id: str | None) -> tuple[dict[str, Any], int]:
+    """The message with marks where others of its run, or of its job, differ; and their number.
 
-    run_id: of a message that stands for all runs of a job; where it says this id and the nominal
-    time, there are marks as well. Returns None for a message that cannot have them: of Celery's
-    older protocol, which has the id within the body, one with that control character of its own,
-    or of a task whose messages expire.
+    That is 0, and the message as it is, for one of no run, and one that stands for all of a job and
+    expires.
     """
-    message = json.loads(text)
-    headers, properties = message["headers"], message["properties"]
-    if HEADER not in headers or escaped(MARK) in text:
-        return None
-    if run_id is not None and (headers["expires"] or headers["eta"]):
-        return None
+    headers, properties = {**message["headers"]}, {**message["properties"]}
+    expires = run_id is not None and (headers["expires"] or headers["eta"])
+    if HEADER not in headers or expires:
+        return message, 0
+    ours = headers[HEADER] = {**headers[HEADER], RETRIES: RETRIES_MARK}
+    headers["retries"], properties["delivery_tag"] = RETRIES_MARK, TAG_MARK
     headers["expires"] = None  # of a call, the ledger has it
-    properties["delivery_tag"] = TAG_MARK
-    headers["retries"] = headers[HEADER][RETRIES] = RETRIES_MARK
+    marks = 3
     if run_id is not None:
-        headers[HEADER][NOMINAL] = NOMINAL_MARK
-        places = (headers, "id"), (headers, "root_id"), (headers[HEADER], "run")
+        ours[NOMINAL] = NOMINAL_MARK
+        marks += 1
+        places = (headers, "id"), (headers, "root_id"), (ours, "run")
         for fields, name in (*places, (properties, "correlation_id")):
             if fields.get(name) == run_id:
                 fields[name] = RUN_MARK
-    text = json.dumps(message)
-    for mark in (RETRIES_MARK, NOMINAL_MARK):  # numbers
+                marks += 1
+    return {**message, "headers": headers, "properties": properties}, marks
+
+
+def unescaped(text: str) -> str:
+    """The marks as the ledger looks for them; some stand for numbers."""
+    for mark in (RETRIES_MARK, NOMINAL_MARK):
         text = text.replace(f'"{escaped(mark)}"', mark)
-    for mark in (RUN_MARK, TAG_MARK):
-        text = text.replace(escaped(mark), mark)
-    return None if run_id is not None and run_id in text else text
+    return text.replace(escaped(MARK), MARK)
 
 
+@cache
 def escaped(mark: str) -> str:
     """As JSON has it, without quotes."""
     return json.dumps(mark)[1:-1]
@@ -129,19 +157,18 @@ def messages_of(
 
     send: Publisher.send; it may raise whatever the app's own code and the arguments lead to.
     """
+    if reason := why_job_apart(app, spec):
+        return {"apart": reason}
     fields: dict[str, str] = {}
     for name, key, rules, assignment in parts_of(spec, spec.lock if spec.task else ""):
         if assignment.step.foreach:  # its items are sent, and each has its own arguments
             continue
-        if reason := why_apart(app, assignment.step.task):
-            return {"apart": reason}
-        push = recorded(app, channel, partial(send, assignment=assignment))
-        text = marked(push.text, assignment.run.id) if push else None
-        if push is None or text is None:
+        made = recorded(app, channel, partial(send, assignment=assignment), assignment.run.id)
+        if made is None:
             return {"apart": "its message differs from run to run in more than its id"}
-        fields |= {f"queue:{name}": push.queue, f"list:{name}": push.key, f"text:{name}": text}
+        fields |= {f"queue:{name}": made.queue, f"list:{name}": made.key, f"text:{name}": made.text}
         fields[f"for:{name}"] = f"{key}\n{rules}"
-    return fields or {"apart": "each item of a batch has arguments of its own"}
+    return fields
 
 
 def parts_of(spec: JobSpec, lock: str = "") -> Iterator[tuple[str, str, str, Assignment]]:
@@ -157,6 +184,23 @@ def parts_of(spec: JobSpec, lock: str = "") -> Iterator[tuple[str, str, str, Ass
 
 
 # Whose messages can be made once.
+
+ELSEWHERE = "the broker's queues are not beside the ledger"
+
+
+def foreseen_apart(app: Celery, ledger_url: str, spec: JobSpec) -> str | None:
+    """Why Celery will have to make the messages of a job, as far as is known before any is made."""
+    is_same = same_database(broker_address(app.conf), ledger_url)
+    return why_job_apart(app, spec) if is_same else ELSEWHERE
+
+
+def why_job_apart(app: Celery, spec: JobSpec) -> str | None:
+    """As `why_apart`, of all tasks of the job whose messages can be made once."""
+    tasks = [spec.task] if spec.task else [step.task for step in spec.steps if not step.foreach]
+    if not tasks:
+        return "each item of a batch has arguments of its own"
+    return next(filter(None, (why_apart(app, task) for task in tasks)), None)
+
 
 #: A handler of one of these sees each message, and may change it.
 LISTENED_TO = {

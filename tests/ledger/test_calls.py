@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+from base64 import b64decode
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from functools import wraps
 from itertools import count
+from threading import Barrier
 from typing import Any
 from uuid import uuid4
 
@@ -162,6 +164,42 @@ def test_a_handler_of_messages_is_called_once_a_call(app: Celery, ledger: Ledger
     assert placements == [Placement.START, Placement.SKIP]
     assert functions == 2
     assert (len(told), ledger.client.llen("celery")) == (3, 2)  # the third one was skipped
+
+
+def test_what_the_apps_code_raises_is_raised_for_the_caller(app: Celery, ledger: Ledger) -> None:
+    class Own(app.Task):  # type: ignore[name-defined,misc]
+        def apply_async(self, *args: Any, **options: Any) -> Any:
+            if options.get("headers"):  # the message is made
+                raise LookupError("no tenant")
+            return super().apply_async(*args, **options)
+
+    task = task_of(app, base=Own)
+    with pytest.raises(LookupError, match="no tenant"):
+        task.delay(1)
+    assert ledger.history(task.name) == []
+
+
+def test_calls_that_threads_make_at_the_same_time_have_a_message_each(
+    app: Celery, ledger: Ledger
+) -> None:
+    task, both = guarded(app, overlap="allow"), Barrier(2)
+    task.delay(0)  # its channel is known from now on
+    ledger.client.delete("celery")
+    before = functions_called(ledger)
+
+    def meet(**_: Any) -> None:
+        both.wait(patience(10))
+
+    signals.before_task_publish.connect(meet)
+    try:
+        with ThreadPoolExecutor(2) as threads:
+            calls = dict(zip("12", threads.map(task.delay, "12"), strict=True))
+    finally:
+        signals.before_task_publish.disconnect(meet)
+    messages = map(json.loads, ledger.client.lrange("celery", 0, -1))
+    sent = {json.loads(b64decode(m["body"]))[0][0]: m["headers"]["id"] for m in messages}
+    assert sent == {number: call.id for number, call in calls.items()}
+    assert functions_called(ledger) - before == 2
 
 
 def test_one_that_replaces_another_is_sent_once(app: Celery, ledger: Ledger) -> None:

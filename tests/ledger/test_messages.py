@@ -16,7 +16,6 @@ from kombu import Exchange, Queue
 from kombu.utils.json import loads
 
 from supervisor.app import supervise
-from supervisor.beat.job_messages import ELSEWHERE
 from supervisor.guard.delivery import HEADER, RETRIES
 from supervisor.job.run import RunState
 from supervisor.job.spec import JobSpec
@@ -25,6 +24,7 @@ from supervisor.ledger.replies import Grant
 from supervisor.ledger.requests import RunRequest, Tick
 from supervisor.sending.content import content_of
 from supervisor.sending.publisher import Publisher
+from supervisor.sending.templates import ELSEWHERE, foreseen_apart
 from tests.ledger.jobs import begin, job, run_id, ticks, with_messages
 from tests.waiting import wait_until
 
@@ -277,6 +277,24 @@ def test_what_may_differ_or_be_refused_is_left_to_celery(
     run = f"{run_id(spec, 0)}~each" if spec.steps else run_id(spec, 0)
     assert ledger.outbox() == [run]
     assert ledger.client.llen("celery") == 0
+
+
+@pytest.mark.parametrize(
+    ("keys", "reason"),
+    [
+        ({"task": "shop.plain"}, None),
+        ({"task": "shop.own"}, "an apply_async"),
+        ({"task": None, "steps": BATCH}, "each item of a batch"),
+    ],
+    ids=str,
+)
+def test_why_celery_makes_messages_is_known_before_a_job_is_loaded(
+    redis_url: str, keys: dict[str, Any], reason: str | None
+) -> None:
+    app, spec = app_on(redis_url), JobSpec(**{"name": "some-job", "every": "1s", **keys})
+    found = foreseen_apart(app, redis_url, spec)
+    assert (reason or "None") in str(found)
+    assert foreseen_apart(app, f"{redis_url}0", spec) == ELSEWHERE
 
 
 def test_an_alias_of_a_task_may_begin(ledger: Ledger, redis_url: str) -> None:
