@@ -6,7 +6,7 @@ import json
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -378,7 +378,14 @@ def plan_on(context: Context, loaded: Loaded, wanted: ScheduleSet) -> Plan:
     others = (job for spec in touched for job in sharing(spec, locks))
     records = ledger.records_of(list({job.name: job for job in (*touched, *others)}.values()))
     durations = {record.spec.name: record.durations for record in records}
-    return plan_of(loaded.specs, wanted.specs, durations, ledger.now(), loaded.unread)
+    found = plan_of(loaded.specs, wanted.specs, durations, ledger.now(), loaded.unread)
+    if context.app is None:
+        return found
+    from supervisor.sending.templates import foreseen_apart
+
+    app, url = context.app, context.effective_settings.redis_url
+    jobs = (replace(job, apart=foreseen_apart(app, url, job.spec)) for job in found.jobs)
+    return replace(found, jobs=tuple(jobs))
 
 
 def show(found: Plan, *, err: bool = False) -> None:

@@ -67,6 +67,8 @@ def job_lines(job: JobPlan, sign: str) -> Iterator[str]:
     if job.durations and job.foresight:
         facts.append(("overlaps", overlaps_text(job.spec, job.durations, job.foresight)))
     facts += [("deadline", misfit_text(job.spec, misfit)) for misfit in job.misfits]
+    if job.apart:
+        facts.append(("messages", f"Celery makes the message of each run: {job.apart}"))
     width, previous = max(len(word) for word, _ in facts), ""
     for word, fact in facts:
         yield f"    {'' if word == previous else word:<{width}}  {fact}"
@@ -184,6 +186,7 @@ def job_shape(job: JobPlan, *, is_added: bool) -> dict[str, Any]:
         "durations": durations_shape(job.durations) if job.durations else None,
         "overlaps": foresight_shape(job.foresight) if job.foresight else None,
         "deadlines": [misfit_shape(job.spec, misfit) for misfit in job.misfits],
+        "apart": job.apart,
     }
 
 

@@ -127,7 +127,10 @@ AHEAD = timedelta(days=2 * 365)
 
 @dataclass(frozen=True, slots=True)
 class JobPlan:
-    """An added or changed job; `before` is None for one that is new, or of another version."""
+    """An added or changed job; `before` is None for one that is new, or of another version.
+
+    apart: why Celery has to make the message of each run, where the app is known.
+    """
 
     spec: JobSpec
     before: JobSpec | None
@@ -138,6 +141,7 @@ class JobPlan:
     durations: Durations | None
     foresight: Foresight | None
     misfits: tuple[Misfit, ...] = ()
+    apart: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
