@@ -47,7 +47,7 @@ class Publishing:
             turn.has_more |= not self._publish_outbox()
         if turn.look.has_sent:
             until = time.monotonic() + PUBLISHING_SECONDS
-            self._publisher.publish(self._vanished.to_resend(turn.look.at), until)
+            self._publisher.send_queued(self._vanished.to_resend(turn.look.at), until)
         if turn.look.has_leftovers or self._is_sweeping:
             self._sweeper.sweep()
 
@@ -55,7 +55,7 @@ class Publishing:
         """Returns whether the outbox has no more to send now."""
         until = time.monotonic() + PUBLISHING_SECONDS
         while run_ids := self._ledger.outbox(RUNS_PER_PUBLISH):
-            sent = self._publisher.publish(run_ids, until)
+            sent = self._publisher.send_queued(run_ids, until)
             if time.monotonic() > until:
                 return False
             if sent < RUNS_PER_PUBLISH:

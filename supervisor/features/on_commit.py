@@ -7,7 +7,7 @@ must neither wait for another server nor fail with it. That a job is not loaded 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 from uuid import uuid4
@@ -25,9 +25,15 @@ from supervisor.job.templates import checked_key
 from supervisor.ledger.requests import RunRequest
 from supervisor.logs import get_logger
 from supervisor.sending.app_settings import required_settings, settings_of
-from supervisor.sending.calls import check_arguments, dumped, is_guarded_call, request_of, spec_of
+from supervisor.sending.calls import (
+    check_arguments,
+    dumped,
+    is_guarded_call,
+    options_of_caller,
+    request_of,
+    spec_of,
+)
 from supervisor.sending.publisher import as_json, publisher_of
-from supervisor.sending.tracing import options_with_trace
 
 log = get_logger("supervisor.features")
 
@@ -82,7 +88,6 @@ def trigger_of_job(
         key=None if said.key is None else checked_key(said.key),
         overlap=said.overlap,
         max_wait=said.max_wait,
-        options=options_with_trace(),
     )
     facts = {"job": job, "args": args, "kwargs": kwargs, "options": options}
     return Trigger(run_id, facts, partial(trigger_job, app, job, request))
@@ -96,10 +101,9 @@ def trigger_of_task(
     options = dict(options)
     guarded = is_guarded_call(task, options)
     run_id = options.pop("task_id", None) or (manual_id(task.name) if guarded else str(uuid4()))
+    check_arguments(task, args, kwargs)
     if guarded:
         request_of(task, args, kwargs, run_id, options).lock_for(spec_of(task))
-    else:
-        check_arguments(task, args, kwargs)
     shown = partial(masked, spec_of(task).mask if guarded else False)
     facts = {"task": task.name, "args": shown(args), "kwargs": shown(kwargs), "options": options}
     send = partial(task.apply_async, args, kwargs, task_id=run_id, **options)
@@ -109,8 +113,9 @@ def trigger_of_task(
 def trigger_job(app: Celery, job: str, request: RunRequest) -> None:
     """What `supervisor trigger` does, and sends the message without waiting for beat."""
     publisher = publisher_of(app)
-    ledger = publisher.ledger
-    admission = ledger.admit_request(ledger.spec(job), request)
+    ledger, spec = publisher.ledger, publisher.ledger.spec(job)
+    request = replace(request, options=options_of_caller(publisher, spec))
+    admission = ledger.admit_request(spec, request)
     publisher.publish(admission.to_publish)
 
 

@@ -49,12 +49,6 @@ def current_headers() -> dict[str, str]:
     return carrier
 
 
-def options_with_trace() -> dict[str, Any]:
-    """Options of a run's messages, as `RunRequest` has them."""
-    headers = current_headers()
-    return {"headers": headers} if headers else {}
-
-
 def without_trace(headers: Mapping[str, Any]) -> Mapping[str, Any]:
     """The headers without those that carry a trace."""
     if not is_there():
