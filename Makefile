@@ -16,7 +16,10 @@ unexport PYTHONDONTWRITEBYTECODE
 .PHONY: help setup up test test-system test-adoption test-rabbitmq matrix chaos chaos-catches chaos-two-apps chaos-tenants chaos-notices hostile soak foreign-tests mutants bench bench-smoke check render screenshots docs docs-version lock dist package-test sbom audit clean
 
 help: ## show this list
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "%-13s %s\n", $$1, $$2}'
+	@echo "To change the project:"
+	@grep -hE '^[a-z-]+:.* ## ' $(MAKEFILE_LIST) | awk -F ':.* ## ' '{printf "  %-16s %s\n", $$1, $$2}'
+	@echo "To try it hard, measure it and publish it:"
+	@grep -hE '^[a-z-]+:.* ### ' $(MAKEFILE_LIST) | awk -F ':.* ### ' '{printf "  %-16s %s\n", $$1, $$2}'
 
 setup: $(STAMP) ## make .venv with everything that is needed
 
@@ -46,7 +49,7 @@ $(CHARTS): tests/render/requirements.txt $(STAMP)
 
 # An environment of its own: the apps need more than we are developed with.
 test-adoption: MINUTES = 0
-test-adoption: $(STRANGERS) ## run the tests with apps of others, for MINUTES=0 each
+test-adoption: $(STRANGERS) ### run the tests with apps of others, for MINUTES=0 each
 	ADOPTION_MINUTES=$(MINUTES) $(STRANGERS)/bin/python -m pytest -n 4 tests/adoption
 
 $(STRANGERS): tests/adoption/requirements.txt
@@ -55,49 +58,49 @@ $(STRANGERS): tests/adoption/requirements.txt
 	$@/bin/python -m pip install --quiet --no-deps --no-build-isolation --editable .
 	touch $@
 
-test-rabbitmq: $(STAMP) ## run the tests with RabbitMQ as the broker
+test-rabbitmq: $(STAMP) ### run the tests with RabbitMQ as the broker
 	@command -v rabbitmq-server >/dev/null || { echo "install Debian's rabbitmq-server" >&2; exit 1; }
 	$(BIN)/python -m pytest tests/rabbitmq
 
-matrix: $(STAMP) ## run the heart of the tests with each Celery (ONLY=5.4), on a server (SERVER=path)
+matrix: $(STAMP) ### run the heart of the tests with each Celery (ONLY=5.4), on a server (SERVER=path)
 	$(BIN)/python -m tools.matrix $(if $(ONLY),--only $(ONLY)) $(if $(SERVER),--server $(SERVER))
 
-chaos: $(STAMP) ## kill everything at random for MINUTES=3 (SEED=, DIRECTORY=, POOL=) and judge the rest
+chaos: $(STAMP) ### kill everything at random for MINUTES=3 (SEED=, DIRECTORY=, POOL=) and judge the rest
 	CHAOS_POOL=$(POOL) $(BIN)/python -m tools.chaos --minutes $(MINUTES) \
 	  $(if $(SEED),--seed $(SEED)) $(if $(DIRECTORY),--directory $(DIRECTORY))
 
-chaos-tenants: $(STAMP) ## edit jobs of TENANTS=300 at run time for MINUTES=10 while beats and workers are killed
+chaos-tenants: $(STAMP) ### edit jobs of TENANTS=300 at run time for MINUTES=10 while beats and workers are killed
 	$(BIN)/python -m tools.chaos.tenants --minutes $(if $(filter file,$(origin MINUTES)),10,$(MINUTES)) \
 	  $(if $(TENANTS),--tenants $(TENANTS)) $(if $(RATE),--rate $(RATE)) $(if $(SEED),--seed $(SEED))
 
-chaos-two-apps: $(STAMP) ## kill two apps on one Redis for MINUTES=5: no message goes to the other
+chaos-two-apps: $(STAMP) ### kill two apps on one Redis for MINUTES=5: no message goes to the other
 	$(BIN)/python -m tools.chaos.two_apps --minutes $(if $(filter file,$(origin MINUTES)),5,$(MINUTES)) $(if $(SEED),--seed $(SEED))
 
-chaos-notices: $(STAMP) ## kill Redis, beats, a mail server and a webhook for MINUTES=10: no notice is lost
+chaos-notices: $(STAMP) ### kill Redis, beats, a mail server and a webhook for MINUTES=10: no notice is lost
 	$(BIN)/python -m tools.chaos.notices --minutes $(if $(filter file,$(origin MINUTES)),10,$(MINUTES)) \
 	  $(if $(JOBS),--jobs $(JOBS)) $(if $(SEED),--seed $(SEED))
 
-hostile: $(STAMP) ## measure how late ticks are beside hostile files and pings
+hostile: $(STAMP) ### measure how late ticks are beside hostile files and pings
 	HOSTILE_TICKS=60 $(BIN)/python -m pytest -q -s tests/acceptance/test_hostile_directory.py
 
-chaos-catches: $(STAMP) ## break the product in many ways (ONLY=) and see that chaos notices each
+chaos-catches: $(STAMP) ### break the product in many ways (ONLY=) and see that chaos notices each
 	$(BIN)/python -m tools.chaos.catches $(if $(ONLY),--only "$(ONLY)") $(if $(SEED),--seed $(SEED))
 
-soak: $(STAMP) ## drive the ledger against its model for SOAK_STEPS steps
+soak: $(STAMP) ### drive the ledger against its model for SOAK_STEPS steps
 	SUPERVISOR_SOAK_STEPS=$(SOAK_STEPS) $(BIN)/python -m pytest \
 	  tests/ledger/test_model.py tests/ledger/test_stages_model.py
 
-foreign-tests: $(STAMP) ## run tests of others (SUITE=celery TESTS= GO_ON=1) as they are, and supervised
+foreign-tests: $(STAMP) ### run tests of others (SUITE=celery TESTS= GO_ON=1) as they are, and supervised
 	$(BIN)/python -m tools.foreign $(if $(GO_ON),--go-on) $(or $(SUITE),celery) $(TESTS)
 
-mutants: $(STAMP) ## break Lua and guard in small ways (ONLY= MOST=): tests must notice each
+mutants: $(STAMP) ### break Lua and guard in small ways (ONLY= MOST=): tests must notice each
 	$(BIN)/python -m tools.mutants $(if $(ONLY),--only '$(ONLY)') $(if $(MOST),--most $(MOST))
 
-bench: $(PEERS) ## measure us and others, write docs/explanation/benchmarks.* (ONLY=emission ROUNDS=3 QUICK=1)
+bench: $(PEERS) ### measure us and others, write docs/explanation/benchmarks.* (ONLY=emission ROUNDS=3 QUICK=1)
 	$(PEERS)/bin/python -m tools.bench $(if $(ONLY),--only $(ONLY)) $(if $(QUICK),--quick) \
 	  $(if $(ROUNDS),--rounds $(ROUNDS))
 
-bench-smoke: $(STAMP) ## fail where a ratio to a peer has fallen by half since `make bench`, in a minute
+bench-smoke: $(STAMP) ### fail where a ratio to a peer has fallen by half since `make bench`, in a minute
 	$(BIN)/python -m tools.bench.smoke
 
 # An environment of its own: others need older versions of what we are developed with.
@@ -117,11 +120,11 @@ check: $(STAMP) ## formatting, lint (Lua where luacheck is installed), types, th
 RENDER := $(BIN)/supervisor -A examples.app render
 EXAMPLES := --schedules schedules --concurrency 6 --env SUPERVISOR_EXAMPLES_DIR=/var/lib/supervisor
 
-render: $(STAMP) ## write deploy/systemd and deploy/compose again, from schedules/
+render: $(STAMP) ### write deploy/systemd and deploy/compose again, from schedules/
 	$(RENDER) systemd --output deploy/systemd $(EXAMPLES)
 	$(RENDER) compose --output deploy/compose $(EXAMPLES) --build . --monitoring deploy
 
-screenshots: $(STAMP) ## take docs/pictures again, of the examples, with Chromium
+screenshots: $(STAMP) ### take docs/pictures again, of the examples, with Chromium
 	$(BIN)/python -m tools.pictures
 
 docs: $(SITE) ## build the documentation as a site, build/site; any warning is an error
@@ -130,7 +133,7 @@ docs: $(SITE) ## build the documentation as a site, build/site; any warning is a
 # On the branch gh-pages, which it commits to; PUSH=1 pushes it to origin.
 docs-version: export PATH := $(CURDIR)/$(SITE)/bin:$(PATH)
 docs-version: export NO_MKDOCS_2_WARNING := 1
-docs-version: $(SITE) ## add the documentation as VERSION=1.2 (PUSH=1) to the site of all versions
+docs-version: $(SITE) ### add the documentation as VERSION=1.2 (PUSH=1) to the site of all versions
 	mike deploy --config-file deploy/site/mkdocs.yml $(if $(PUSH),--push) --update-aliases $(VERSION) latest
 	mike set-default --config-file deploy/site/mkdocs.yml $(if $(PUSH),--push) latest
 
@@ -140,7 +143,7 @@ $(SITE): deploy/site/requirements.txt
 	$@/bin/python -m pip install --quiet --no-deps --no-build-isolation --editable .
 	touch $@
 
-lock: ## write all requirements.txt again from pyproject.toml
+lock: ### write all requirements.txt again from pyproject.toml
 	test -x $(BIN)/uv || $(BIN)/python -m pip install --quiet uv
 	$(BIN)/uv pip compile --quiet --universal --generate-hashes --no-header --no-emit-index-url \
 	  --python-version 3.11 --all-extras --group dev pyproject.toml -o requirements.txt
@@ -162,13 +165,13 @@ lock: ## write all requirements.txt again from pyproject.toml
 	    --python-version 3.11 --group heart --group celery-$$(echo $$celery | tr . -) \
 	    pyproject.toml -o tools/matrix/celery-$$celery.txt || exit; done
 
-dist: $(STAMP) ## build wheel and source archive into dist/
+dist: $(STAMP) ### build wheel and source archive into dist/
 	rm -f dist/*.whl dist/*.tar.gz
 	$(BIN)/python -m hatchling build -d dist
 
 JUDGES := $(VENV)/judges
 
-package-test: dist ## install both in clean environments of each Python here, and run a job
+package-test: dist ### install both in clean environments of each Python here, and run a job
 	test -x $(JUDGES)/bin/twine || { $(PYTHON) -m venv $(JUDGES) && \
 	  $(JUDGES)/bin/python -m pip install --quiet twine check-jsonschema; }
 	$(JUDGES)/bin/twine check --strict dist/*.whl dist/*.tar.gz
@@ -177,14 +180,14 @@ package-test: dist ## install both in clean environments of each Python here, an
 
 SBOM ?= dist/sbom.cdx.json
 
-sbom: $(STAMP) ## write what a deployment installs, as CycloneDX, to dist/sbom.cdx.json
+sbom: $(STAMP) ### write what a deployment installs, as CycloneDX, to dist/sbom.cdx.json
 	mkdir -p $(dir $(SBOM))
 	$(BIN)/python -W ignore -m cyclonedx_py requirements --pyproject pyproject.toml \
 	  --output-reproducible --output-file $(SBOM) deploy/requirements.txt
 
 AUDIT := $(VENV)/audit
 
-audit: ## ask the advisory database about everything that is pinned; what it cannot be asked about fails
+audit: ### ask the advisory database about everything that is pinned; what it cannot be asked about fails
 	test -x $(AUDIT)/bin/pip-audit || { $(PYTHON) -m venv $(AUDIT) && \
 	  $(AUDIT)/bin/python -m pip install --quiet pip-audit; }
 	$(AUDIT)/bin/pip-audit --require-hashes --strict --disable-pip -r deploy/requirements.txt
