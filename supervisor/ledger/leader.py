@@ -12,6 +12,7 @@ The lock is RedBeat's own key, so that a stock RedBeat beside us stands by as we
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 import time
@@ -116,7 +117,7 @@ class Leader:
         ForeignLedger when the ledger is another app's.
         """
         asked_at = clock()
-        leads, at, *found = self._functions(
+        reply = self._functions(
             "look",
             self.leadership.token,
             to_ms(LEADER_TTL),
@@ -131,31 +132,15 @@ class Leader:
             self._app,
             keys=(self.leadership.key, self._schedule),
         )
-        if leads < 0:
-            raise ForeignLedger(found[0], self._app)
-        if not leads:
-            return Look(leads=False, at=instant(at), holder=found[0])
-        rescue, due, next_due, outbox, sent, outbound, loaded, version, *found = found
-        set_back, leftovers, endings, notices, watched, microseconds = found
-        return Look(
-            leads=True,
-            asked_at=asked_at,
-            at=instant(at),
-            to_rescue=bool(rescue),
-            has_due=bool(due),
-            next_due=optional_instant(next_due),
-            has_outbox=bool(outbox),
-            has_sent=bool(sent),
-            has_outbound=bool(outbound),
-            has_leftovers=bool(leftovers),
-            has_endings=bool(endings),
-            has_notices=bool(notices),
-            has_watched=bool(watched),
-            loaded=loaded or None,
-            version=int(version),
-            set_back=timedelta(milliseconds=set_back),
-            began=time.monotonic() - microseconds / 1e6,
-        )
+        found = json.loads(reply)
+        if "app" in found:
+            raise ForeignLedger(found["app"], self._app)
+        at, behind = instant(found.pop("at")), timedelta(microseconds=found.pop("behind", 0))
+        found["next_due"] = optional_instant(found.get("next_due"))
+        found["loaded"] = found.get("loaded") or None
+        found["set_back"] = timedelta(milliseconds=found.get("set_back", 0))
+        began = time.monotonic() - behind.total_seconds()
+        return Look(**found, at=at, asked_at=asked_at, began=began)
 
     def resign(self) -> bool:
         """Whether this beat led until now."""

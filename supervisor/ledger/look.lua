@@ -7,21 +7,32 @@
 --       time without any beat is remembered, how many of these are, ms without a look after which the
 --       server may have been unavailable, for how many ms no running run is given up then, by how many ms the
 --       server's clock has to be set back to be noticed, and the name of the beat's app (or '')
--- gives {-1, now, app} when the ledger is another app's; {0, now, token of the lock} when another beat
---       leads; else {1, now, whether there is something to rescue, whether an entry is due, when the next
---       one is in ms (or ''), whether the outbox has a run to be sent, whether sent runs have not begun,
---       whether something is to be sent to others, digest of the files that are loaded, the newest version of a
---       job, by how many ms the
---       server's clock was set back (0 once set_back.lua was called), whether messages of ended runs may lie in
---       queues, whether runs that others follow have ended, whether notices are to be made of events, whether
---       jobs have `notify`, and by how many microseconds `now` is behind}
+-- gives a JSON object. {app} when the ledger is that app's; {at, holder} with the token of the lock when another beat
+--       leads; else
+--
+--       leads           true
+--       at              now, in ms, and
+--       behind          by how many microseconds that is too early
+--       to_rescue       there are silent leases, due retries, ends of pauses, or runs that wait for a lock
+--       has_due         an entry is due
+--       next_due        when the next one is, in ms, if there is one
+--       has_outbox      the outbox has a run to be sent
+--       has_sent        sent runs have not begun
+--       has_outbound    something is to be sent to others
+--       has_leftovers   messages of ended runs may lie in queues
+--       has_endings     runs that others follow have ended
+--       has_notices     notices are to be made of events
+--       has_watched     jobs have `notify`
+--       loaded          digest of the files that are loaded
+--       version         the newest of a job
+--       set_back        by how many ms the server's clock was set back (0 once set_back.lua was called)
 
 local token, ttl, name, last_turn, follows, silence, silences_kept, gap, mercy, least_step, app = unpack(ARGV)
 
 local app_of_ledger = hget(K.beat, 'app')
 if app ~= '' and app_of_ledger and app_of_ledger ~= app then
   redis.call('HSET', K.beat, 'refused', app .. ' (' .. name .. ')', 'refused_at', now)
-  return { -1, now, app_of_ledger }
+  return cjson.encode({ app = app_of_ledger })
 end
 
 local known = redis.call('HMGET', K.server, 'looked', 'mercy_until')
@@ -32,7 +43,7 @@ local owner = redis.call('GET', KEYS[1])
 if owner and owner ~= token then
   -- A leader that died before the clock was set back does not lead for the longer.
   if set_back > 0 and redis.call('PTTL', KEYS[1]) > tonumber(ttl) then redis.call('PEXPIRE', KEYS[1], ttl) end
-  return { 0, now, owner }
+  return cjson.encode({ leads = false, at = now, holder = owner })
 end
 redis.call('SET', KEYS[1], token, 'PX', ttl)
 if app ~= '' and not app_of_ledger then redis.call('HSET', K.beat, 'app', app) end
@@ -56,16 +67,28 @@ end
 if set_back == 0 then redis.call('HSET', K.server, 'looked', now) end
 
 local function has_due(index)
-  return #redis.call('ZRANGEBYSCORE', index, '-inf', now, 'LIMIT', 0, 1)
+  return #redis.call('ZRANGEBYSCORE', index, '-inf', now, 'LIMIT', 0, 1) > 0
 end
 
-local function has_any(key) return redis.call('EXISTS', key) end
+local function has_any(key) return redis.call('EXISTS', key) == 1 end
 
-local to_rescue = has_due(K.leases) + has_due(K.delayed) + has_due(K.pauses) + has_any(K.contended)
 local seconds = string.format('%.3f', now / 1000)
-local due = redis.call('ZRANGEBYSCORE', KEYS[2], 0, seconds, 'LIMIT', 0, 1)
 local later = redis.call('ZRANGEBYSCORE', KEYS[2], '(' .. seconds, '+inf', 'WITHSCORES', 'LIMIT', 0, 1)
-return { 1, now, to_rescue, #due, later[2] and digits(math.ceil(later[2] * 1000)) or '', has_due(K.outbox),
-  has_any(K.sent), has_due(K.outbound), hget(K.beat, 'config') or '', hget(K.beat, 'version') or 0,
-  set_back, has_any(K.leftovers), has_any(K.endings), has_any(K.events) + has_due(K.incidents_due),
-  has_any(K.watched), now_us - 1000 * now }
+return cjson.encode({
+  leads = true,
+  at = now,
+  behind = now_us - 1000 * now,
+  to_rescue = has_due(K.leases) or has_due(K.delayed) or has_due(K.pauses) or has_any(K.contended),
+  has_due = #redis.call('ZRANGEBYSCORE', KEYS[2], 0, seconds, 'LIMIT', 0, 1) > 0,
+  next_due = later[2] and math.ceil(later[2] * 1000) or nil,
+  has_outbox = has_due(K.outbox),
+  has_sent = has_any(K.sent),
+  has_outbound = has_due(K.outbound),
+  has_leftovers = has_any(K.leftovers),
+  has_endings = has_any(K.endings),
+  has_notices = has_any(K.events) or has_due(K.incidents_due),
+  has_watched = has_any(K.watched),
+  loaded = hget(K.beat, 'config') or '',
+  version = tonumber(hget(K.beat, 'version') or 0),
+  set_back = set_back,
+})
