@@ -7,7 +7,7 @@ from datetime import timedelta
 
 import pytest
 
-from supervisor.beat.emitter import note_rescue
+from supervisor.beat.admission_log import note_rescue
 from supervisor.job.run import RunState
 from supervisor.job.spec import JobSpec
 from supervisor.ledger.ledger import Ledger

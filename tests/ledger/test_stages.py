@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from supervisor.beat.emitter import note_rescue
+from supervisor.beat.admission_log import note_rescue
 from supervisor.job.run import RunState
 from supervisor.job.spec import JobSpec
 from supervisor.job.steps import ITEMS_AT_ONCE
