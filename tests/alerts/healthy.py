@@ -48,12 +48,16 @@ class Work:
 
 @dataclass
 class Simulated:
-    """seconds: draws how long a run takes. hangs_from: the run that is due then does not end."""
+    """seconds: draws how long a run takes. hangs_from: the run that is due then does not end.
+
+    fails_from: the runs that end then or later fail.
+    """
 
     spec: JobSpec
     every: float
     seconds: Callable[[random.Random], float]
     hangs_from: float = float("inf")
+    fails_from: float = float("inf")
     runs: list[Work] = field(default_factory=list)
     skips: list[float] = field(default_factory=list)
 
@@ -78,18 +82,22 @@ class Simulated:
     def exposed(self, now: float, intervals: Intervals) -> Job:
         begun = [run for run in self.runs if run.started <= now]
         ended = [run for run in self.runs if run.ended <= now]
+        succeeded = [run for run in ended if run.ended < self.fails_from]
+        failed = ended[len(succeeded) :]
         looked = now if is_led(now) else NO_LEADER[0]
         last_start = begun[-1].started if begun else 0.0
         numbers: Counter[str] = Counter(
             {
                 "created": ms(LOADED),
                 "loaded": ms(LOADED),
-                "last_success": ms(max((run.ended for run in ended), default=0)),
-                "last_success_start": ms(max((run.started for run in ended), default=0)),
+                "last_success": ms(max((run.ended for run in succeeded), default=0)),
+                "last_success_start": ms(max((run.started for run in succeeded), default=0)),
+                "last_failure": ms(max((run.ended for run in failed), default=0)),
                 "next": ms((looked // self.every + 1) * self.every),
                 "consecutive_skips": sum(last_start < at <= now for at in self.skips),
                 "n:started": len(begun),
-                "n:finished:succeeded": len(ended),
+                "n:finished:succeeded": len(succeeded),
+                "n:finished:failed": len(failed),
                 "n:skipped:overlap": sum(at <= now for at in self.skips),
             }
         )
@@ -113,9 +121,11 @@ class Simulated:
 def job(
     name: str, every: float, seconds: Callable[[random.Random], float], **keys: Any
 ) -> Simulated:
+    """`keys`: of a schedule file, `hangs_from` and `fails_from`."""
     hangs_from = keys.pop("hangs_from", float("inf"))
+    fails_from = keys.pop("fails_from", float("inf"))
     spec = JobSpec(**{"name": name, "task": "team.work", "every": f"{every}s", **keys})
-    return Simulated(spec, every, seconds, hangs_from)
+    return Simulated(spec, every, seconds, hangs_from, fails_from)
 
 
 def healthy_jobs() -> Sequence[Simulated]:
@@ -146,6 +156,32 @@ def hung_named_job() -> Simulated:
     """It names by when it has to succeed, and how long it may take."""
     keys = {"due_by": "40s", "max_duration": "25s", "hangs_from": 480.0}
     return job("hung-named", 30, lambda rng: rng.uniform(0.5, 1.5), **keys)
+
+
+#: Intervals of jobs that fail from the sixth minute on; two of each.
+FAILING = (1, 2, 5, 10, 30, 60, 120, 300, 600)
+
+
+def failing_jobs() -> Sequence[Simulated]:
+    """Eighteen; half of them have never succeeded."""
+    return [
+        job(
+            f"failing-{every}-{since}",
+            every,
+            lambda rng: rng.uniform(0.2, 0.4),
+            fails_from=float(since),
+        )
+        for every in FAILING
+        for since in (0, 300)
+    ]
+
+
+def hanging_jobs() -> Sequence[Simulated]:
+    """Their runs do not end from the eighth minute on."""
+    return [
+        job(f"hanging-{every}", every, lambda rng: rng.uniform(0.2, 0.4), hangs_from=480.0)
+        for every in (1, 10, 30)
+    ]
 
 
 def series(jobs: Sequence[Simulated], seed: int = 1) -> list[dict[str, str]]:

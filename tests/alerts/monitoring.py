@@ -84,9 +84,9 @@ class Alertmanager:
         assert self.client.base_url.port is not None
         return self.client.base_url.port
 
-    def alerts(self, name: str) -> list[dict[str, Any]]:
+    def alerts(self, name: str, job: str = ".*") -> list[dict[str, Any]]:
         """Those that fire; of one that is inhibited, `status` names the cause."""
-        asked = {"filter": f'alertname="{name}"'}
+        asked = {"filter": [f'alertname="{name}"', f'job=~"{job}"']}
         found: list[dict[str, Any]] = self.client.get("/api/v2/alerts", params=asked).json()
         return found
 
@@ -100,17 +100,32 @@ class Alertmanager:
 
 
 @contextmanager
-def alertmanager(directory: Path) -> Iterator[Alertmanager]:
+def alertmanager(directory: Path, sends_to: str | None = None) -> Iterator[Alertmanager]:
+    """With `sends_to`, the address of a listener, it sends to its path /<receiver>, in seconds."""
     port = free_port()
+    configuration = ALERTMANAGER
+    if sends_to:
+        configuration = directory / "alertmanager.yml"
+        directory.mkdir(parents=True)
+        configuration.write_text(yaml.safe_dump(sending(sends_to)))
     command = [
         needed("prometheus-alertmanager"),
-        f"--config.file={ALERTMANAGER}",
+        f"--config.file={configuration}",
         f"--storage.path={directory / 'data'}",
         f"--web.listen-address={LOOPBACK}:{port}",
         "--cluster.listen-address=",
     ]
     with running(command, directory, f"http://{LOOPBACK}:{port}/-/ready") as client:
         yield Alertmanager(client)
+
+
+def sending(url: str) -> dict[str, Any]:
+    """The configuration that is deployed, with receivers, and seconds in place of minutes."""
+    configuration: dict[str, Any] = yaml.safe_load(ALERTMANAGER.read_text())
+    configuration["route"] |= {"group_wait": "3s", "group_interval": "3s"}
+    for receiver in configuration["receivers"]:
+        receiver["webhook_configs"] = [{"url": f"{url}/{receiver['name']}"}]
+    return configuration
 
 
 @contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,17 @@ import pytest
 import yaml
 
 from tests.alerts.files import ALERTMANAGER, PROMETHEUS, RULES, RULES_TEST, alerts, faults, rules
-from tests.alerts.healthy import INTERVAL, STEP, healthy_jobs, hung_job, hung_named_job, series
+from tests.alerts.healthy import (
+    INTERVAL,
+    STEP,
+    Simulated,
+    failing_jobs,
+    hanging_jobs,
+    healthy_jobs,
+    hung_job,
+    hung_named_job,
+    series,
+)
 from tests.programs import output_of
 
 ALERTS = alerts()
@@ -87,9 +98,62 @@ def test_who_is_inhibited_exists() -> None:
     assert "SupervisorNoBeatLeads" in named
 
 
-def test_what_is_wrong_with_one_ledger_silences_no_other() -> None:
+def test_what_is_wrong_with_one_ledger_or_job_inhibits_no_other() -> None:
     inhibitions = yaml.safe_load(ALERTMANAGER.read_text())["inhibit_rules"]
-    assert {tuple(each["equal"]) for each in inhibitions} == {("instance",)}
+    of_service = ("SupervisorNoBeatLeads", "SupervisorRedisAway")
+    for each in inhibitions:
+        is_of_service = each["source_matchers"][0].endswith(of_service)
+        assert each["equal"] == (["instance"] if is_of_service else ["job", "instance"])
+
+
+def test_no_alert_inhibits_one_that_inhibits_it() -> None:
+    """Alertmanager would send neither."""
+    inhibitions = yaml.safe_load(ALERTMANAGER.read_text())["inhibit_rules"]
+    pairs = {
+        (source, target)
+        for each in inhibitions
+        for source in re.findall(r"Supervisor\w+", str(each["source_matchers"]))
+        for target in re.findall(r"Supervisor\w+", str(each["target_matchers"]))
+        if source != target
+    }
+    assert pairs
+    assert not pairs & {(target, source) for source, target in pairs}
+
+
+def promtool_finds(jobs: Sequence[Simulated], expected: list[dict[str, Any]], path: Path) -> bool:
+    """Whether these expressions have these values, with jobs that are scraped as deployed."""
+    test = {"interval": f"{STEP}s", "input_series": series(jobs), "promql_expr_test": expected}
+    document = {
+        "rule_files": [str(RULES)],
+        "evaluation_interval": f"{INTERVAL}s",
+        "tests": [test],
+    }
+    path.write_text(yaml.safe_dump(document, width=1_000_000))
+    return "SUCCESS" in output_of("promtool", "test", "rules", path)
+
+
+#: How many jobs each alert fired for, in twenty minutes.
+JOBS_BY_ALERT = """\
+count by (alertname) (
+  count by (alertname, job) (count_over_time(ALERTS{alertstate="firing", job=~"%s"}[20m]))
+)"""
+
+
+def test_each_job_that_fails_has_one_alert(tmp_path: Path) -> None:
+    jobs = failing_jobs()
+    alone = {"labels": '{alertname="SupervisorJobFailing"}', "value": len(jobs)}
+    query = JOBS_BY_ALERT % "failing.*"
+    expected = [{"expr": query, "eval_time": "20m", "exp_samples": [alone]}]
+    assert promtool_finds(jobs, expected, tmp_path / "failing.yml")
+
+
+def test_a_job_that_hangs_has_alerts_that_alertmanager_sends_as_one(tmp_path: Path) -> None:
+    jobs = hanging_jobs()
+    names = ("SupervisorRunningTooLong", "SupervisorSkippedTooOften")
+    fired = [{"labels": f'{{alertname="{name}"}}', "value": len(jobs)} for name in names]
+    query = JOBS_BY_ALERT % "hanging.*"
+    expected = [{"expr": query, "eval_time": "20m", "exp_samples": fired}]
+    assert promtool_finds(jobs, expected, tmp_path / "hanging.yml")
 
 
 def test_twenty_healthy_minutes_fire_no_alert(tmp_path: Path) -> None:
@@ -115,16 +179,5 @@ def test_twenty_healthy_minutes_fire_no_alert(tmp_path: Path) -> None:
             "exp_samples": [{"labels": f'{{alertname="{name}"}}', "value": 1} for name in told],
         },
     ]
-    test = {
-        "interval": f"{STEP}s",
-        "input_series": series([*healthy_jobs(), hung_job(), hung_named_job()]),
-        "promql_expr_test": expected,
-    }
-    path = tmp_path / "healthy.yml"
-    path.write_text(
-        yaml.safe_dump(
-            {"rule_files": [str(RULES)], "evaluation_interval": f"{INTERVAL}s", "tests": [test]},
-            width=1_000_000,
-        )
-    )
-    assert "SUCCESS" in output_of("promtool", "test", "rules", path)
+    jobs = [*healthy_jobs(), hung_job(), hung_named_job()]
+    assert promtool_finds(jobs, expected, tmp_path / "healthy.yml")
