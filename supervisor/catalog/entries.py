@@ -260,23 +260,6 @@ class Entries:
         if scores:
             self._client.zadd(self._schedule, scores, xx=True)
 
-    def strange(self, specs: Mapping[str, JobSpec]) -> list[str]:
-        """Jobs whose entry is missing or differs, and entries of ours without a job."""
-        listed = dict(self._client.zscan_iter(self._schedule, count=1_000))
-        self.learn_names()
-        ours = {job for key in listed if (job := self.job(key.removeprefix(self._prefix)))}
-        found = []
-        for names in chunks(sorted({*specs, *ours})):
-            with self._client.pipeline(transaction=False) as pipe:
-                for name in names:
-                    pipe.hget(self.key(name), SPEC_FIELD)
-                texts = pipe.execute()
-            for name, text in zip(names, texts, strict=True):
-                written = None if text is None else read_job(text)
-                if written != specs.get(name) or (name in specs and name not in ours):
-                    found.append(name)
-        return found
-
     def load(self, portions: Sequence[Sequence[str]]) -> Generator[list[DueEntry], None, None]:
         """Yields the entries by portions, without jobs that only another version can read."""
         jobs = (

@@ -8,6 +8,7 @@ import socket
 import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -74,15 +75,15 @@ def doctor(context: Context, as_json: bool) -> None:
     """Find what is wrong with Redis, beats, workers and queues.
 
     Each finding says why, and what to do about it. With -A, also checks the app's settings, its
-    broker, its schedule files, and RedBeat's entries. While the ledger is unavailable, checks only
-    what does not need it. Exits 1 if anything is wrong; notes do not count.
+    broker, and RedBeat's entries. While the ledger is unavailable, checks only what does not need
+    it. Exits 1 if anything is wrong; notes do not count.
     """
     app = context.app
     try:
         facts = facts_of(context)
     except RedisError:  # reported on standard error
         if app is not None:
-            show_findings(examine_app(app_facts(app, None, {})), len(APP_CHECKS), as_json=as_json)
+            show_findings(examine_app(app_facts(app, None)), len(APP_CHECKS), as_json=as_json)
         raise
     findings = examine(facts)
     checks = len(CHECKS) + (len(APP_CHECKS) if facts.app else 0)
@@ -99,8 +100,8 @@ def facts_of(context: Context) -> DoctorFacts:
     from supervisor.sending.app_settings import settings_of
     from supervisor.sending.queues import AppQueues
 
-    broker = AppQueues(app) if settings_of(app) else None
-    return read(ledger, lambda specs: app_facts(app, ledger, specs), broker)
+    facts = read(ledger, AppQueues(app) if settings_of(app) else None)
+    return replace(facts, app=app_facts(app, ledger))
 
 
 def show_findings(findings: Sequence[Finding], checks: int, *, as_json: bool) -> None:

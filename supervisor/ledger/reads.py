@@ -34,7 +34,7 @@ from supervisor.ledger.records import (
     origin_from,
     run_from,
 )
-from supervisor.ledger.replies import instant, ms_of, optional_instant
+from supervisor.ledger.replies import instant, optional_instant
 from supervisor.logs import get_logger
 from supervisor.store.connection import Client, Pipeline, RedisError, may_pass
 from supervisor.store.keys import Keys
@@ -184,9 +184,6 @@ def name_in(text: str) -> str | None:
 
 
 T = TypeVar("T")
-
-#: A beat that leads rescues a silent run sooner.
-RESCUED_WITHIN = timedelta(seconds=5)
 
 #: Jobs or runs read in one pipeline: no reply keeps the server busy for long.
 CHUNK = 500
@@ -431,14 +428,6 @@ class Readings:
         """When the first of them was sent."""
         first = self.client.zrange(self.keys.sent, 0, 0, withscores=True)
         return instant(first[0][1]) if first else None
-
-    def silent(self, now: datetime, limit: int = 100) -> dict[str, datetime]:
-        """Running runs with an expired lease that are not rescued yet, and when it expired."""
-        ended = self.client.zrangebyscore(
-            self.keys.leases, "-inf", ms_of(now - RESCUED_WITHIN), 0, limit, withscores=True
-        )
-        states = dict(self.read_fields([run_id for run_id, _ in ended], "state"))
-        return {i: instant(ms) for i, ms in ended if states[i] == RunState.RUNNING}
 
     def admitted_at(self, job: str, run_id: str) -> datetime | None:
         """When the run was admitted; None if it is not in its job's history."""

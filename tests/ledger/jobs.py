@@ -13,6 +13,7 @@ from supervisor.job.content import content_of_job
 from supervisor.job.spec import JobSpec
 from supervisor.ledger.leader import Look
 from supervisor.ledger.ledger import Ledger
+from supervisor.ledger.reads import read_job
 from supervisor.ledger.replies import Grant, LeaseState, ms_of
 from supervisor.ledger.requests import Tick
 from supervisor.sending.publisher import Publisher
@@ -123,3 +124,11 @@ def lease_runs_out(ledger: Ledger, spec: JobSpec, run: str) -> None:
     slot = int(ledger.client.hget(ledger.keys.run(run), "slot"))
     ledger.client.delete(slot_key(ledger.keys, spec.lock, slot))
     ledger.client.zadd(ledger.keys.leases, {run: slot})
+
+
+def entered(ledger: Ledger) -> dict[str, JobSpec]:
+    """The jobs that RedBeat's schedule lists, each as its entry has it."""
+    keys = ledger.client.zrange("redbeat::schedule", 0, -1)
+    assert all(ledger.client.hexists(key, "definition") for key in keys)
+    specs = [read_job(ledger.client.hget(key, "spec") or "") for key in keys]
+    return {spec.name: spec for spec in specs if spec}

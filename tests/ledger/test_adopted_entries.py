@@ -28,15 +28,16 @@ from supervisor.catalog.entries import Entries
 from supervisor.catalog.import_text import write
 from supervisor.catalog.load import load
 from supervisor.errors import JobElsewhere
+from supervisor.features.adoption.adopted import entries_lost
 from supervisor.features.adoption.adopted import unguarded as every_unguarded
 from supervisor.features.adoption.import_celery import read_redbeat
 from supervisor.features.adoption.release import give_back, release_of
 from supervisor.job.spec import JobSpec
 from supervisor.ledger.ledger import Ledger
-from supervisor.operate.doctor_facts import app_facts
 from supervisor.operate.job_edits import JobEdits
 from supervisor.web.access import Access
 from tests.ledger.commands import Supervisor, as_json
+from tests.ledger.jobs import entered
 from tests.logged import capture_logs
 from tests.waiting import wait_until
 from tests.web.visits import visiting
@@ -270,7 +271,7 @@ def test_an_entry_that_redbeat_cannot_store_costs_itself_only(
         listed = {one.entry: one for one in every_unguarded(app, ledger)}
         assert all(listed[name].reason.startswith("RedBeat cannot store it") for name in refused)
         assert listed["last"].reason.startswith("of beat_schedule: celery.chain is no task")
-        assert app_facts(app, ledger, {}).unstored == (*refused, "edited")
+        assert [*entries_lost(app, Entries(app, ledger))] == [*refused, "edited"]
 
 
 def test_it_is_edited_where_it_was_saved_and_nowhere_else(
@@ -370,7 +371,7 @@ def test_a_job_of_files_replaces_the_entry_its_name_comes_from(
             "poll inbox",
             False,
         )
-        assert entries.strange({"poll-inbox": spec}) == []
+        assert entered(ledger) == {"poll-inbox": spec}
     with closing(SupervisedScheduler(app, lazy=False)) as again:
         again.setup_schedule()
         assert unguarded(app, ledger) == [], "it is entered again when beat starts"
@@ -414,7 +415,7 @@ def test_a_job_that_names_its_entry_later_replaces_it(app: Celery, ledger: Ledge
     scores = dict(ledger.client.zrange("redbeat::schedule", 0, -1, withscores=True))
     assert scores == {"redbeat:poll inbox": due}
     assert not ledger.client.exists("redbeat:poll-inbox")
-    assert entries.strange({spec.name: named}) == []
+    assert entered(ledger) == {spec.name: named}
 
 
 def test_a_put_replaces_no_entry_of_the_apps_own_by_its_entry_key(app: Celery) -> None:

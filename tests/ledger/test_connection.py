@@ -20,7 +20,6 @@ from supervisor.settings import Settings
 from supervisor.store.connection import Unavailable, connect_for_heartbeat
 from tests.ledger.commands import supervisor_at
 from tests.ledger.jobs import admitted, begin, job, run_id, ticks
-from tests.ledger.processes import worker_is_there
 
 
 @pytest.fixture
@@ -34,24 +33,15 @@ def limited(ledger: Ledger, redis_url: str) -> Iterator[str]:
     ledger.client.acl_deluser(name)
 
 
-def test_doctor_tells_what_it_may_not_ask_and_checks_the_rest(ledger: Ledger, limited: str) -> None:
-    job(ledger)
-    worker_is_there(ledger, "w@host")
-    told = supervisor_at(limited)("doctor")
-    assert told.exit_code == 1
-    assert "WRONG  Redis forbids this user a command" in told.output
-    assert "'info'" in told.output
-    assert "WRONG  no beat is running" in told.output
-
-
+@pytest.mark.parametrize("verb", [("doctor",), ("trigger", "nightly")])
 @pytest.mark.parametrize(
     ("password", "said"),
     [("x", "Redis forbids it to this user"), ("wrong", "Redis does not let us in")],
 )
 def test_a_verb_says_what_is_refused_and_not_that_redis_is_away(
-    limited: str, password: str, said: str
+    limited: str, password: str, said: str, verb: tuple[str, ...]
 ) -> None:
-    told = supervisor_at(limited.replace(":x@", f":{password}@"))("trigger", "nightly")
+    told = supervisor_at(limited.replace(":x@", f":{password}@"))(*verb)
     assert (told.exit_code, said in told.output) == (4, True)
 
 

@@ -14,6 +14,7 @@ from supervisor.catalog.load import load, put_jobs
 from supervisor.errors import JobConflict, JobElsewhere, SupervisorError
 from supervisor.job.spec import JobSpec
 from supervisor.ledger.ledger import Ledger
+from tests.ledger.jobs import entered
 
 NAMES = ("a", "b", "c")
 SOURCES = ("runtime", "django")
@@ -96,7 +97,7 @@ def test_puts_and_loads_do_as_the_model(
             refused = model.load(specs)
             done = attempt(load, ledger, entries, specs, "digest", ledger.now())
         assert done == refused
-        newest = agreed(ledger, entries, model, newest)
+        newest = agreed(ledger, model, newest)
 
 
 def version_said(seen: str, version: int) -> int | None:
@@ -111,11 +112,11 @@ def attempt(act: Any, *args: Any) -> type[Exception] | None:
     return None
 
 
-def agreed(ledger: Ledger, entries: Entries, model: Model, newest: int) -> int:
+def agreed(ledger: Ledger, model: Model, newest: int) -> int:
     """Takes over the versions of what was written just now; gives the newest of all so far."""
     loaded = ledger.loaded()
     assert loaded.specs == {name: spec for name, (_, spec, _) in model.jobs.items()}
-    assert entries.strange(loaded.specs) == []
+    assert entered(ledger) == loaded.specs
     for name, (source, spec, version) in model.jobs.items():
         origin = loaded.origins[name]
         is_new = version == WRITTEN
