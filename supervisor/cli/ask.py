@@ -42,21 +42,17 @@ from supervisor.features.notices.rules import (
     service_destinations,
 )
 from supervisor.job.changes import masked_url
-from supervisor.job.run import Blocker
 from supervisor.job.secrets import FORMS, malformed
 from supervisor.ledger.actions import Actions, Entry, WantedActions
 from supervisor.ledger.ledger import Ledger
 from supervisor.operate import shapes
 from supervisor.operate.doctor import APP_CHECKS, CHECKS, Finding, examine, examine_app
 from supervisor.operate.doctor_facts import DoctorFacts, app_facts, read
-from supervisor.operate.plans import surprise_shape
 from supervisor.operate.shapes import iso_utc
 from supervisor.operate.tables import ACTION_COLUMNS, Columns, action_row
 from supervisor.operate.why import answer
 from supervisor.operate.why_facts import (
-    Calendar,
     Facts,
-    RunFacts,
     facts_of_job,
     facts_of_run_id,
     facts_of_tick,
@@ -135,72 +131,15 @@ def answer_shape(facts: Facts, sentences: Sequence[str]) -> dict[str, Any]:
         "job": facts.job.spec.name,
         "nominal_at": iso_utc(facts.at),
         "sentences": list(sentences),
-        "facts": facts_shape(facts),
-    }
-
-
-def facts_shape(facts: Facts) -> dict[str, Any]:
-    job, beat = facts.job, facts.beat
-    return {
-        "now": iso_utc(facts.now),
-        "watermark": iso_utc(facts.watermark),
-        "run": found_shape(facts.run) if facts.run else None,
-        "open_runs": [found_shape(found) for found in facts.open_runs],
-        "open_count": facts.open_count,
-        "schedule": calendar_shape(facts.calendar) if facts.calendar else None,
-        "paused": job.paused,
-        "paused_at": iso_utc(facts.paused_at),
-        "paused_note": job.paused_note,
-        "paused_until": iso_utc(job.paused_until),
-        "beat_leads": facts.beat_leads,
-        "beat_last_tick_at": iso_utc(beat.last_tick_at),
-        "problems": list(beat.problems),
-        "nothing_begins_until": iso_utc(facts.grace_until),
-    }
-
-
-def found_shape(found: RunFacts) -> dict[str, Any]:
-    then, workers = found.run.blocker, found.workers
-    no_beat = found.no_beat or (None, None)
-    return shapes.Run.dumped(found.run) | {
-        "admitted_at": iso_utc(found.admitted_at),
-        "queue": found.queue,
-        "duplicates": found.run.duplicates,
-        "note": found.run.note,
-        "no_beat_from": iso_utc(no_beat[0]),
-        "no_beat_until": iso_utc(no_beat[1]),
-        "crew": workers and {"workers": workers.count, "processes": workers.processes},
-        "usual": found.usual and {"p95_seconds": found.usual},
-        "steps": [shapes.Step.dumped(step) for step in found.steps],
-        "blocker_then": blocker_shape(then) if then else None,
-        "blocker": found_shape(found.blocker) if found.blocker else None,
-    }
-
-
-def blocker_shape(then: Blocker) -> dict[str, Any]:
-    return {
-        "at": iso_utc(then.at),
-        "state": then.state,
-        "attempt": then.attempt,
-        "fencing_token": then.fencing_token,
-        "lease_ends_at": iso_utc(then.lease_ends_at),
-    }
-
-
-def calendar_shape(calendar: Calendar) -> dict[str, Any]:
-    surprise = calendar.surprise
-    return {
-        "is_tick": calendar.is_tick,
-        "is_excluded": calendar.excluded,
-        "after": iso_utc(calendar.after),
-        "clock_change": surprise_shape(surprise) if surprise else None,
+        "run": shapes.Run.dumped(facts.run.run) if facts.run else None,
+        "open_runs": [found.run.id for found in facts.open_runs],
     }
 
 
 @click.command()
 @click.argument("job")
 @click.argument("time", required=False)
-@click.option("--json", "as_json", is_flag=True, help="Print JSON: sentences and facts.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON: the sentences and the run.")
 @pass_context
 def why(context: Context, job: str, time: str | None, as_json: bool) -> None:
     """Explain what became of a tick, or why a job is not running.

@@ -314,17 +314,6 @@ class Batch:
 
 
 @dataclass(frozen=True, slots=True)
-class Blocker:
-    """How the run that was in the way was at that moment, `at`."""
-
-    state: str
-    attempt: int
-    fencing_token: int
-    lease_ends_at: datetime | None
-    at: datetime
-
-
-@dataclass(frozen=True, slots=True)
 class Run:
     """What the ledger knows of a run; instants are aware UTC.
 
@@ -382,7 +371,6 @@ class Run:
     references: Sequence[Reference] = ()
     rules: RunRules = NO_RULES
     progress: Progress | None = None
-    blocker: Blocker | None = None
     duplicates: int = 0
     differed: int = 0
     note: str | None = None

@@ -144,7 +144,7 @@ local function admit(known, rules_text, id, job, nominal, lock, kind, message, a
   remember(job, id, rules.history)
 
   if (failed or '') ~= '' then
-    redis.call('HSET', K.run(id), 'blocked_by', failed, 'blocker', snapshot(failed), unpack(record))
+    redis.call('HSET', K.run(id), 'blocked_by', failed, unpack(record))
     skip({ id = id, job = job, rules = rules, nominal = nominal, stage = is_of_steps and '' or nil }, 'upstream')
     return 'skip', 'upstream', failed
   end

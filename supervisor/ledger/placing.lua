@@ -64,14 +64,6 @@ local function replace(run, holder)
   return hget(K.run(run.id), 'state') == 'queued'
 end
 
--- How the blocking run is at this moment, for people who ask later why it was in the way: its state,
--- attempt and fencing token, when its lease would run out, and now.
-local function snapshot(id)
-  local v = redis.call('HMGET', K.run(id), 'state', 'attempt', 'fence')
-  return table.concat({ v[1] or 'unknown', v[2] or 0, v[3] or 0, redis.call('ZSCORE', K.leases, id) or 0,
-    digits(now) }, ' ')
-end
-
 -- Whether what is in the way is there only because nothing begins yet on a server that is new: it would be
 -- blamed for an overlap that no run caused.
 local function is_held_by_grace(blocker, ttl)
@@ -118,7 +110,7 @@ local function place(run)
   end
   local blocker = oldest(found) or redis.call('ZRANGE', K.waiting(lock), 0, 0)[1] or ''
   if reason == 'overlap' and is_held_by_grace(blocker, rules.lease_ttl) then reason = 'grace' end
-  redis.call('HSET', K.run(run.id), 'blocked_by', blocker, 'blocker', snapshot(blocker), unpack(run.record or {}))
+  redis.call('HSET', K.run(run.id), 'blocked_by', blocker, unpack(run.record or {}))
   run.record = nil
   if decision == 'skip' then
     skip(run, reason)

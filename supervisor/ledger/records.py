@@ -15,7 +15,6 @@ from supervisor.job.run import (
     FAILURES,
     Attempt,
     Batch,
-    Blocker,
     Message,
     Progress,
     Run,
@@ -369,7 +368,6 @@ def run_from(run_id: str, fields: Mapping[str, str]) -> Run:
         references=json.loads(fields.get("references", "[]")),
         rules=rules_from(fields),
         progress=progress_from(fields, number),
-        blocker=blocker_from(fields["blocker"]) if "blocker" in fields else None,
         duplicates=int(fields.get("duplicates", 0)),
         differed=int(fields.get("differed", 0)),
         note=fields.get("note"),
@@ -415,13 +413,6 @@ def options_from(fields: Mapping[str, str]) -> dict[str, Any]:
     """The options of the call, overridden by those of each retry."""
     lines = (fields.get("options", "{}"), *lines_of(fields.get("retry_options")))
     return {key: value for line in lines for key, value in json.loads(line).items()}
-
-
-def blocker_from(text: str) -> Blocker:
-    """The blocker from what `snapshot` in placing.lua wrote."""
-    state, attempt, fence, lease_ends, at = text.split()
-    ends_at = instant(lease_ends) if float(lease_ends) else None
-    return Blocker(state, int(attempt), int(fence), ends_at, instant(at))
 
 
 def batch_from(fields: Mapping[str, str]) -> Batch:

@@ -174,7 +174,6 @@ def story(found: RunFacts, facts: Facts) -> Iterator[str]:
         how = f"{went(RunState(before.outcome or RunState.LOST))}{on_worker(before.worker)}"
         yield f"attempt {before.number} {how}{because(before.reason)}"
     yield from lateness(found, facts)
-    yield from refused_messages(run)
     if run.overlapped_with:
         yield f"it ran at the same time as {run.overlapped_with}"
 
@@ -200,14 +199,6 @@ def lateness(found: RunFacts, facts: Facts) -> Iterator[str]:
     if started_at - run.queued_at >= WORTH_MENTIONING:
         waited = lasted(run.queued_at, started_at)
         yield f"it was queued{in_queue(found)} for {waited} until a worker started it"
-
-
-def refused_messages(run: Run) -> Iterator[str]:
-    if run.differed:
-        yield (
-            f"a message of it was refused {times(run.differed)}: its task or arguments were not"
-            " those of the job; code of another version does that, or code that changes messages"
-        )
 
 
 # Ticks that never ran: skipped, missed, excluded, expired.
@@ -240,19 +231,18 @@ def skipped(found: RunFacts, facts: Facts) -> Iterator[str]:
 
 def blocker_then(found: RunFacts, facts: Facts) -> str:
     """What the blocker was doing: ``the run of 09:00 was still running on worker w3, 7m12s``."""
-    run, blocker, then = found.run, found.blocker, found.run.blocker
-    if blocker is None or then is None:
+    run, blocker = found.run, found.blocker
+    if blocker is None:
         return f"{run.blocked_by or 'another run'} blocked it, and its record is gone"
-    name = named(blocker.run, run.job, facts)
-    if then.state == RunState.RETRYING:
+    name, at = named(blocker.run, run.job, facts), run.finished_at or run.queued_at
+    last = next((a for a in reversed(blocker.run.attempts) if a.started_at <= at), None)
+    started_at = last.started_at if last else blocker.run.started_at
+    if started_at is None or started_at > at:
+        return f"{name} came first"
+    if last and last.finished_at and last.finished_at <= at:
         return f"{name} was between attempts"
-    if then.state != RunState.RUNNING:
-        return f"{name} came first and had not started"
-    attempt = next((a for a in blocker.run.attempts if a.number == then.attempt), None)
-    started_at = attempt.started_at if attempt else blocker.run.started_at
-    took = f", {lasted(started_at, then.at)}" if started_at else ""
-    worker = on_worker(attempt.worker if attempt else None)
-    return f"{name} was still running{worker}{took}{usual(blocker)}"
+    worker = on_worker(last.worker if last else None)
+    return f"{name} was still running{worker}, {lasted(started_at, at)}{usual(blocker)}"
 
 
 def blocker_now(found: RunFacts, facts: Facts) -> Iterator[str]:
@@ -280,7 +270,8 @@ def missed(found: RunFacts, facts: Facts) -> Iterator[str]:
 def excluded(found: RunFacts, facts: Facts) -> Iterator[str]:
     note = f" ({found.run.note})" if found.run.note else ""
     yield f"{of_range(found.run, facts)} excluded: the job was paused{note}"
-    yield pause_words(facts) if facts.job.paused else "it is no longer paused"
+    if facts.job.paused:
+        yield pause_words(facts)
 
 
 def of_range(run: Run, facts: Facts) -> str:
@@ -371,7 +362,11 @@ def queued(found: RunFacts, facts: Facts) -> Iterator[str]:
         yield "its message has not been sent yet" + ("" if facts.beat_leads else ", no beat leads")
     if run.reason:
         yield f"it is to start again: {harmless(run.reason)}"
-    yield from refused_messages(run)
+    if run.differed:
+        yield (
+            f"a message of it was refused {times(run.differed)}: its task or arguments were not"
+            " those of the job; code of another version does that, or code that changes messages"
+        )
 
 
 def unsuited(found: RunFacts) -> Iterator[str]:
@@ -413,17 +408,6 @@ def obstacles(facts: Facts) -> Iterator[str]:
     if not facts.beat_leads and job.spec.has_schedule:
         last = beat.last_tick_at
         yield f"no beat has led since {time(last)}" if last else "no beat has led yet"
-    if beat.problems:
-        yield (
-            f"the schedule files have {plural(len(beat.problems), 'problem')}; "
-            f"what was loaded before stays in force: {beat.problems[0]}"
-        )
-    if beat.clock_set_back_at and facts.now - beat.clock_set_back_at < beat.clock_set_back:
-        by = span(beat.clock_set_back.total_seconds())
-        yield (
-            f"the clock of Redis was set back by {by} at {time(beat.clock_set_back_at)}: "
-            "ticks that have run before do not run a second time"
-        )
     yield from grace(facts)
 
 

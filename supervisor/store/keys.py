@@ -64,7 +64,6 @@ class Keys:
     #         lost:<token>: of an attempt that was given up, empty, or "<microseconds> <run id>" of
     #         the begin of its successor; seen:<token>: until when their overlap is counted
     #         succeeds:<attempt>:<lock>: whose successor that attempt is, lines as in given_up
-    #         blocker: how the run named in blocked_by was at that moment, see placing.lua;
     #         duplicates: how often a second tick or message of it was dropped; differed: how often
     #         a message said something else than the ledger; content: of a step; said: what its
     #         message says (job/content.py), if the app's own code changed it; note: of the pause

@@ -15,7 +15,7 @@ from supervisor.app import supervise
 from supervisor.job.run import RunState
 from supervisor.job.spec import JobSpec
 from supervisor.ledger.ledger import Ledger
-from supervisor.ledger.replies import Admission, Placement, Refusal, Refused, instant, ms_of
+from supervisor.ledger.replies import Admission, Placement, Refusal, Refused, ms_of
 from supervisor.ledger.requests import PassedOver, RunRequest, Tick
 from supervisor.settings import Settings
 from supervisor.store.connection import RedisError
@@ -78,20 +78,6 @@ def test_runs_of_one_call_wait_in_the_order_of_the_call(ledger: Ledger) -> None:
     names = [f"{spec.name}@{letter}" for letter in "dcab"]
     ledger.admit_requests(spec, [RunRequest(name) for name in names])
     assert ledger.client.zrange(ledger.keys.waiting(spec.lock), 0, -1) == names[1:]
-
-
-def test_a_run_says_how_what_blocked_it_was(ledger: Ledger) -> None:
-    held, beside = job(ledger), job(ledger, "beside")
-    ledger.client.set(ledger.keys.lock(beside.lock), "a stranger's")
-    at_work(ledger, held, 0)
-    ledger.admit([*ticks(held, 1), *ticks(beside, 1)])
-    by_run, by_stranger = (ledger.run(run_id(spec, 1)).blocker for spec in (held, beside))
-    assert by_run and by_stranger
-    leased_until = ledger.client.zscore(ledger.keys.leases, run_id(held, 0))
-    assert (by_run.state, by_run.attempt) == ("running", 1)
-    assert by_run.lease_ends_at == instant(leased_until)
-    assert (by_stranger.state, by_stranger.attempt) == ("unknown", 0)
-    assert by_stranger.lease_ends_at is None
 
 
 def test_a_tick_is_counted_once_also_when_the_watermark_is_set_back(ledger: Ledger) -> None:
@@ -224,9 +210,7 @@ def test_a_run_sees_the_lease_of_one_that_started_in_the_same_call(
     spec = job(ledger)
     with_messages(ledger, app)
     ledger.admit(ticks(spec, 0, 1))
-    blocker = ledger.run(run_id(spec, 1)).blocker
-    leased_until = ledger.client.zscore(ledger.keys.leases, run_id(spec, 0))
-    assert blocker and leased_until and blocker.lease_ends_at == instant(leased_until)
+    assert ledger.run(run_id(spec, 1)).blocked_by == run_id(spec, 0)
 
 
 def test_a_queue_that_refuses_messages_leaves_its_runs_to_the_outbox(

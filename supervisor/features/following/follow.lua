@@ -39,7 +39,7 @@ end
 function changes.skip(id, reason, upstream)
   local run = held(id)
   if not run then return end
-  redis.call('HSET', K.run(id), 'blocked_by', upstream, 'blocker', snapshot(upstream))
+  redis.call('HSET', K.run(id), 'blocked_by', upstream)
   skip(run, reason)
   event('skipped', run)
 end
