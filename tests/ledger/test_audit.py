@@ -205,6 +205,7 @@ def test_beat_audits_some_jobs_at_each_interval_until_all_had_their_turn(
     monkeypatch.setattr(auditing, "JOBS_AT_ONCE", 2)
     assert turns(now + 3 * AUDIT_INTERVAL) == 1
     assert [turns(now + 4 * AUDIT_INTERVAL, has_time=False) for _ in range(4)] == [0, 2, 1, 0]
+    assert turns(now) == 3, "the server's clock was set back"
     assert {last for _, last in revived} == {MIDNIGHT}
 
 

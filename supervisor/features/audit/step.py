@@ -104,7 +104,7 @@ class Auditor:
     def __init__(self, ledger: Ledger, revive: Callable[[JobSpec, datetime], object]) -> None:
         self._ledger = ledger
         self._revive = revive
-        self._next_at: datetime | None = None
+        self._taken_at: datetime | None = None
         self._left: list[str] = []
         self._to_ask: list[str] = []
         self._to_audit: list[str] = []
@@ -117,8 +117,10 @@ class Auditor:
 
     def audit_some(self, now: datetime, has_time: Callable[[], bool] = lambda: True) -> None:
         """A few jobs and, while there is time, all of the JOBS_PER_AUDIT that are next in turn."""
-        if self._next_at is None or now >= self._next_at:
-            self._next_at = now + AUDIT_INTERVAL
+        taken_at = self._taken_at
+        # The server's clock may have been set back meanwhile.
+        if taken_at is None or not taken_at <= now < taken_at + AUDIT_INTERVAL:
+            self._taken_at = now
             self._take_more()
         while self._to_ask or self._to_audit:
             self._audit_few(now)
