@@ -159,8 +159,18 @@ SHARED = (
 TRANSITIONS = {
     "ledger": (
         *("act", "admit", "begin", "cancel", "drain", "expand", "fill", "finish", "keep_messages"),
-        *("load", "look", "next", "note_ending", "pass", "pause", "present", "renew", "report"),
-        *("rescue", "resign", "restore", "send", "sent", "set_back"),
+        *(
+            "load",
+            "look",
+            "next",
+            "note_content",
+            "note_ending",
+            "pass",
+            "pause",
+            "present",
+            "renew",
+        ),
+        *("report", "rescue", "resign", "restore", "send", "sent", "set_back"),
     ),
     "features/audit": ("acknowledge", "audit", "to_audit"),
     "features/following": ("follow",),

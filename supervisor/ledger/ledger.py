@@ -547,8 +547,7 @@ class Ledger(Readings):
 
     def note_content(self, run_id: str, line: str) -> None:
         """The message of a run is to say this (job/content.py), and not what its job says."""
-        if self.client.hexists(self.keys.run(run_id), "state"):
-            self.client.hset(self.keys.run(run_id), "said", line)
+        self.functions("note_content", run_id, line)
 
     def note_shared_queue(self, queue: str, other: str) -> bool:
         """A message of another ledger came by this queue. Whether that is new."""

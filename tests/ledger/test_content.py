@@ -21,7 +21,7 @@ from supervisor.ledger.requests import CallArguments, RunRequest
 from supervisor.sending.content import content_of
 from supervisor.sending.publisher import publisher_of
 from supervisor.worker.task import trace_run
-from tests.ledger.jobs import MIDNIGHT, job, run_id, ticks
+from tests.ledger.jobs import MIDNIGHT, admitted, job, run_id, ticks
 from tests.ledger.test_after import loaded
 
 TASK = "proj.nightly"
@@ -53,6 +53,16 @@ def test_a_message_that_differs_from_the_job_starts_nothing(
     assert begins(ledger, run, *said, task=task) == Refused(run, Refusal.DIFFERS, "2")
     assert (ledger.run(run).state, ledger.run(run).differed) == (RunState.QUEUED, 2)
     assert isinstance(begins(ledger, run, [1], {"tree": "docs"}), Grant)
+
+
+def test_only_a_queued_run_is_noted_to_say_something_else(ledger: Ledger) -> None:
+    queued, ended = (run_id(admitted(ledger, 0, name=name), 0) for name in ("queued", "ended"))
+    ledger.cancel(ended, "enough")
+    for run in (queued, ended, "nightly@gone"):
+        ledger.note_content(run, "a b c proj.other")
+    said = [ledger.client.hget(ledger.keys.run(run), "said") for run in (queued, ended)]
+    assert said == ["a b c proj.other", None]
+    assert not ledger.client.exists(ledger.keys.run("nightly@gone"))
 
 
 def test_arguments_of_a_caller_are_compared_in_place_of_the_jobs(ledger: Ledger) -> None:
