@@ -65,9 +65,6 @@ KEPT_AT_HAND = 20_000
 #: What is a job's own, and how JSON has it. Jobs of one kind differ in nothing else.
 OWN = {"name": str, "args": list, "kwargs": dict, "labels": dict, "description": str}
 
-#: In the place of a job's own lock among rules that are shared.
-LOCK = "\0"
-
 #: A step's name is a part of its run's id, and the last part of its task's name by default.
 LONGEST_NAME = 100
 
@@ -485,17 +482,10 @@ class JobSpec(When):
     @property
     def rules_text(self) -> str:
         """The rules of a run as JSON, without its lock."""
-        before, after = self.rules_around_lock
-        return f'{before}""{after}'
-
-    @property
-    def rules_around_lock(self) -> tuple[str, str]:
-        """The rules of a run as JSON: what comes before its lock, and after it."""
-        around = self.shared.get("rules") if self.serial is not True else None
-        if around is None:
-            before, after = json.dumps(self.rules(LOCK).json_fields).split(json.dumps(LOCK))
-            around = self.shared["rules"] = before, after
-        return around
+        text: str | None = self.shared.get("rules") if self.serial is not True else None
+        if text is None:
+            text = self.shared["rules"] = json.dumps(self.rules("").json_fields)
+        return text
 
 
 class GuardedTaskSpec(JobSpec):

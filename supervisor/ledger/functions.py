@@ -56,8 +56,6 @@ NAMED = ("FCALL",) if redis.VERSION < (5, 3) else ()
 #    a ledger of another number. So it is also with a process whose ledger is upgraded while it
 #    runs, and there is no moment in between.
 # 3. Workers and beats hear of it with the next call that says that they are there, and stop.
-#
-# How an older ledger becomes a newer one: `Ledger.upgrade`.
 
 
 #: What this code reads and writes.
