@@ -28,7 +28,7 @@ from supervisor.ledger.records import (
     Origin,
     beat_from,
     counted,
-    durations_from,
+    histogram_from,
     job_from,
     mark_from,
     origin_from,
@@ -383,7 +383,7 @@ class Readings:
 
     def durations(self, job: str) -> Histogram:
         """How long attempts of the job took."""
-        return durations_from(self.client.hgetall(self.keys.job(job)))
+        return histogram_from(self.client.hgetall(self.keys.job(job)), "duration")
 
     def newest_version(self) -> int:
         """The newest version of any job that was loaded, edited or removed."""
@@ -459,12 +459,16 @@ class Readings:
     def records_of(self, specs: Sequence[JobSpec]) -> list[JobRecord]:
         """The records of these jobs, loaded or not."""
         open_runs = self.open_runs_of([spec.name for spec in specs])
-        hashes = self.read_each(specs, lambda pipe, spec: pipe.hgetall(self.keys.job(spec.name)))
+        hashes = self.hashes_of([spec.name for spec in specs])
         origins = self._some_fields(self.keys.sources, [spec.name for spec in specs])
         return [
-            job_from(spec, fields, open_runs.get(spec.name, NO_RUNS), origins.get(spec.name))
-            for spec, fields in hashes
+            job_from(spec, fields, open_runs.get(name, NO_RUNS), origins.get(name))
+            for spec, (name, fields) in zip(specs, hashes, strict=True)
         ]
+
+    def hashes_of(self, jobs: Iterable[str]) -> Iterator[tuple[str, dict[str, str]]]:
+        """The hash of each job, which `job_from` reads."""
+        return self.read_each(jobs, lambda pipe, job: pipe.hgetall(self.keys.job(job)))
 
     def open_runs_of(self, jobs: Sequence[str]) -> dict[str, OpenRuns]:
         """The open runs of each job that has any. Each call counts some, and the next goes on."""

@@ -127,13 +127,10 @@ HISTOGRAM_FIELDS = {
 }
 
 
-def histogram_of(integers: Sequence[int]) -> Histogram:
-    """The histogram from the values of these fields."""
-    return Histogram(BOUNDS, tuple(integers[:-1]), integers[-1] / 1000)
-
-
-def durations_from(fields: Mapping[str, str]) -> Histogram:
-    return histogram_of([int(fields.get(field, 0)) for field in HISTOGRAM_FIELDS["duration"]])
+def histogram_from(fields: Mapping[str, str], name: str) -> Histogram:
+    """name: of HISTOGRAM_FIELDS."""
+    *counts, total_ms = (int(fields.get(field, 0)) for field in HISTOGRAM_FIELDS[name])
+    return Histogram(BOUNDS, tuple(counts), total_ms / 1000)
 
 
 # Where a loaded job is from.
@@ -445,7 +442,7 @@ def job_from(
         spec=spec,
         paused=paused,
         counters={key[2:]: int(value) for key, value in fields.items() if key[:2] == "n:"},
-        durations=durations_from(fields),
+        durations=histogram_from(fields, "duration"),
         running=open_runs.running,
         waiting=open_runs.waiting,
         consecutive_skips=int(fields.get("consecutive_skips", 0)),

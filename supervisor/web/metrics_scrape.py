@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from itertools import chain
 from operator import ge
 
 from supervisor.features.outbound.store import LedgerOutbox, OutboundFigures
@@ -16,14 +17,14 @@ from supervisor.ledger.queues import LedgerQueues, Queue, Queues, queues
 from supervisor.ledger.records import (
     HISTOGRAM_FIELDS,
     NO_RUNS,
-    UNACCOUNTED_FIELDS,
     BeatRecord,
     Histogram,
+    JobRecord,
     OpenRuns,
-    histogram_of,
+    histogram_from,
+    job_from,
 )
-from supervisor.ledger.replies import instant
-from supervisor.schedule import next_due_at, schedule_of
+from supervisor.schedule import schedule_of
 from supervisor.ticks.expectations import (
     SLACK,
     interval_of,
@@ -35,74 +36,49 @@ from supervisor.ticks.expectations import (
 )
 from supervisor.times import plus
 
-DURATIONS, START_DELAYS = HISTOGRAM_FIELDS["duration"], HISTOGRAM_FIELDS["start_delay"]
-
-#: Fields of a job's hash beside its counters. Instants in ms since 1970; 0 for none.
-STATUS_FIELDS = (
-    *("created", "loaded", "paused", "pause_to", "last_success", "last_success_start"),
-    *("last_failure", "next", "consecutive_skips", *UNACCOUNTED_FIELDS),
-)
-
 
 @dataclass(frozen=True, slots=True)
 class Job:
     """A job as one scrape finds it, and what can be expected of it.
 
-    numbers: by their field of the job's hash.
+    interval: the shortest of its next ticks.
     """
 
     spec: JobSpec
-    numbers: Mapping[str, int]
+    record: JobRecord
     open_runs: OpenRuns
-    durations: Histogram
     start_delays: Histogram
     interval: timedelta | None
     late_after: timedelta
     running_limit: timedelta | None
     success_by: datetime | None
-    success_due_at: datetime | None
-
-    @property
-    def unaccounted_ticks(self) -> int:
-        return sum(abs(self.numbers[field]) for field in UNACCOUNTED_FIELDS)
 
 
 def job_of(
-    spec: JobSpec, numbers: Mapping[str, int], open_runs: OpenRuns, interval: timedelta | None
+    spec: JobSpec, fields: Mapping[str, str], open_runs: OpenRuns, interval: timedelta | None
 ) -> Job:
-    """`interval`: the shortest of its next ticks."""
-    durations = histogram_of([numbers[field] for field in DURATIONS])
-    usual = usual_duration(spec, durations, interval)
-    late = late_after(spec, interval, usual)
-    due = due_tick(spec, numbers)
+    """fields: of the job's hash."""
+    record = job_from(spec, fields, open_runs)
+    usual = usual_duration(spec, record.durations, interval)
+    late, due = late_after(spec, interval, usual), due_tick(record)
     return Job(
         spec=spec,
-        numbers=numbers,
+        record=record,
         open_runs=open_runs,
-        durations=durations,
-        start_delays=histogram_of([numbers[field] for field in START_DELAYS]),
+        start_delays=histogram_from(fields, "start_delay"),
         interval=interval,
         late_after=late,
-        running_limit=running_limit(spec, durations),
+        running_limit=running_limit(spec, record.durations),
         success_by=due and plus(due, late + work_until_success(spec, usual) + SLACK),
-        success_due_at=success_due_at(spec, numbers),
     )
 
 
-def due_tick(spec: JobSpec, numbers: Mapping[str, int]) -> datetime | None:
+def due_tick(record: JobRecord) -> datetime | None:
     """The first tick that should end in a success; None while the job is paused."""
-    after = max(numbers["last_success"], numbers["loaded"], numbers["pause_to"])
-    if numbers["paused"] or not after or not spec.has_schedule:
+    after = record.answered_until
+    if after is None or not record.spec.has_schedule:
         return None
-    return schedule_of(spec).next_after(instant(after))
-
-
-def success_due_at(spec: JobSpec, numbers: Mapping[str, int]) -> datetime | None:
-    """As JobRecord.success_due_at."""
-    answered_until = max(numbers["last_success_start"], numbers["loaded"], numbers["pause_to"])
-    if numbers["paused"] or not answered_until or spec.due_by is None:
-        return None
-    return next_due_at(spec, instant(answered_until))
+    return schedule_of(record.spec).next_after(max(after, record.last_success_at or after))
 
 
 class Intervals:
@@ -133,16 +109,20 @@ class Served:
     counted past it. A job whose `created` is another than before is counted from 0 again.
     """
 
-    def __init__(self) -> None:
-        self._served: dict[str, tuple[int, Sequence[int]]] = {}
+    def __init__(self, counted: Sequence[str]) -> None:
+        """counted: the fields of a job's hash that are counters."""
+        self._counted = counted
+        self._served: dict[str, tuple[str | None, tuple[int, ...]]] = {}
 
-    def held(self, job: str, created: int, counts: Sequence[int]) -> Sequence[int]:
-        """The counts, none of them lower than before."""
-        since, before = self._served.get(job, (created, counts))
-        if since == created and not all(map(ge, counts, before)):
+    def held(self, job: str, fields: Mapping[str, str]) -> Mapping[str, str]:
+        """The fields of the job's hash, none of its counters lower than before."""
+        counts = tuple(int(fields.get(field, 0)) for field in self._counted)
+        created, before = self._served.get(job, (None, counts))
+        if created == fields.get("created") and not all(map(ge, counts, before)):
             counts = tuple(map(max, counts, before))
-        self._served[job] = created, counts
-        return counts
+            fields = {**fields, **dict(zip(self._counted, map(str, counts), strict=True))}
+        self._served[job] = fields.get("created"), counts
+        return fields
 
     def keep(self, jobs: Mapping[str, object]) -> None:
         """Forgets all other jobs."""
@@ -161,34 +141,26 @@ class Scrape:
     queues: Sequence[Queue]
     outbound: OutboundFigures
 
-    @property
-    def seconds(self) -> float:
-        return time.monotonic() - self.started
-
 
 class Scraper:
-    """Reads a ledger. counters: fields of a job's hash. Not thread-safe.
+    """Reads a ledger. Not thread-safe.
 
-    broker: where the lengths of queues come from; without it, as the workers report it.
+    broker: where the lengths of queues come from; without it, as the workers report it. counters:
+    those of JobRecord.counters that never go down.
     """
 
     def __init__(self, ledger: Ledger, broker: Queues | None, counters: Iterable[str]) -> None:
         self._ledger = ledger
         self._broker = broker
-        self._counted = (*DURATIONS, *START_DELAYS, *counters)
         self._intervals = Intervals()
-        self._served = Served()
+        counted = chain(*HISTOGRAM_FIELDS.values(), (f"n:{name}" for name in counters))
+        self._served = Served(tuple(counted))
 
     def scrape(self) -> Scrape:
         """Raises RedisError."""
-        started, ledger = time.monotonic(), self._ledger
-        specs, now = ledger.specs(), ledger.now()
-        roll, open_runs = ledger.presences.roll(), ledger.open_runs_of([*specs])
-        figures = ledger.figures.of([*specs], (*self._counted, *STATUS_FIELDS))
-        jobs = [
-            self._job(spec, integers, open_runs.get(spec.name, NO_RUNS), now)
-            for spec, integers in zip(specs.values(), figures, strict=True)
-        ]
+        started, ledger, specs = time.monotonic(), self._ledger, self._ledger.specs()
+        roll = ledger.presences.roll()
+        jobs = list(self._jobs(specs))
         self._intervals.keep(specs)
         self._served.keep(specs)
         beat, outbound = LedgerOutbox(ledger).figures()
@@ -196,11 +168,9 @@ class Scraper:
         found = queues(specs.values(), roll, broker, ledger.drains.since())
         return Scrape(started, jobs, beat, roll, found, outbound)
 
-    def _job(
-        self, spec: JobSpec, integers: Sequence[int], open_runs: OpenRuns, now: datetime
-    ) -> Job:
-        counts, status = integers[: len(self._counted)], integers[len(self._counted) :]
-        numbers = dict(zip(STATUS_FIELDS, status, strict=True))
-        held = self._served.held(spec.name, numbers["created"], counts)
-        numbers |= zip(self._counted, held, strict=True)
-        return job_of(spec, numbers, open_runs, self._intervals.of(spec, now))
+    def _jobs(self, specs: Mapping[str, JobSpec]) -> Iterator[Job]:
+        ledger, now = self._ledger, self._ledger.now()
+        open_runs = ledger.open_runs_of([*specs])
+        for name, fields in ledger.hashes_of(specs):
+            held, spec = self._served.held(name, fields), specs[name]
+            yield job_of(spec, held, open_runs.get(name, NO_RUNS), self._intervals.of(spec, now))

@@ -1,140 +1,171 @@
 """The table of metrics: name, help, labels, and how the value is taken from a scrape.
 
-A new metric is a row here and a line in docs/reference/metrics.md.
+A new metric is an entry here and a line in docs/reference/metrics.md.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from itertools import accumulate
+
+from prometheus_client import Metric
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    InfoMetricFamily,
+)
 
 from supervisor.job.policies import Catchup, OnCrash, OverlapPolicy, SkipReason
-from supervisor.job.run import EXCLUDED_REASONS, MISSED_REASONS, OUTCOMES, RunState
-from supervisor.job.spec import JobSpec
+from supervisor.job.run import EXCLUDED_REASONS, MISSED_REASONS, OUTCOMES
+from supervisor.job.spec import JobSpec, StepSpec
 from supervisor.ledger.presence import WorkerFacts
 from supervisor.ledger.queues import Queue
 from supervisor.ledger.records import Histogram
 from supervisor.ticks.expectations import MAY_WAIT
 from supervisor.web.metrics_scrape import Job, Scrape
 
-# Which series a job has. Prometheus sees no increase in a counter that begins at 1. So what a job's
-# policies make likely is there from the start, at 0; what is rare or takes a person is there from
-# its first event on, and no alert needs it before.
+PREFIX = "supervisor_"
 
-
-def always(spec: JobSpec, value: str) -> bool:
-    return True
-
-
-def never(spec: JobSpec, value: str) -> bool:
-    return False
-
-
-def may_end(spec: JobSpec, outcome: str) -> bool:
-    match outcome:
-        case RunState.SUCCEEDED | RunState.FAILED:
-            return True
-        case RunState.TIMED_OUT:
-            limits = [spec.time_limit, spec.soft_time_limit]
-            limits += [limit for s in spec.steps for limit in (s.time_limit, s.soft_time_limit)]
-            return any(limits)
-        case RunState.LOST:
-            return spec.on_crash is OnCrash.FAIL
-        case RunState.REPLACED:
-            return spec.overlap is OverlapPolicy.REPLACE
-        case _:
-            return False
-
-
-def may_skip(spec: JobSpec, reason: str) -> bool:
-    match reason:
-        case SkipReason.OVERLAP:
-            return spec.overlap in (OverlapPolicy.SKIP, OverlapPolicy.QUEUE_ONE)
-        case SkipReason.BUFFER_FULL:
-            return spec.overlap is OverlapPolicy.QUEUE_ALL
-        case SkipReason.REQUEUES_EXHAUSTED:
-            return spec.overlap is OverlapPolicy.REQUEUE
-        case SkipReason.REPLACED:
-            return spec.overlap is OverlapPolicy.REPLACE
-        case SkipReason.WAIT_EXPIRED:
-            return spec.max_wait is not None
-        case SkipReason.UPSTREAM:
-            return bool(spec.after)
-        case _:
-            return False
-
-
-def may_miss(spec: JobSpec, reason: str) -> bool:
-    """One reason each, so that the sum over all of them begins at 0."""
-    return reason == ("window" if spec.catchup is Catchup.ALL else "catchup")
-
-
-def may_requeue(spec: JobSpec, value: str) -> bool:
-    return spec.overlap is OverlapPolicy.REQUEUE
-
-
-def may_retry(spec: JobSpec, value: str) -> bool:
-    return any([spec.max_retries, *(step.max_retries for step in spec.steps)])
-
-
-def may_wait(spec: JobSpec) -> bool:
-    return spec.overlap in MAY_WAIT or bool(spec.serial)
+# Counters of each job.
 
 
 @dataclass(frozen=True, slots=True)
 class JobCounter:
-    """A counter of each job; with `label`, a series for each of `values`.
+    """counted: its name among JobRecord.counters; with `label`, before ``:`` and one of `values`.
 
-    starts_at_zero: whether a job has the series, of this value, before anything was counted.
-    scale: how many of what the job's hash counts make one.
+    scale: how many of what is counted make one.
     """
 
     name: str
-    field: str
+    counted: str
     help: str
-    starts_at_zero: Callable[[JobSpec, str], bool] = never
     label: str | None = None
-    values: tuple[str, ...] = ("",)
+    values: tuple[str, ...] = ()
     scale: int = 1
 
-    def field_of(self, value: str) -> str:
-        """The field of a job's hash that counts what has this value."""
-        return f"n:{self.field}:{value}" if self.label else f"n:{self.field}"
+    @property
+    def series(self) -> list[tuple[str, list[str]]]:
+        """The names among JobRecord.counters, each with the values of the labels."""
+        if self.label is None:
+            return [(self.counted, [])]
+        return [(f"{self.counted}:{value}", [value]) for value in self.values]
 
 
-@dataclass(frozen=True, slots=True)
-class JobHistogram:
-    """bounds: the upper ones that are shown, in seconds; the ledger counts finer ones."""
+COUNTERS = (
+    JobCounter("runs_started", "started", "Runs whose first attempt began."),
+    JobCounter("runs_finished", "finished", "Runs that ended, by outcome.", "outcome", OUTCOMES),
+    JobCounter(
+        "runs_skipped", "skipped", "Runs that were dropped, by reason.", "reason", tuple(SkipReason)
+    ),
+    JobCounter("runs_requeued", "requeued", "Times that a run that would overlap was postponed."),
+    JobCounter("runs_retried", "retried", "Failed attempts that are followed by another."),
+    JobCounter("runs_rescued", "rescued", "Runs queued again because their worker died."),
+    JobCounter("runs_triggered", "triggered", "Runs asked for by hand, or after others."),
+    JobCounter(
+        "ticks_missed", "missed", "Nominal times that were missed.", "reason", MISSED_REASONS
+    ),
+    JobCounter(
+        "ticks_excluded", "excluded", "Times passed over on purpose.", "reason", EXCLUDED_REASONS
+    ),
+    JobCounter("overlaps", "overlaps", "Runs found running at the same time as another."),
+    JobCounter("overlap_seconds", "overlap_ms", "Length of those overlaps.", scale=1000),
+    JobCounter("leases_lost", "leases_lost", "Ends reported by runs whose lease was gone."),
+    JobCounter("leases_reasserted", "reasserted", "Leases renewed after they had run out."),
+    JobCounter("duplicates_dropped", "duplicates", "Second deliveries of a tick or a message."),
+    JobCounter("runs_over_max_duration", "over_max_duration", "Runs longer than `max_duration`."),
+    JobCounter(
+        "runs_under_min_duration", "under_min_duration", "Runs shorter than `min_duration`."
+    ),
+)
 
-    name: str
-    help: str
-    value: Callable[[Job], Histogram]
-    bounds: tuple[float, ...]
+SKIPPED_BY = {
+    OverlapPolicy.SKIP: SkipReason.OVERLAP,
+    OverlapPolicy.QUEUE_ONE: SkipReason.OVERLAP,
+    OverlapPolicy.QUEUE_ALL: SkipReason.BUFFER_FULL,
+    OverlapPolicy.REQUEUE: SkipReason.REQUEUES_EXHAUSTED,
+    OverlapPolicy.REPLACE: SkipReason.REPLACED,
+}
 
 
-@dataclass(frozen=True, slots=True)
-class JobGauge:
-    """A gauge of each job; None leaves the series out."""
+def likely(spec: JobSpec) -> set[str]:
+    """The counters that a job has from the start, at 0: what its policies make likely.
 
-    name: str
-    help: str
-    value: Callable[[Job], float | None]
+    Prometheus sees no increase in a counter that begins at 1. What is rare or takes a person is
+    there from its first event on, and no alert needs it before.
+    """
+    works: tuple[JobSpec | StepSpec, ...] = (spec, *spec.steps)
+    overlap = spec.overlap
+    found = {
+        "finished:timed_out": any(work.time_limit or work.soft_time_limit for work in works),
+        "finished:lost": spec.on_crash is OnCrash.FAIL,
+        "finished:replaced": overlap is OverlapPolicy.REPLACE,
+        f"skipped:{SKIPPED_BY.get(overlap)}": overlap in SKIPPED_BY,
+        f"skipped:{SkipReason.WAIT_EXPIRED}": spec.max_wait is not None,
+        f"skipped:{SkipReason.UPSTREAM}": bool(spec.after),
+        # One reason of those for which ticks are missed, so that the sum over all begins at 0.
+        "missed:window": spec.catchup is Catchup.ALL,
+        "missed:catchup": spec.catchup is not Catchup.ALL,
+        "requeued": overlap is OverlapPolicy.REQUEUE,
+        "retried": any(work.max_retries for work in works),
+        "over_max_duration": spec.max_duration is not None,
+        "under_min_duration": spec.min_duration is not None,
+    }
+    always = ("started", "finished:succeeded", "finished:failed", "overlaps", "leases_lost")
+    return {*always, *(name for name, is_likely in found.items() if is_likely)}
 
 
-#: Values of a metric by what its label says; None leaves the series out.
-Values = Iterable[tuple[str, float | None]]
+# Gauges of each job: their help, and their values; None leaves the series out.
+
+GAUGES = {
+    "runs_running": "Runs that are running now.",
+    "runs_waiting": "Runs that wait for the job's lock.",
+    "unaccounted_ticks": "Nominal times without exactly one outcome in the last audit.",
+    "job_paused": "1 while the job is paused.",
+    "consecutive_skips": "Runs skipped since the last one that began, whatever their key.",
+    "last_success_timestamp_seconds": "When a run last succeeded.",
+    "last_failure_timestamp_seconds": "When a run last failed, in whatever way, or expired.",
+    "next_run_timestamp_seconds": "The next nominal time.",
+    "expected_success_by_timestamp_seconds": "By when a run should have succeeded.",
+    "success_due_timestamp_seconds": "By when a run has to have succeeded, as `due_by` says.",
+    "job_max_duration_seconds": "How long an attempt may take, as `max_duration` says.",
+    "job_interval_seconds": "The shortest distance between the next ten nominal times.",
+    "job_late_after_seconds": "How long after its nominal time a start is late.",
+    "job_running_limit_seconds": "How long an attempt may run before that is too long.",
+    "job_max_consecutive_skips": "How many skips in a row are too many, where the job says it.",
+    "job_max_waiting": "How many runs may wait where all of them do.",
+    "oldest_queued_timestamp_seconds": "The nominal time of the oldest run that has not begun.",
+    "oldest_running_timestamp_seconds": "When the oldest running attempt began.",
+}
 
 
-@dataclass(frozen=True, slots=True)
-class ServiceMetric:
-    """A metric of each queue or process, or without a label of the whole service."""
-
-    name: str
-    help: str
-    values: Callable[[Scrape], Values]
-    label: str | None = None
-    is_counter: bool = False
+def gauges_of(job: Job) -> dict[str, float | None]:
+    spec, record, runs = job.spec, job.record, job.open_runs
+    may_wait = spec.overlap in MAY_WAIT or spec.serial
+    do_all_wait = spec.overlap is OverlapPolicy.QUEUE_ALL
+    return {
+        "runs_running": runs.running,
+        "runs_waiting": runs.waiting if may_wait else runs.waiting or None,
+        "unaccounted_ticks": record.unaccounted_ticks,
+        "job_paused": record.paused or None,
+        "consecutive_skips": record.consecutive_skips,
+        "last_success_timestamp_seconds": at(record.last_success_at),
+        "last_failure_timestamp_seconds": at(record.last_failure_at),
+        "next_run_timestamp_seconds": at(record.next_run_at),
+        "expected_success_by_timestamp_seconds": at(job.success_by),
+        "success_due_timestamp_seconds": at(record.success_due_at),
+        "job_max_duration_seconds": seconds(spec.max_duration),
+        "job_interval_seconds": seconds(job.interval),
+        "job_late_after_seconds": seconds(job.late_after),
+        "job_running_limit_seconds": seconds(job.running_limit),
+        "job_max_consecutive_skips": spec.max_consecutive_skips,
+        "job_max_waiting": spec.max_waiting if do_all_wait else None,
+        "oldest_queued_timestamp_seconds": at(runs.oldest_queued_at),
+        "oldest_running_timestamp_seconds": at(runs.oldest_running_at),
+    }
 
 
 def at(moment: datetime | None) -> float | None:
@@ -145,280 +176,141 @@ def seconds(duration: timedelta | None) -> float | None:
     return None if duration is None else duration.total_seconds()
 
 
-def in_seconds(instant: int) -> float | None:
-    """Seconds from milliseconds; None for 0."""
-    return instant / 1000 if instant else None
+#: The upper bounds that are shown, in seconds; the ledger counts finer ones.
+DURATION_BOUNDS, START_DELAY_BOUNDS = (5, 60, 900, 14400), (1, 60)
 
 
-def queue_gauge(name: str, help: str, value: Callable[[Queue], float | None]) -> ServiceMetric:
-    def values(scrape: Scrape) -> Values:
-        return ((queue.name, value(queue)) for queue in scrape.queues)
+def of_jobs(jobs: Sequence[Job]) -> Iterator[Metric]:
+    yield job_info(jobs)
+    at_zero = [likely(job.spec) for job in jobs]
+    yield from (job_counter(row, jobs, at_zero) for row in COUNTERS)
+    took = ((job, job.record.durations) for job in jobs)
+    yield histogram("run_duration_seconds", "How long attempts took.", DURATION_BOUNDS, took)
+    late = ((job, job.start_delays) for job in jobs)
+    help = "From a run's nominal time to the start of its first attempt."
+    yield histogram("start_delay_seconds", help, START_DELAY_BOUNDS, late)
+    names, gauges = [job.spec.name for job in jobs], [gauges_of(job) for job in jobs]
+    for name, help in GAUGES.items():
+        values = (each[name] for each in gauges)
+        yield gauge(name, help, zip(names, values, strict=True), "job")
 
-    return ServiceMetric(name, help, values, "queue")
+
+def job_info(jobs: Sequence[Job]) -> Metric:
+    family = InfoMetricFamily(f"{PREFIX}job", "How a job is scheduled, in labels.", labels=["job"])
+    for spec in (job.spec for job in jobs):
+        labels = {
+            "task": spec.work,
+            "schedule": spec.schedule,
+            "timezone": spec.timezone,
+            "overlap": spec.overlap.value,
+            "queue": spec.routed_queue or "",
+        }
+        family.add_metric([spec.name], labels)
+    return family
 
 
-def single(
-    name: str, help: str, value: Callable[[Scrape], float | None], *, is_counter: bool = False
-) -> ServiceMetric:
-    return ServiceMetric(name, help, lambda scrape: [("", value(scrape))], is_counter=is_counter)
+def job_labels(jobs: Sequence[Job], names: Sequence[str]) -> Metric:
+    """As kube-state-metrics has them: ``label_tenant="acme"``, of the jobs that have any."""
+    family = GaugeMetricFamily(
+        f"{PREFIX}job_labels", "Labels of a job, those that SUPERVISOR_METRIC_LABELS names."
+    )
+    for job in jobs:
+        own = job.spec.labels
+        if shown := {f"label_{name}": own[name] for name in names if name in own}:
+            family.add_sample(family.name, {"job": job.spec.name, **shown}, 1)
+    return family
 
 
-COUNTERS = (
-    JobCounter("runs_started", "started", "Runs whose first attempt began.", always),
-    JobCounter(
-        "runs_finished", "finished", "Runs that ended, by outcome.", may_end, "outcome", OUTCOMES
-    ),
-    JobCounter(
-        "runs_skipped",
-        "skipped",
-        "Runs dropped because they would have overlapped, by reason.",
-        may_skip,
-        "reason",
-        tuple(SkipReason),
-    ),
-    JobCounter(
-        "runs_requeued",
-        "requeued",
-        "Times that a run that would overlap was postponed.",
-        may_requeue,
-    ),
-    JobCounter(
-        "runs_retried", "retried", "Failed attempts that are followed by another.", may_retry
-    ),
-    JobCounter("runs_rescued", "rescued", "Runs queued again because their worker died."),
-    JobCounter("runs_triggered", "triggered", "Runs asked for by hand, or after others."),
-    JobCounter(
-        "ticks_missed",
-        "missed",
-        "Nominal times that passed while nothing could emit them and were not caught up.",
-        may_miss,
-        "reason",
-        MISSED_REASONS,
-    ),
-    JobCounter(
-        "ticks_excluded",
-        "excluded",
-        "Nominal times passed over on purpose.",
-        never,
-        "reason",
-        EXCLUDED_REASONS,
-    ),
-    JobCounter(
-        "overlaps",
-        "overlaps",
-        "Runs found running at the same time as another of their lock or serial queue.",
-        always,
-    ),
-    JobCounter("overlap_seconds", "overlap_ms", "Length of those overlaps.", scale=1000),
-    JobCounter("leases_lost", "leases_lost", "Ends reported by runs whose lease was gone.", always),
-    JobCounter(
-        "leases_reasserted",
-        "reasserted",
-        "Leases renewed after they had run out, before another run began.",
-    ),
-    JobCounter("duplicates_dropped", "duplicates", "Second deliveries of a tick or a message."),
-    JobCounter(
-        "runs_over_max_duration",
-        "over_max_duration",
-        "Runs with an attempt that took longer than `max_duration`.",
-        lambda spec, _: spec.max_duration is not None,
-    ),
-    JobCounter(
-        "runs_under_min_duration",
-        "under_min_duration",
-        "Runs that succeeded sooner after their start than `min_duration`.",
-        lambda spec, _: spec.min_duration is not None,
-    ),
+def job_counter(row: JobCounter, jobs: Sequence[Job], at_zero: Sequence[set[str]]) -> Metric:
+    label = [row.label] if row.label else []
+    family = CounterMetricFamily(PREFIX + row.name, row.help, labels=["job", *label])
+    for counted, labels in row.series:
+        for job, likely_ones in zip(jobs, at_zero, strict=True):
+            count = job.record.counters.get(counted, 0)
+            if count or counted in likely_ones:
+                family.add_metric([job.spec.name, *labels], count / row.scale)
+    return family
+
+
+def histogram(
+    name: str, help: str, bounds: Sequence[float], observed: Iterable[tuple[Job, Histogram]]
+) -> Metric:
+    """bounds: some of those that the ledger counts by."""
+    family = HistogramMetricFamily(PREFIX + name, help, labels=["job"])
+    for job, seen in observed:
+        up_to = dict(zip(seen.bounds, accumulate(seen.counts), strict=False))
+        buckets = [(str(float(bound)), up_to[bound]) for bound in bounds]
+        buckets.append(("+Inf", seen.observations))
+        family.add_metric([job.spec.name], buckets, seen.sum_seconds)
+    return family
+
+
+# Of the service: of each queue or process, or of all.
+
+QUEUE_GAUGES: tuple[tuple[str, str, Callable[[Queue], float | None]], ...] = (
+    ("queue_length", "Messages that no worker has taken.", lambda queue: queue.length),
+    ("queue_consumers", "Workers that consume the queue.", lambda queue: queue.consumers),
+    ("queue_is_serial", "1 for a queue of one run at a time.", lambda queue: queue.is_serial),
+    ("queue_drained", "1 while nothing begins from it.", lambda queue: bool(queue.drained_at)),
 )
 
-HISTOGRAMS = (
-    JobHistogram(
-        "run_duration_seconds",
-        "How long attempts took.",
-        lambda job: job.durations,
-        (5, 60, 900, 14400),
-    ),
-    JobHistogram(
-        "start_delay_seconds",
-        "From a run's nominal time to the start of its first attempt.",
-        lambda job: job.start_delays,
-        (1, 60),
-    ),
-)
 
-GAUGES = (
-    JobGauge("runs_running", "Runs that are running now.", lambda job: job.open_runs.running),
-    JobGauge(
-        "runs_waiting",
-        "Runs that wait for the job's lock.",
-        lambda job: job.open_runs.waiting if may_wait(job.spec) else job.open_runs.waiting or None,
-    ),
-    JobGauge(
-        "unaccounted_ticks",
-        "Nominal times not counted exactly once, or without an outcome, in the last audit.",
-        lambda job: job.unaccounted_ticks,
-    ),
-    JobGauge("job_paused", "1 while the job is paused.", lambda job: job.numbers["paused"] or None),
-    JobGauge(
-        "consecutive_skips",
-        "Runs skipped since the last one that began, whatever their key.",
-        lambda job: job.numbers["consecutive_skips"],
-    ),
-    JobGauge(
-        "last_success_timestamp_seconds",
-        "When a run last succeeded.",
-        lambda job: in_seconds(job.numbers["last_success"]),
-    ),
-    JobGauge(
-        "last_failure_timestamp_seconds",
-        "When a run last failed, exceeded its time limit, was lost, or expired.",
-        lambda job: in_seconds(job.numbers["last_failure"]),
-    ),
-    JobGauge(
-        "next_run_timestamp_seconds",
-        "The next nominal time.",
-        lambda job: in_seconds(job.numbers["next"]),
-    ),
-    JobGauge(
-        "expected_success_by_timestamp_seconds",
-        "By when a run should have succeeded.",
-        lambda job: at(job.success_by),
-    ),
-    JobGauge(
-        "success_due_timestamp_seconds",
-        "By when a run has to have succeeded, as `due_by` says.",
-        lambda job: at(job.success_due_at),
-    ),
-    JobGauge(
-        "job_max_duration_seconds",
-        "How long an attempt may take, as `max_duration` says.",
-        lambda job: seconds(job.spec.max_duration),
-    ),
-    JobGauge(
-        "job_interval_seconds",
-        "The shortest distance between the next ten nominal times.",
-        lambda job: seconds(job.interval),
-    ),
-    JobGauge(
-        "job_late_after_seconds",
-        "How long after its nominal time a start is late.",
-        lambda job: seconds(job.late_after),
-    ),
-    JobGauge(
-        "job_running_limit_seconds",
-        "How long an attempt may run before that is too long.",
-        lambda job: seconds(job.running_limit),
-    ),
-    JobGauge(
-        "job_max_consecutive_skips",
-        "How many skips in a row are too many, where the job says it.",
-        lambda job: job.spec.max_consecutive_skips,
-    ),
-    JobGauge(
-        "job_max_waiting",
-        "How many runs may wait where all of them do.",
-        lambda job: job.spec.max_waiting if job.spec.overlap is OverlapPolicy.QUEUE_ALL else None,
-    ),
-    JobGauge(
-        "oldest_queued_timestamp_seconds",
-        "The nominal time of the oldest run that is queued or waits and has not begun.",
-        lambda job: at(job.open_runs.oldest_queued_at),
-    ),
-    JobGauge(
-        "oldest_running_timestamp_seconds",
-        "When the oldest running attempt began.",
-        lambda job: at(job.open_runs.oldest_running_at),
-    ),
-)
+def of_service(scrape: Scrape) -> Iterator[Metric]:
+    queues, roll, beat, outbound = scrape.queues, scrape.roll, scrape.beat, scrape.outbound
+    for name, help, value in QUEUE_GAUGES:
+        yield gauge(name, help, ((queue.name, value(queue)) for queue in queues), "queue")
+    workers = [each for each in roll.present if isinstance(each.facts, WorkerFacts)]
+    healthy = ((worker.facts.name, worker.fault is None) for worker in workers)
+    seen = ((name, at(moment)) for name, moment in roll.last_seen.items())
+    help = "When a worker last reported that it is there."
+    yield gauge("worker_last_seen_timestamp_seconds", help, seen, "worker")
+    help = "0 for a worker that is there and takes no messages."
+    yield gauge("worker_healthy", help, healthy, "worker")
+    offsets = ((each.facts.name, seconds(each.clock_offset)) for each in roll.present)
+    help = "How far the clock of a worker or a beat is ahead of that of Redis."
+    yield gauge("clock_offset_seconds", help, offsets, "instance")
+    # As each reports; one that was replaced may not know it for some seconds.
+    leads = ((each.name, each.leads) for each in roll.beats)
+    yield gauge("beat_is_leader", "1 for the beat that leads, 0 for others.", leads, "instance")
+    help = "When the leading beat last looked for due ticks."
+    yield gauge("beat_last_tick_timestamp_seconds", help, single(at(beat.last_tick_at)))
+    help = "Times that another beat led than before."
+    yield counter("beat_leader_changes", help, single(beat.leader_changes))
+    help = "Times that the clock of Redis was set back by more than a second."
+    yield counter("redis_clock_set_back", help, single(beat.clock_set_backs))
+    help = "0 while the schedule files have problems and an older set is in force."
+    yield gauge("config_last_reload_successful", help, single(beat.last_reload_successful))
+    help = "What other servers took: notices, pings, check-ins and revocations."
+    yield counter("outbound_sent", help, outbound.sent.items(), "kind")
+    help = "The same that was given up: refused, or not taken for a day."
+    yield counter("outbound_dropped", help, outbound.dropped.items(), "kind")
+    help = "When the oldest of those that wait was to be sent."
+    yield gauge("oldest_unsent_timestamp_seconds", help, single(at(outbound.oldest_at)))
+    taken = time.monotonic() - scrape.started
+    yield gauge("scrape_duration_seconds", "How long it took to read all of this.", single(taken))
 
-SERVICE = (
-    queue_gauge("queue_length", "Messages that no worker has taken.", lambda queue: queue.length),
-    queue_gauge(
-        "queue_consumers", "Workers that consume the queue.", lambda queue: queue.consumers
-    ),
-    queue_gauge(
-        "queue_is_serial",
-        "1 for a queue that is worked one run at a time.",
-        lambda queue: queue.is_serial,
-    ),
-    queue_gauge(
-        "queue_drained",
-        "1 while nothing begins from the queue (supervisor drain).",
-        lambda queue: queue.drained_at is not None,
-    ),
-    ServiceMetric(
-        "worker_last_seen_timestamp_seconds",
-        "When a worker last reported that it is there.",
-        lambda scrape: ((name, at(moment)) for name, moment in scrape.roll.last_seen.items()),
-        "worker",
-    ),
-    ServiceMetric(
-        "worker_healthy",
-        "0 for a worker that is there and takes no messages, since its main loop hangs.",
-        lambda scrape: (
-            (p.facts.name, p.fault is None)
-            for p in scrape.roll.present
-            if isinstance(p.facts, WorkerFacts)
-        ),
-        "worker",
-    ),
-    ServiceMetric(
-        "clock_offset_seconds",
-        "How far the clock of a worker or a beat is ahead of that of Redis.",
-        lambda scrape: ((p.facts.name, seconds(p.clock_offset)) for p in scrape.roll.present),
-        "instance",
-    ),
-    ServiceMetric(
-        "beat_is_leader",
-        "1 for the beat that leads, 0 for those that stand by.",
-        # As each reports; one that was replaced may not know it for some seconds.
-        lambda scrape: ((beat.name, beat.leads) for beat in scrape.roll.beats),
-        "instance",
-    ),
-    single(
-        "beat_last_tick_timestamp_seconds",
-        "When the leading beat last looked for due ticks.",
-        lambda scrape: at(scrape.beat.last_tick_at),
-    ),
-    single(
-        "beat_leader_changes",
-        "Times that another beat led than before.",
-        lambda scrape: scrape.beat.leader_changes,
-        is_counter=True,
-    ),
-    single(
-        "redis_clock_set_back",
-        "Times that the clock of Redis was set back by more than a second.",
-        lambda scrape: scrape.beat.clock_set_backs,
-        is_counter=True,
-    ),
-    single(
-        "config_last_reload_successful",
-        "0 while the schedule files have problems and an older set is in force.",
-        lambda scrape: scrape.beat.last_reload_successful,
-    ),
-    ServiceMetric(
-        "outbound_sent",
-        "What other servers took: notices, pings, check-ins and revocations.",
-        lambda scrape: scrape.outbound.sent.items(),
-        "kind",
-        is_counter=True,
-    ),
-    ServiceMetric(
-        "outbound_dropped",
-        "The same that was given up: refused, or not taken for a day.",
-        lambda scrape: scrape.outbound.dropped.items(),
-        "kind",
-        is_counter=True,
-    ),
-    single(
-        "oldest_unsent_timestamp_seconds",
-        "When the oldest of those that wait was to be sent.",
-        lambda scrape: at(scrape.outbound.oldest_at),
-    ),
-    single(
-        "scrape_duration_seconds",
-        "How long it took to read all of this.",
-        lambda scrape: scrape.seconds,
-    ),
-)
+
+#: Values by what the label says; None leaves the series out.
+Values = Iterable[tuple[str, float | None]]
+
+
+def single(value: float | None) -> Values:
+    """For a metric without a label."""
+    return [("", value)]
+
+
+def gauge(name: str, help: str, values: Values, label: str = "") -> Metric:
+    family = GaugeMetricFamily(PREFIX + name, help, labels=[label] if label else [])
+    return filled(family, values)
+
+
+def counter(name: str, help: str, values: Values, label: str = "") -> Metric:
+    family = CounterMetricFamily(PREFIX + name, help, labels=[label] if label else [])
+    return filled(family, values)
+
+
+def filled(family: GaugeMetricFamily | CounterMetricFamily, values: Values) -> Metric:
+    for named, value in values:
+        if value is not None:
+            family.add_metric([named] if named else [], value)
+    return family

@@ -104,7 +104,8 @@ class Simulated:
         numbers |= observed("duration", [run.ended - run.started for run in ended])
         numbers |= observed("start_delay", [run.started - run.nominal for run in begun])
         interval = intervals.of(self.spec, instant(now))
-        return job_of(self.spec, numbers, self._open_runs(now), interval)
+        fields = {field: str(number) for field, number in numbers.items() if number}
+        return job_of(self.spec, fields, self._open_runs(now), interval)
 
     def _open_runs(self, now: float) -> OpenRuns:
         running = [run.started for run in self.runs if run.started <= now < run.ended]

@@ -39,6 +39,8 @@ from tests.ledger.processes import beat_is_there, worker_is_there
 from tests.programs import needed
 from tests.waiting import patience, wait_until
 
+COUNTED = [name for row in COUNTERS for name, _ in row.series]
+
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "metrics.md"
 
 
@@ -129,14 +131,13 @@ def test_an_unlikely_counter_is_there_when_it_has_happened(ledger: Ledger) -> No
 
 def test_everything_that_the_ledger_counts_is_shown(ledger: Ledger) -> None:
     job(ledger)
-    fields = [row.field_of(value) for row in COUNTERS for value in row.values]
-    counted = {field: 1_000 + number for number, field in enumerate(fields)}
-    ledger.client.hset(ledger.keys.job("nightly"), mapping=counted)
+    counted = {counted: 1_000 + number for number, counted in enumerate(COUNTED)}
+    fields = {f"n:{name}": count for name, count in counted.items()}
+    ledger.client.hset(ledger.keys.job("nightly"), mapping=fields)
     found = samples(ledger)
     for row in COUNTERS:
-        for value in row.values:
-            series = (f"supervisor_{row.name}_total", *([value] if row.label else []))
-            assert found[series] == counted[row.field_of(value)] / row.scale
+        for name, labels in row.series:
+            assert found[f"supervisor_{row.name}_total", *labels] == counted[name] / row.scale
 
 
 def test_the_counters_say_what_happened(ledger: Ledger) -> None:
@@ -202,7 +203,7 @@ def everything_happens(ledger: Ledger) -> None:
     ledger.finish(run_id(spec, 0), "token", RunState.SUCCEEDED)
     ledger.admit(ticks(spec, 1, 2))
     begin(ledger, run_id(spec, 1))
-    happened = {row.field_of(value): 1 for row in COUNTERS for value in row.values}
+    happened = {f"n:{name}": 1 for name in COUNTED}
     happened |= {"next": 1, "loaded": 1, "last_failure": 1}
     ledger.client.hset(ledger.keys.job(spec.name), mapping=happened)
     ledger.client.hset(ledger.keys.job(job(ledger, "paused").name), "paused", 1)

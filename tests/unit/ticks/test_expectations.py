@@ -20,14 +20,7 @@ from supervisor.ticks.expectations import (
     usual_duration,
     work_until_success,
 )
-from supervisor.web.metrics_scrape import (
-    DURATIONS,
-    START_DELAYS,
-    STATUS_FIELDS,
-    Intervals,
-    Job,
-    job_of,
-)
+from supervisor.web.metrics_scrape import Intervals, Job, job_of
 
 NOON = datetime(2026, 3, 2, 12, tzinfo=UTC)
 MINUTE, HOUR = timedelta(minutes=1), timedelta(hours=1)
@@ -141,10 +134,11 @@ def test_no_number_of_retries_is_too_large() -> None:
 
 def found(spec: JobSpec, now: datetime, **fields: datetime | int) -> Job:
     """As a scrape at this time finds a job of which nothing but these fields is known."""
-    numbers = dict.fromkeys((*DURATIONS, *START_DELAYS, *STATUS_FIELDS), 0)
-    for field, value in fields.items():
-        numbers[field] = ms_of(value) if isinstance(value, datetime) else value
-    return job_of(spec, numbers, NO_RUNS, Intervals().of(spec, now))
+    texts = {
+        field: str(ms_of(value) if isinstance(value, datetime) else value)
+        for field, value in fields.items()
+    }
+    return job_of(spec, texts, NO_RUNS, Intervals().of(spec, now))
 
 
 @pytest.mark.parametrize(
@@ -186,18 +180,18 @@ def test_of_the_last_tick_a_success_is_expected_and_then_nothing() -> None:
 def test_beyond_the_calendar_nothing_is_expected(keys: dict[str, str]) -> None:
     last = spec_of(at=["9999-12-31T23:59:00"], **keys)
     job = found(last, NOON, loaded=NOON)
-    assert (job.success_by, job.success_due_at) == (None, None)
+    assert (job.success_by, job.record.success_due_at) == (None, None)
 
 
 def test_what_a_job_names_is_expected_beside_what_is_usual() -> None:
     spec = spec_of(due_by="45m")
     began = {"last_success": NOON + HOUR, "last_success_start": NOON + HOUR}
     job = found(spec, NOON, loaded=NOON, **began)
-    assert job.success_due_at == NOON + 2 * HOUR + 45 * MINUTE
+    assert job.record.success_due_at == NOON + 2 * HOUR + 45 * MINUTE
     began = {"last_success": NOON + 3 * HOUR, "last_success_start": NOON + MINUTE}
     job = found(spec, NOON, loaded=NOON, **began)
-    assert job.success_due_at == NOON + HOUR + 45 * MINUTE
-    assert found(spec, NOON, loaded=NOON, paused=1).success_due_at is None
+    assert job.record.success_due_at == NOON + HOUR + 45 * MINUTE
+    assert found(spec, NOON, loaded=NOON, paused=1).record.success_due_at is None
 
 
 def test_an_interval_is_looked_up_anew_when_its_ticks_have_passed() -> None:
