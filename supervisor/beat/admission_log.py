@@ -110,7 +110,7 @@ def note(admission: Admission, log: Any) -> None:
             log.warning("duplicate dropped", **facts)
         case Placement.NOT_LEADER:
             log.error("leadership lost", **facts)
-        case Placement.FAILED:
+        case Placement.FAILED | Placement.REPEATED:  # not of ticks
             pass  # logged when it changes
         case _:
             assert_never(admission.placement)

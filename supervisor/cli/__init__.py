@@ -32,7 +32,7 @@ MODULES = {
     "jobs": ("jobs", "put", "remove", "export"),
     "service": ("drain", "undrain", "health", "serve", "up", "queues", "token"),
     "render": ("render",),
-    "runs": ("runs", "show", "trigger", "cancel"),
+    "runs": ("runs", "show", "trigger", "retry", "cancel"),
     "ticks": ("next", "backfill", "audit", "pause", "resume"),
     "ask": ("doctor", "why", "log", "notify"),
 }

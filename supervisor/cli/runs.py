@@ -1,4 +1,4 @@
-"""Verbs about runs: runs, show, trigger, cancel."""
+"""Verbs about runs: runs, show, trigger, retry, cancel."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from supervisor.job.run import Run, RunState, StepId
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.page_reads import Wanted, search
 from supervisor.ledger.requests import RunRequest
-from supervisor.operate import control, shapes
+from supervisor.operate import control, repeating, shapes
 from supervisor.operate.shapes import params_shape
 from supervisor.operate.tables import RUN_COLUMNS, STEP_COLUMNS, run_rows, step_row
 from supervisor.operate.words import (
@@ -256,6 +256,7 @@ def print_whole(ledger: Ledger, run_id: str) -> None:
     found = shapes.Run.dumped(run)
     attempts, _ = found.pop("attempts"), found.pop("attempts_dropped")
     found["log_url"] = shapes.log_url_of(ledger, run)
+    found["repeated_by"] = ", ".join(run.repeated_by) or None
     found["progress"] = items_words(run.batch) or progress_words(run.progress) or None
     if run.has_steps:
         params = params_shape(run, ledger.steps.params(run.id))
@@ -391,6 +392,70 @@ def trigger(
         click.echo(f"{run.id} {run.state.value}" + (f": {reason}" if reason else ""))
     if run.state is RunState.SKIPPED:
         sys.exit(1)
+
+
+@click.command()
+@click.argument("runs", nargs=-1, metavar="[RUN]...")
+@click.option("--failed", is_flag=True, help="Instead of RUN: what failed of a job.")
+@click.option("--job", help="With --failed: of this job.")
+@click.option("--since", type=MomentType(), help="With --failed: only from then on: 2h (ago).")
+@click.option(
+    "--whole", is_flag=True, help="Of a run of several steps: all of them, not only what failed."
+)
+@reason_option
+@json_option
+@pass_context
+def retry(
+    context: Context,
+    runs: tuple[str, ...],
+    failed: bool,
+    job: str | None,
+    since: Named | None,
+    whole: bool,
+    reason: str,
+    as_json: bool,
+) -> None:
+    """Run again what has ended, with the same arguments.
+
+    RUN is the id of a run. The new run has the nominal time and the arguments of that run, whatever
+    the job says by now; of a run of several steps, those that succeeded are not run again. With
+    --failed --job JOB, all failed runs of the job are run again, oldest first, without those that
+    have been already. Exits 1 if one of them is skipped or refused.
+    """
+    if failed == bool(runs) or failed != bool(job) or (since and not failed):
+        raise click.UsageError("name RUNs, or --failed --job JOB and maybe --since")
+    ledger, run_ids, by = context.ledger, list(runs), context.actor
+    if job:
+        moment = moment_of(since, ledger.spec(job).zone, ledger.now())
+        run_ids = repeating.failures_to_repeat(ledger, job, moment)
+    if len(run_ids) == 1 and not failed:
+        found = [repeating.retry(ledger, run_ids[0], whole=whole, by=by, reason=reason)]
+    else:
+        found = repeating.retry_each(ledger, run_ids, whole=whole, by=by, reason=reason)
+    if as_json:
+        print_done("retry", map(repeated_json, found))
+    elif not found:
+        click.echo(f"no failed run of {job} is left to run again")
+    else:
+        for one in found:
+            click.echo(repeated_words(one))
+    if any(one.run is None or one.run.state is RunState.SKIPPED for one in found):
+        sys.exit(1)
+
+
+def repeated_json(one: repeating.Repeated) -> dict[str, Any]:
+    if one.run is None:
+        return {"name": one.of, "state": "refused", "error": one.error}
+    return {"name": one.run.id, "edited": one.is_edited, **shapes.Run.dumped(one.run)}
+
+
+def repeated_words(one: repeating.Repeated) -> str:
+    if one.run is None:
+        return harmless(f"{one.of} is not run again: {one.error}")
+    reason = reason_words(one.run)
+    words = f"{one.run.id} {one.run.state.value}" + (f": {reason}" if reason else "")
+    edited = ", with its arguments: the job has been edited since" if one.is_edited else ""
+    return harmless(f"{words}, repeats {one.of}{edited}")
 
 
 @click.command()

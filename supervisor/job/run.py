@@ -337,6 +337,9 @@ class Run:
 
     `is_held`: it waits for runs of other jobs to end, or for that one run that `after` names.
     `is_follower`: it was admitted because they had ended, and was due no sooner.
+
+    `repeats`: the run that it repeats; `repeated_by`: the runs that repeat it, oldest first.
+    `content`: what its job said, if that was edited before its message came.
     """
 
     id: str
@@ -381,6 +384,9 @@ class Run:
     is_follower: bool = False
     message: Message | None = field(default=None, repr=False)
     is_changed: bool = False
+    repeats: str | None = None
+    repeated_by: Sequence[str] = ()
+    content: str | None = None
 
     @property
     def duration_fault(self) -> Literal["max_duration", "min_duration"] | None:
@@ -418,12 +424,16 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class StepRecord:
-    """A step of a run; `run` is None as long as its stage has not begun."""
+    """A step of a run; `run` is None as long as its stage has not begun.
+
+    done: the id of a step that was done in a run which this run repeats; then it is not run again.
+    """
 
     name: str
     task: str
     priority: int
     run: Run | None
+    done: str | None = None
 
 
 STEP_ID = re.compile(r"([^~@]*@[^~]*)~([^~#]+)(?:#([0-9]{1,9}))?")

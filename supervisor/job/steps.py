@@ -30,7 +30,11 @@ ITEMS_AT_ONCE = 1_000
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A step of a plan, with the job's values where it has none; times are in seconds."""
+    """A step of a plan, with the job's values where it has none; times are in seconds.
+
+    done: the id of that step of an earlier run, in the plan of a run that repeats it from a later
+    step.
+    """
 
     name: str
     task: str
@@ -48,6 +52,7 @@ class Step:
     max_parallel: int = 0
     rules: RunRules = NO_RULES
     has_references: bool = False
+    done: str = ""
 
     @classmethod
     def of(cls, planned: Mapping[str, Any]) -> Self:
@@ -123,6 +128,15 @@ def batch(step: StepSpec) -> dict[str, Any]:
         "max_failed": int(str(step.max_failed).rstrip("%")) if most is None else most,
         "max_failed_is_share": share,
     }
+
+
+def without_done(plan: Mapping[str, Any], done: Mapping[str, str]) -> dict[str, Any]:
+    """The plan in which steps that were done, by name, are not run again."""
+    steps = ({k: v for k, v in step.items() if k != "done"} for step in plan["steps"])
+    marked = [
+        {**step, "done": done[step["name"]]} if step["name"] in done else step for step in steps
+    ]
+    return {**plan, "steps": marked}
 
 
 def seconds(duration: timedelta | None) -> float | None:

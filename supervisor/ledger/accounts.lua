@@ -88,8 +88,8 @@ end
 
 -- What a job counts when one of its runs begins.
 local function note_start(run)
-  -- One that follows others is due when they have ended.
-  local due = run.kind == 'after' and run.queued or run.nominal
+  -- One that follows others is due when they have ended; one that repeats another, when it was asked for.
+  local due = (run.kind == 'after' or run.kind == 'repeat') and run.queued or run.nominal
   local is_first = run.attempt == 1 and not run.has_started
   local counters = is_first and append({ 'n:started', 1 }, observation('start_delay', now - due)) or {}
   tally(run.job, counters, nil, 'last_start', now, 'consecutive_skips', 0)

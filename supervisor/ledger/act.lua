@@ -12,7 +12,7 @@ local reply = name == '' and '' or transitions[name](KEYS, ARGV)
 local word = reply
 while type(word) == 'table' do word = word[1] end
 local has_changed_nothing = {
-  failed = true, duplicate = true, not_open = true,
+  failed = true, duplicate = true, repeated = true, not_open = true,
   outdated = true, changed = true, elsewhere = true, due = true, full = true,
 }
 if entry ~= '' and not has_changed_nothing[word] then

@@ -14,7 +14,7 @@
 --       job           its name
 --       nominal       time in ms; '' for now
 --       lock          the name of the one that it needs
---       kind          tick, manual, or after for a run that follows those of other jobs
+--       kind          tick, manual, repeat, or after for a run that follows those of other jobs
 --       message       of a call: a line each of the queue, the list that it is to be pushed to ('' where Celery sends
 --                     it), what it says if the app's own code has changed that (as `said` of a run), and its text
 --       args          of the message (JSON); '' for the job's own
@@ -29,6 +29,8 @@
 --       after         the run after which it is to run
 --       after_policy  how that has to end: success or done
 --       failed        of a run that follows others, the one of them for whose end it is skipped
+--       repeats       the run that this one repeats, which has ended
+--       references    which of its arguments are to be resolved (JSON)
 --
 -- gives for each run {verdict, reason, blocking run, ids of runs whose messages Celery has to make, and for each
 --       silent run that stood in the way what became of it, its id, its job}; verdict: start wait requeue replace skip
@@ -36,6 +38,7 @@
 --       hold        it waits for other runs to end; beat decides when
 --       not_leader  this beat was relieved; nothing was changed
 --       duplicate   the tick was seen before; nothing but a counter was changed
+--       repeated    the run that it was to repeat is being repeated, by the blocking run; nothing was changed
 --       excluded    the job is paused; the tick is passed over
 --       failed      the server refused, for that reason; the others have their places
 
@@ -68,12 +71,25 @@ local function rules_of(text, lock)
   return setmetatable({ lock = lock }, shared[text])
 end
 
+-- The run that repeats this one and has not ended, if there is one.
+local function open_repeat(id)
+  for other in string.gmatch(hget(K.run(id), 'repeated_by') or '', '[^\n]+') do
+    if redis.call('EXISTS', K.run(other)) == 1 and not hget(K.run(other), 'finished') then return other end
+  end
+end
+
+local function note_repeat(id, other)
+  local known = hget(K.run(id), 'repeated_by') or ''
+  if redis.call('EXISTS', K.run(id)) == 0 then return end
+  redis.call('HSET', K.run(id), 'repeated_by', last_lines(known .. other .. '\n', ATTEMPTS_KEPT))
+end
+
 local function note(record, field, value)
   if value and value ~= '' then append(record, { field, value }) end
 end
 
 local function admit(known, rules_text, id, job, nominal, lock, kind, message, args, kwargs, options, delay, steps,
-  params, awaited, expires, spec, after, after_policy, failed)
+  params, awaited, expires, spec, after, after_policy, failed, repeats, references)
   delay = tonumber(delay) or 0
   nominal = tonumber(nominal) or now + delay
 
@@ -101,6 +117,9 @@ local function admit(known, rules_text, id, job, nominal, lock, kind, message, a
     return 'duplicate', '', ''
   end
 
+  repeats = repeats or ''
+  local repeated_by = repeats ~= '' and open_repeat(repeats)
+  if repeated_by then return 'repeated', '', repeated_by end
   if kind == 'tick' then
     if nominal <= tonumber(known.watermark or 0) then
       count(job, 'duplicates')
@@ -127,6 +146,11 @@ local function admit(known, rules_text, id, job, nominal, lock, kind, message, a
   note(record, 'steps', steps)
   note(record, 'awaited', awaited)
   note(record, 'expires', expires and digits(expires))
+  note(record, 'references', references)
+  if repeats ~= '' then
+    note(record, 'repeats', repeats)
+    note_repeat(repeats, id)
+  end
   local is_of_steps = (steps or '') ~= ''
   if is_of_steps then
     append(record, { 'stage', '' })

@@ -36,7 +36,8 @@ local function contents()
   return redis.call('GET', K.content(run.job)) or nothing .. run.job
 end
 
--- Which of the job's own arguments have references, if the message says what the ledger would send; else nil.
+-- Which of the job's own arguments have references, if the message says what the ledger would send, else nil; and
+-- what the job said when the message was made, if that is no more what it says.
 local function references_of_job()
   if task == '' then return '' end
   -- The app's own code changed the message before it was sent.
@@ -45,18 +46,22 @@ local function references_of_job()
   local given = args
   local value = is_item(run) and redis.call('LINDEX', K.items(run.parent), run.item)
   if value then given = item end
+  local is_newest = true
   for known_args, known_kwargs, named, known_task in string.gmatch(contents() or '', '(%S+) (%S+) (%S+) ([^\n]+)') do
     if value then known_args = known_args == '*' and '*' or digest(value .. known_args) end
     if known_task == task and is_same(own_args or known_args, own_args and args or given)
       and is_same(own_kwargs or known_kwargs, kwargs) then
+      local line = table.concat({ known_args, known_kwargs, named, known_task }, ' ')
+      local former = not run.parent and not is_newest and line or nil
       if own_args then named = string.gsub(named, '^args,?', '') end
       if own_kwargs then named = string.gsub(named, ',?kwargs$', '') end
-      return named
+      return named, former
     end
+    is_newest = false
   end
 end
 
-local references = references_of_job()
+local references, former = references_of_job()
 
 local function granted()
   local stage = run.parent and hget(K.run(root_of(id)), 'stage') or ''
@@ -113,6 +118,11 @@ end
 
 begin_attempt(run, 'state', 'running', 'token', token, 'worker', worker, 'process', process or '', 'queue', queue,
   'reason', '', 'sends', 0)
+if former then
+  redis.call('HSET', K.run(id), 'content', former)
+elseif run.attempt > 1 and not run.parent then
+  redis.call('HDEL', K.run(id), 'content')
+end
 hold_lease(run, token, ttl)
 if run.parked then redis.call('HDEL', K.run(id), 'parked') end
 redis.call('ZREM', K.outbox, id)

@@ -108,8 +108,11 @@ ITEMS_PER_END = 50
 #: likewise.
 RUNS_PER_DISMISSAL = 25
 
-#: Params of more bytes than this are dropped when their run ends.
+#: Params of more bytes than this are dropped when their run ends; but the last few of a job's runs
+#: that failed keep theirs: they may be run again.
 LARGEST_KEPT_PARAM = 10_000
+RUNS_WITH_PARAMS = 10
+DROPPED_PARAM = '"(dropped when the run ended)"'
 
 #: Up to this many starts and ends of a job's runs wait for its `ping_url`, and for Sentry.
 MOST_PINGS = 100
@@ -127,8 +130,9 @@ GROUPS_KEPT = timedelta(minutes=10)
 #: Skips in a row that are too many where the job says nothing.
 SKIPS_IN_A_ROW = 3
 
-#: Versions of a job whose messages may still be under way.
+#: Versions of a job whose messages may still be under way, and those whose runs may be repeated.
 CONTENTS_KEPT = 5
+FORMER_KEPT = 10
 
 #: Up to this many of the jobs that were loaded, edited or removed last are known one by one: more
 #: than beat looks at in one turn.
@@ -217,11 +221,12 @@ local STEP_MARGIN, ITEMS_AT_ONCE = {to_ms(STEP_MARGIN)}, {ITEMS_AT_ONCE}
 local ITEMS_PER_FILL, ITEMS_PER_END = {ITEMS_PER_FILL}, {ITEMS_PER_END}
 local RUNS_PER_DISMISSAL = {RUNS_PER_DISMISSAL}
 local MOST_KEPT_ITEMS, LARGEST_KEPT_PARAM = {MOST_KEPT_ITEMS}, {LARGEST_KEPT_PARAM}
+local RUNS_WITH_PARAMS, DROPPED_PARAM = {RUNS_WITH_PARAMS}, '{DROPPED_PARAM}'
 local MOST_PINGS, MOST_REVOCATIONS = {MOST_PINGS}, {MOST_REVOCATIONS}
 local MOST_EVENTS, GROUPS_KEPT = {MOST_EVENTS}, {to_ms(GROUPS_KEPT)}
 local SKIPS_IN_A_ROW = {SKIPS_IN_A_ROW}
 local MOST_RUNNING = {LARGEST_COUNT}
-local EDITS_KEPT, CONTENTS_KEPT = {EDITS_KEPT}, {CONTENTS_KEPT}
+local EDITS_KEPT, CONTENTS_KEPT, FORMER_KEPT = {EDITS_KEPT}, {CONTENTS_KEPT}, {FORMER_KEPT}
 local ACTIONS_KEPT = {ACTIONS_KEPT}
 local BOUNDS = {{{bounds}}}
 """

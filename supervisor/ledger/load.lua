@@ -102,7 +102,7 @@ end
 -- What is known of a job beside its spec outlives it by the time that runs are kept. Running runs still end
 -- and count; a job that comes back goes on counting.
 local function outlive(job, ...)
-  for _, key in ipairs({ K.job(job), K.history(job), K.open(job), K.content(job) }) do
+  for _, key in ipairs({ K.job(job), K.history(job), K.open(job), K.content(job), K.former(job) }) do
     redis.call(select('#', ...) == 0 and 'PERSIST' or 'PEXPIRE', key, ...)
   end
 end
@@ -167,6 +167,15 @@ local function note_content(job, content)
   redis.call('SET', K.content(job), table.concat(kept, '\n'))
 end
 
+-- A run that is repeated has the arguments that its job had when it began, and no copy of them.
+local function note_former(job, content)
+  local before = hget(K.jobs, job) or hget(K.job(job), 'removed')
+  local said = string.match(redis.call('GET', K.content(job)) or '', '^[^\n]*')
+  if not before or said == content then return end
+  redis.call('LPUSH', K.former(job), digits(now) .. ' ' .. before)
+  redis.call('LTRIM', K.former(job), 0, FORMER_KEPT - 1)
+end
+
 -- The job goes on as another entry; when it is next due stays.
 local function take(job, entry)
   local due = hget(K.jobs, job) and entries .. entry ~= entry_of(job) and redis.call('ZSCORE', KEYS[1], entry_of(job))
@@ -178,6 +187,7 @@ end
 local function load(job, entry, text, stands_at, definition, is_retimed, paused, next_at, content)
   local was_there = redis.call('EXISTS', K.job(job), K.history(job), K.open(job)) > 0
   redis.call('DEL', K.message(job))
+  note_former(job, content)
   follow(job, text)
   watch(job, text)
   if entry ~= '' then take(job, entry) end

@@ -9,6 +9,7 @@
 
 local left = tonumber(ARGV[1])
 local STATES = { running = 1, retrying = 2, queued = 3, waiting = 4 }
+local AT_ANY_TIME = { manual = true, ['repeat'] = true, after = true }
 
 local function earliest(found, place, at)
   if at and (found[place] == 0 or at < found[place]) then found[place] = at end
@@ -21,8 +22,8 @@ local function count_run(found, id)
   if not place then return end
   found[place] = found[place] + 1
   local nominal, started = tonumber(v[2]), tonumber(v[4])
-  -- A backfill is for a time long ago, and not late for that; nor is a run that follows others.
-  if v[5] == 'manual' or v[5] == 'after' then nominal = math.max(nominal or 0, tonumber(v[3]) or 0) end
+  -- One that is for a time long ago is not late for that; nor is a run that follows others.
+  if AT_ANY_TIME[v[5]] then nominal = math.max(nominal or 0, tonumber(v[3]) or 0) end
   if place >= 3 and tonumber(v[6] or 0) == 0 and not v[7] then earliest(found, 5, nominal) end
   if place == 1 then earliest(found, 6, started) end
 end

@@ -5,12 +5,13 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
+from itertools import islice
 
 from supervisor.job.run import FAILURES, Run, RunState, StepId
 from supervisor.ledger.ledger import Ledger
-from supervisor.ledger.reads import Readings
-from supervisor.ledger.replies import instant, ms_of, optional_instant
+from supervisor.ledger.reads import Readings, chunks
+from supervisor.ledger.replies import instant, lines_of, ms_of, optional_instant
 
 # What surrounds a run: when it was admitted, when no beat led, since when the server has answered.
 
@@ -44,6 +45,8 @@ def server_since(ledger: Readings) -> datetime | None:
 
 
 PAGE = 100
+
+NEVER = datetime(1970, 1, 1, tzinfo=UTC)
 
 Entry = tuple[str, float]
 
@@ -226,6 +229,51 @@ def latest_failures(ledger: Ledger, limit: int) -> list[Run]:
     failed = [(at, name) for name, known in standing.items() if (at := known.last_failure_at)]
     names = [name for _, name in heapq.nlargest(limit, failed)]
     return search(ledger, names, Wanted(frozenset(FAILURES), limit=limit))
+
+
+#: Runs whose ends are read for a list of failures, newest of each job first.
+MOST_ENDS = 20_000
+
+
+@dataclass(frozen=True, slots=True)
+class FailedRun:
+    """How a failed run ended. repeated_by: as of a Run."""
+
+    id: str
+    job: str
+    state: RunState
+    finished_at: datetime
+    reason: str
+    repeated_by: Sequence[str]
+
+
+def failed_runs(
+    ledger: Ledger, names: Sequence[str], since: datetime | None = None
+) -> tuple[list[FailedRun], bool]:
+    """The runs of these jobs that failed since then, and whether all of them are there: of the jobs
+    that failed last, up to MOST_ENDS runs are looked at.
+    """
+    failed_at = {name: found.last_failure_at for name, found in standings(ledger, names).items()}
+    recent = [name for name, at in failed_at.items() if at and (since is None or at >= since)]
+    recent.sort(key=lambda name: failed_at[name] or NEVER, reverse=True)
+    found: list[FailedRun] = []
+    left = MOST_ENDS
+    for some in chunks(recent, PAGE):
+        pages = ledger.read_each(
+            some, lambda pipe, name: pipe.zrevrange(ledger.keys.history(name), 0, MOST_ENDS - 1)
+        )
+        of_all = ((run_id, name) for name, run_ids in pages for run_id in run_ids)
+        job_of = dict(islice(of_all, left))
+        ends = ledger.read_fields(job_of, "state", "finished", "reason", "repeated_by")
+        found += [
+            FailedRun(run_id, job_of[run_id], RunState(v[0]), end, v[2] or "", lines_of(v[3]))
+            for run_id, v in ends
+            if v[0] in FAILURES and (end := instant(v[1])) and (since is None or end >= since)
+        ]
+        left -= len(job_of)
+        if left <= 0:
+            return found, False
+    return found, True
 
 
 def running_runs(ledger: Ledger, limit: int) -> tuple[int, list[Run]]:

@@ -322,6 +322,14 @@ class Readings:
                 raise
             return spec
 
+    def former_specs(self, name: str) -> list[tuple[datetime, JobSpec | None]]:
+        """What the job was, and until when, newest first: before each of its last FORMER_KEPT edits
+        of its task or arguments. None for one that this version cannot read.
+        """
+        lines = self.client.lrange(self.keys.former(name), 0, -1)
+        parts = (line.partition(" ") for line in lines)
+        return [(instant(at), read_job(text)) for at, _, text in parts]
+
     def knows(self, name: str) -> bool:
         """Whether the ledger has the job, readable or not."""
         with self.client.pipeline(transaction=False) as pipe:

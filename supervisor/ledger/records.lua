@@ -74,12 +74,24 @@ end
 
 -- Large values have served their purpose; the others stay as long as the run.
 local function keep_small_params(id)
+  if redis.call('HSTRLEN', K.run(id), 'began_with') > LARGEST_KEPT_PARAM then
+    redis.call('HSET', K.run(id), 'began_with', '')
+  end
   for _, name in ipairs(redis.call('HKEYS', K.params(id))) do
     if redis.call('HSTRLEN', K.params(id), name) > LARGEST_KEPT_PARAM then
-      redis.call('HSET', K.params(id), name, '"(dropped when the run ended)"')
+      redis.call('HSET', K.params(id), name, DROPPED_PARAM)
     end
   end
   redis.call('PEXPIRE', K.params(id), HISTORY_TTL)
+end
+
+-- A run that failed may be run again from the step that did: the last ones of a job keep large values as well.
+local function keep_params(run)
+  local key = K.with_params(run.job)
+  redis.call('PEXPIRE', K.params(run.id), HISTORY_TTL)
+  redis.call('LPUSH', key, run.id)
+  redis.call('PEXPIRE', key, HISTORY_TTL)
+  if redis.call('LLEN', key) > RUNS_WITH_PARAMS then keep_small_params(redis.call('RPOP', key)) end
 end
 
 -- A call that ends without running, and whose result its caller may wait for: no worker reports

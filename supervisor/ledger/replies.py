@@ -24,6 +24,7 @@ class Placement(StrEnum):
     HOLD = "hold"
     EXCLUDED = "excluded"
     DUPLICATE = "duplicate"
+    REPEATED = "repeated"
     NOT_LEADER = "not_leader"
     FAILED = "failed"
 

@@ -38,6 +38,9 @@ class RunRequest:
     is_of_code: the ledger is to know the job as code has it, from now on.
     message: of a call.
     after: id of a run that has to end first, as after_policy says.
+    repeats: id of an ended run that this one repeats. references: where its arguments are words of
+    a schedule file, to be resolved. plan: of the steps, with `params` as they begin with, in place
+    of those of the job.
     """
 
     run_id: str | None = None
@@ -58,6 +61,9 @@ class RunRequest:
     message: Message | None = None
     after: str | None = None
     after_policy: AfterPolicy = AfterPolicy.SUCCESS
+    repeats: str = ""
+    references: Sequence[Reference] = ()
+    plan: Mapping[str, Any] | None = None
 
     @property
     def changes(self) -> dict[str, Any]:
@@ -212,20 +218,23 @@ def request_facts(spec: JobSpec, run_id: str, request: RunRequest) -> Facts:
     """A request as admit.lua reads it. Raises InvalidKey."""
     nominal = ms_of(request.nominal_at) if request.nominal_at else ""
     expires = "" if request.expires is None else to_ms(request.expires)
+    is_long = bool(request.after or request.repeats)
     rest = (
         request.message.lines if request.message else "",
         text(request.args),
         text(request.kwargs),
         text(dict(request.options) or None),
         to_ms(request.delay),
-        *steps_of(spec, request.params),
+        *steps_of_request(spec, request),
         "1" if request.is_awaited else "",
         expires,
         spec.text if request.is_of_code and isinstance(spec, GuardedTaskSpec) else "",
-        *((request.after, request.after_policy.value) if request.after else ()),
+        *((request.after or "", request.after_policy.value) if is_long else ()),
+        *(("", request.repeats, text([*request.references] or None)) if request.repeats else ()),
     )
     rules, lock = request.rules_text(spec), request.lock_for(spec)
-    return Facts(rules, run_id, spec.name, nominal, lock, "manual", rest)
+    kind = "repeat" if request.repeats else "manual"
+    return Facts(rules, run_id, spec.name, nominal, lock, kind, rest)
 
 
 def steps_of(spec: JobSpec, params: Mapping[str, Any] | None) -> tuple[str, str]:
@@ -233,8 +242,18 @@ def steps_of(spec: JobSpec, params: Mapping[str, Any] | None) -> tuple[str, str]
     if not spec.steps:
         return "", ""
     begins_with = {**spec.params, **(params or {})}
-    texts = {name: json.dumps(value) for name, value in begins_with.items()}
-    return json.dumps(plan(spec)), json.dumps(texts)
+    return json.dumps(plan(spec)), param_texts(begins_with)
+
+
+def steps_of_request(spec: JobSpec, request: RunRequest) -> tuple[str, str]:
+    """The same of a run that may have a plan of its own."""
+    if request.plan is None:
+        return steps_of(spec, request.params)
+    return json.dumps(request.plan), param_texts(request.params or {})
+
+
+def param_texts(params: Mapping[str, Any]) -> str:
+    return json.dumps({name: json.dumps(value) for name, value in params.items()})
 
 
 def text(value: Any) -> str:

@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from supervisor.errors import UnknownRun
 from supervisor.job.run import Failure, LogLine, Reported, StepId, StepRecord, log_place
 from supervisor.job.steps import Step
 from supervisor.ledger.functions import Functions
@@ -41,11 +42,20 @@ class Steps:
         """The steps of a run, in the order in which they run; none for a run of one task."""
         planned = self.plans([run_id]).get(run_id, {})
         steps = sorted(planned.values(), key=lambda step: -step.priority)
-        runs = {run.id: run for run in self._reads.runs([f"{run_id}~{s.name}" for s in steps])}
+        ids = {step.name: step.done or f"{run_id}~{step.name}" for step in steps}
+        runs = {run.id: run for run in self._reads.runs([*ids.values()])}
         return [
-            StepRecord(step.name, step.task, step.priority, runs.get(f"{run_id}~{step.name}"))
-            for step in steps
+            StepRecord(s.name, s.task, s.priority, runs.get(ids[s.name]), s.done or None)
+            for s in steps
         ]
+
+    def plan(self, run_id: str) -> dict[str, Any]:
+        """The plan of a run of several steps, as job/steps.py makes it. Raises UnknownRun."""
+        text = self._reads.client.hget(self._keys.run(run_id), "steps")
+        if text is None:
+            raise UnknownRun(run_id)
+        found: dict[str, Any] = json.loads(text)
+        return found
 
     def item_states(self, batch: str) -> str:
         """A letter for each item, as in stages.lua; a dot while it has not ended."""
@@ -59,6 +69,13 @@ class Steps:
     def params(self, run_id: str) -> Mapping[str, str]:
         """What the present stage of the run was handed: name -> JSON."""
         return self._reads.client.hgetall(self._keys.params(run_id))
+
+    def began_with(self, run_id: str) -> Mapping[str, str] | None:
+        """The params that the run began with; None if they were too large to be kept."""
+        text = self._reads.client.hget(self._keys.run(run_id), "began_with")
+        if text is None:  # no step has returned anything
+            return self.params(run_id)
+        return dict(json.loads(text)) if text else None
 
     def param(self, run_id: str, name: str) -> Any:
         """One of these params; None if there is none of that name."""

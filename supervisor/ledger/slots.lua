@@ -144,7 +144,7 @@ end
 
 -- The end of a run that holds nothing, or gives it back itself.
 local function dismiss(run, outcome, reason, counters)
-  if run.stage then keep_small_params(run.id) end
+  if run.stage and FAILURES[outcome] then keep_params(run) elseif run.stage then keep_small_params(run.id) end
   note_end(run, outcome, reason, counters or {})
   note_revocation(run, outcome, reason)
   leave_indexes(run)

@@ -30,17 +30,18 @@ local function open_step(run, step)
     slot = 1, token = '', foreach = step.foreach, own = { made = step.made } })
 end
 
--- The steps of the highest priority below that of the stage before; false when there are none left.
+-- The steps of the highest priority below that of the stage before; false when there are none left. Those that a run
+-- which this one repeats has done are not run again.
 function open_stage(run)
   local before, stage = tonumber(run.stage) or math.huge, nil
   local steps = plan_of(run.id).steps
   for _, step in ipairs(steps) do
-    if step.priority < before and (not stage or step.priority > stage) then stage = step.priority end
+    if not step.done and step.priority < before and (not stage or step.priority > stage) then stage = step.priority end
   end
   if not stage then return false end
   redis.call('HSET', K.run(run.id), 'stage', stage)
   for _, step in ipairs(steps) do
-    if step.priority == stage then open_step(run, step) end
+    if not step.done and step.priority == stage then open_step(run, step) end
   end
   return true
 end
@@ -57,6 +58,14 @@ function withdraw_stage(run)
   redis.call('HDEL', K.run(run.id), 'error_step', 'error', 'error_outcome')
 end
 
+-- The first step returned something: what the run began with is kept, for one that repeats it.
+local function note_beginning(id)
+  if redis.call('HEXISTS', K.run(id), 'began_with') == 1 then return end
+  local params, found = redis.call('HGETALL', K.params(id)), {}
+  for i = 1, #params, 2 do found[params[i]] = params[i + 1] end
+  redis.call('HSET', K.run(id), 'began_with', cjson.encode(found))
+end
+
 -- What the steps of a stage returned becomes the run's, in the order in which the job names them: of
 -- two that return the same name the later one holds, whichever ended first.
 local function merge_returned(run)
@@ -68,6 +77,7 @@ local function merge_returned(run)
       for i = 1, #fields, 2 do
         local name = string.match(fields[i], '^out:(.*)$')
         if name then
+          note_beginning(run.id)
           said_by[name] = (said_by[name] and said_by[name] .. ',' or '') .. step.name
           if said_by[name] ~= step.name then
             redis.call('HSET', K.run(run.id), 'conflict:' .. name, said_by[name])

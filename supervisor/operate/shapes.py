@@ -30,6 +30,7 @@ from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.replies import Cancellation
 from supervisor.ledger.requests import RunRequest
 from supervisor.operate.control import LONGEST_NOTE
+from supervisor.operate.repeating import MOST_REPEATS
 from supervisor.times import Duration, render_milliseconds
 
 
@@ -89,6 +90,8 @@ class Run(Shape):
     due_at: Instant | None
     is_held: bool = Field(description="It waits for runs of the jobs that its job follows.")
     after: str | None = Field(description="The one run that it is to follow.")
+    repeats: str | None = Field(description="The run that it repeats.")
+    repeated_by: list[str] = Field(description="The runs that repeat it, oldest first.")
     attempt: int
     crashes: int
     requeues: int
@@ -115,6 +118,9 @@ class Step(Shape):
     state: RunState | None = Field(None, validation_alias=AliasPath("run", "state"))
     items: Items | None = Field(None, validation_alias=AliasPath("run", "batch"))
     run: Run | None
+    done: str | None = Field(
+        description="The step of an earlier run in which it was done: it is not run again."
+    )
 
 
 class Failure(Shape):
@@ -343,6 +349,18 @@ class Resumed(Shape):
     caught_up: int
 
 
+class Repeated(Shape):
+    """What became of a run that was to be run again."""
+
+    of: str
+    run: Run | None
+    edited: bool = Field(
+        validation_alias="is_edited",
+        description="The job has been edited since that run began; the new one has its arguments.",
+    )
+    error: str = Field(description="Why it is not run again.")
+
+
 class Cancelled(Shape):
     run: str
     cancellation: Cancellation = Field(description="stopping: it is running, and asked to end.")
@@ -397,6 +415,23 @@ class Resume(Request):
     catch_up: bool = Field(
         False, description="Run the ticks of the pause, as `catchup` does after an outage."
     )
+
+
+class Retry(Request):
+    """A run that is to be run again."""
+
+    whole: bool = Field(
+        False, description="Of a run of several steps, from its first step, not the failed one."
+    )
+
+
+class RetryFailures(Request):
+    """Failed runs of a job that are to be run again: those that nothing has repeated."""
+
+    since: datetime | None = Field(
+        None, description="Only runs from then on; without an offset, a time of the job's zone."
+    )
+    limit: int = Field(MOST_REPEATS, ge=1, le=MOST_REPEATS, description="The oldest of them.")
 
 
 class Cancel(Request):

@@ -216,8 +216,9 @@ STEP_COLUMNS = Columns.named(
 
 def step_row(step: StepRecord, now: datetime) -> Sequence[str]:
     run = step.run
+    earlier = f"not run again: {step.done}" if step.done else ""
     if run is None:
-        return (step.name, str(step.priority), step.task, "", "", "", "", "")
+        return (step.name, str(step.priority), step.task, "", "", "", "", earlier)
     started, ended = run.started_at, run.finished_at
     progress = items_words(run.batch) or progress_words(run.progress)
     return (
@@ -228,7 +229,7 @@ def step_row(step: StepRecord, now: datetime) -> Sequence[str]:
         run.state.value,
         stamp(started),
         duration(seconds_between(started, ended or now)),
-        harmless(", ".join(filter(None, (progress, run.reason)))),
+        harmless(", ".join(filter(None, (progress, run.reason, earlier)))),
     )
 
 

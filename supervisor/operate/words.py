@@ -171,6 +171,8 @@ def share_of(steps: Sequence[StepRecord]) -> float:
 
 
 def share_of_step(step: StepRecord) -> float:
+    if step.done:
+        return 1.0
     if step.run is None:
         return 0.0
     if not step.run.state.is_open:
@@ -299,7 +301,7 @@ def what_words(entry: Entry) -> Iterator[str]:
             yield f"paused since {stamp(instant(since))}"
         case "undrain", since if is_ms(since):
             yield f"drained since {stamp(instant(since))}"
-        case "trigger" | "cancel", word if word:
+        case "trigger" | "retry" | "cancel", word if word:
             yield word
     shown = action.changes if len(action.jobs) <= 1 else action.changes[:NAMED]
     for change in shown:

@@ -65,8 +65,12 @@ class Keys:
     #         the begin of its successor; seen:<token>: until when their overlap is counted
     #         succeeds:<attempt>:<lock>: whose successor that attempt is, lines as in given_up
     #         duplicates: how often a second tick or message of it was dropped; differed: how often
-    #         a message said something else than the ledger; content: of a step; said: what its
-    #         message says (job/content.py), if the app's own code changed it; note: of the pause
+    #         a message said something else than the ledger; content: of a step, and of a run whose
+    #         message was made before an edit of its job; said: what its message says
+    #         (job/content.py), if the app's own code changed it; note: of the pause
+    #         repeats: the run that it repeats; repeated_by: a line for each run that repeats it
+    #         began_with: params (JSON, as in the hash of them) before a step returned some, empty
+    #         if they were too large to be kept
     #         held: while it waits for other runs to end; after, after_policy: the run that it was
     #         to follow, and how that had to end; followed_by: a line "<policy> <run id>" for each
     #         of those that follow it
@@ -97,6 +101,12 @@ class Keys:
     #         troubled: no success since a problem was reported; told:<event>: what beat found at
     #         its last look (findings.lua); expires HISTORY_TTL after the job is removed
     job = Named("job:%s")
+    # LIST    "<ms> <spec>" (JSON); what the job was until then, before each of its last FORMER_KEPT
+    #         edits of what its messages say; expires likewise
+    former = Named("job:%s:former")
+    # LIST    ids of the last RUNS_WITH_PARAMS runs of several steps that failed, newest first; they
+    #         keep their large params; expires HISTORY_TTL after the last of them ended
+    with_params = Named("job:%s:with_params")
     # STRING  what messages of the job say (job/content.py), a line for each of its last
     #         CONTENTS_KEPT versions; expires likewise
     content = Named("job:%s:content")

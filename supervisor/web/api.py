@@ -26,7 +26,7 @@ from supervisor.ledger.actions import Action, Actor
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.page_reads import Wanted, latest_failures, search
 from supervisor.ledger.queues import Queues
-from supervisor.operate import control, shapes
+from supervisor.operate import control, repeating, shapes
 from supervisor.operate.job_edits import Document, JobEdits, LoadedJob, verdict_shape
 from supervisor.operate.shapes import (
     Error,
@@ -347,6 +347,24 @@ class Api:
         catch_up, reason = asked.catch_up, asked.reason
         caught_up = control.resume(self._ledger, job, catch_up=catch_up, by=by, reason=reason)
         return shapes.Resumed(job=job, caught_up=caught_up)
+
+    @operation("post", "/runs/{run}/retry", 201, errors=(409,))
+    def retry(self, run: str, asked: shapes.Retry, by: Actor) -> shapes.Repeated:
+        """Run an ended run again, with the same arguments."""
+        whole, reason = asked.whole, asked.reason
+        found = repeating.retry(self._ledger, run, whole=whole, by=by, reason=reason)
+        if found.run:
+            unless_skipped(found.run)
+        return shapes.Repeated.model_validate(found)
+
+    @operation("post", "/jobs/{job}/retry")
+    def retry_failures(
+        self, job: str, asked: shapes.RetryFailures, by: Actor
+    ) -> list[shapes.Repeated]:
+        """Run the failed runs of a job again that have not been, oldest first."""
+        run_ids = repeating.failures_to_repeat(self._ledger, job, asked.since, asked.limit)
+        found = repeating.retry_each(self._ledger, run_ids, by=by, reason=asked.reason)
+        return [shapes.Repeated.model_validate(one) for one in found]
 
     @operation("post", "/runs/{run}/cancel", 202, errors=(409,))
     def cancel(self, run: str, asked: shapes.Cancel, by: Actor) -> shapes.Cancelled:

@@ -6,7 +6,9 @@ from collections import Counter, defaultdict
 from datetime import timedelta
 
 from supervisor.job.run import Run, RunState
+from supervisor.ledger.actions import Actor
 from supervisor.ledger.requests import RunRequest
+from supervisor.operate import repeating
 from tests.acceptance.project import Sign, needs_children
 from tests.acceptance.workers import Workers
 from tests.waiting import wait_until
@@ -42,6 +44,13 @@ jobs:
     steps:
       - {{task: team.fail, priority: 2, max_retries: 1, retry_backoff: 0s}}
       - {{task: team_steps.note, priority: 1}}
+  mended:
+    every: 24h
+    params: {{tree: docs, suffix: txt}}
+    steps:
+      - {{task: team_steps.extract, priority: 3}}
+      - {{task: team_steps.convert_if_mended, priority: 2}}
+      - {{task: team_steps.index, priority: 1}}
   misfit:
     every: 24h
     steps:
@@ -119,6 +128,27 @@ def test_a_failed_step_is_retried_and_then_named(workers: Workers) -> None:
     assert (run.state, run.error_step) == (RunState.FAILED, "fail")
     assert run.reason == "step fail failed: ValueError: not yet"
     assert [sign.attempt for sign in workers.project.starts("fails")] == [1, 2]
+
+
+def test_a_failed_run_goes_on_from_the_step_that_failed(workers: Workers) -> None:
+    """Once the disk is back: with what the steps before have returned, which do not run again."""
+    ledger = workers.project.ledger
+    (workers.project.directory / "converter").write_text("broken")
+    [run] = ended(workers, trigger(workers, "mended"))
+    assert (run.state, run.error_step) == (RunState.FAILED, "convert_if_mended")
+    (workers.project.directory / "converter").unlink()
+    again = repeating.retry(ledger, run.id, by=Actor("ann", "cli")).run
+    assert again
+    [again] = ended(workers, [again])
+    assert (again.state, again.repeats) == (RunState.SUCCEEDED, run.id), again.reason
+    starts = [(sign.run, sign.step) for sign in workers.project.starts("mended")]
+    assert starts == [
+        (run.id, "extract"),
+        *((run.id, "convert_if_mended"), (again.id, "convert_if_mended")),
+        (again.id, "index"),
+    ]
+    written = (workers.project.directory / "index.txt").read_text()
+    assert written == "docs/a.txt docs/b.txt docs/c.txt"
 
 
 def test_a_step_that_returns_no_json_is_not_retried(workers: Workers) -> None:

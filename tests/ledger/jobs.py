@@ -10,6 +10,7 @@ from celery import Celery
 from supervisor.beat.job_messages import JobMessages
 from supervisor.guard.delivery import Delivery
 from supervisor.job.content import content_of_job
+from supervisor.job.run import RunState
 from supervisor.job.spec import JobSpec
 from supervisor.ledger.leader import Look
 from supervisor.ledger.ledger import Ledger
@@ -97,6 +98,19 @@ def begun(ledger: Ledger, **keys: Any) -> JobSpec:
     spec = job(ledger, **keys)
     at_work(ledger, spec, 0)
     return spec
+
+
+def failed(ledger: Ledger, spec: JobSpec, second: int) -> str:
+    """The run of that second has failed."""
+    ledger.admit(ticks(spec, second))
+    return fails(ledger, run_id(spec, second))
+
+
+def fails(ledger: Ledger, run: str) -> str:
+    """A queued run begins, and fails."""
+    begin(ledger, run, run)
+    ledger.finish(run, run, RunState.FAILED, "ValueError: no")
+    return run
 
 
 def lock_is_free(ledger: Ledger, spec: JobSpec) -> bool:

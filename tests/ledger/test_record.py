@@ -26,7 +26,7 @@ from supervisor.ledger.replies import LoadVerdict
 from supervisor.ledger.requests import JobChange, RunRequest
 from supervisor.operate import control
 from tests.ledger.commands import Supervisor, as_json
-from tests.ledger.jobs import MIDNIGHT, begun, job, ticks
+from tests.ledger.jobs import MIDNIGHT, begun, failed, job, ticks
 
 APP = "tests.ledger.planned_app:app"
 
@@ -59,6 +59,7 @@ FILE = "jobs: {put: {task: planned.poll, every: 1h}}"
 #: Of each verb that changes something: what it needs, and its words.
 ACTING: dict[str, tuple[Callable[[Ledger], object], str]] = {
     "trigger": (lambda ledger: job(ledger), "nightly"),
+    "retry": (lambda ledger: failed(ledger, job(ledger), 0), "--failed --job nightly"),
     "cancel": (lambda ledger: ledger.admit(ticks(job(ledger), 0)), "nightly@2026-03-01T00:00:00Z"),
     "pause": (lambda ledger: job(ledger), "nightly"),
     "resume": (lambda ledger: job(ledger), "nightly"),
