@@ -24,9 +24,10 @@ from supervisor.errors import (
     NotConfigured,
 )
 from supervisor.job.policies import OverlapPolicy
+from supervisor.job.run import Run
 from supervisor.ledger.actions import Actor
 from supervisor.ledger.ledger import Ledger
-from supervisor.operate import control, shapes
+from supervisor.operate import control, repeating, shapes
 from supervisor.operate.job_edits import JobEdits
 from supervisor.web.access import Access, Visitor
 from supervisor.web.editor import version_in
@@ -92,11 +93,16 @@ def form(
     status: int = 200,
 ) -> Response:
     target = request.path_params["target"]
-    is_about_run = verb == "cancel"
+    is_about_run = verb in ("cancel", "retry")
+    run = ledger.run(target) if is_about_run else None
+    repeat, error = (
+        repeat_or_why_not(ledger, run, error) if run and verb == "retry" else (None, error)
+    )
     text = TEMPLATES.get_template("action.html").render(
         verb=verb,
         target=target,
-        run=ledger.run(target) if is_about_run else None,
+        run=run,
+        repeat=repeat,
         spec=None if is_about_run else ledger.spec(target),
         version=ledger.loaded([target]).origins[target].version if verb == "remove" else None,
         policies=list(OverlapPolicy),
@@ -106,6 +112,14 @@ def form(
         **place_of(request),
     )
     return HTMLResponse(text, status)
+
+
+def repeat_or_why_not(ledger: Ledger, run: Run, error: str) -> tuple[repeating.Repeat | None, str]:
+    """What running it again would do; none if it cannot be, with the reason as the error."""
+    try:
+        return repeating.repeat_of(ledger, run), error
+    except (InvalidKey, InvalidRequest, *STATES) as refusal:
+        return None, error or str(refusal)
 
 
 #: Fields of the form whose text is JSON.
@@ -150,6 +164,12 @@ def cancel(ledger: Ledger, run_id: str, fields: Fields, by: Actor) -> str:
     return run_url(run_id)
 
 
+def retry(ledger: Ledger, run_id: str, fields: Fields, by: Actor) -> str:
+    whole, reason = fields.get("from") == "first", fields.get("reason", "")
+    found = repeating.retry(ledger, run_id, whole=whole, by=by, reason=reason)
+    return run_url(unless_skipped(found.run).id if found.run else run_id)
+
+
 def remove(edits: JobEdits, _: Ledger, job: str, fields: Fields, by: Actor) -> str:
     """Removes the version that the form was made from, and no later one."""
     edits.remove(job, version_in(fields), by, fields.get("reason", ""))
@@ -161,6 +181,7 @@ ACTIONS: Mapping[str, Act] = {
     "pause": pause,
     "resume": resume,
     "cancel": cancel,
+    "retry": retry,
 }
 
 # The login form: takes the token, gives a session.

@@ -499,12 +499,16 @@ class Pace:
 
 @dataclass(frozen=True, slots=True)
 class Failing:
-    """The last runs of a job that ended, all badly. is_more: so did each that was looked at."""
+    """The last runs of a job that ended, all badly. is_more: so did each that was looked at.
+
+    run: the last of them, if it was one, and not a range of ticks.
+    """
 
     times: int
     is_more: bool
     since: datetime | None
     reason: str
+    run: str | None = None
 
 
 def failing(traces: Sequence[Trace]) -> Failing | None:
@@ -515,7 +519,8 @@ def failing(traces: Sequence[Trace]) -> Failing | None:
         return None
     lines = (bad[0].reason or "").splitlines()
     since = bad[-1].finished_at or bad[-1].nominal_at
-    return Failing(len(bad), len(bad) == len(traces) > 1, since, lines[0] if lines else "")
+    run = bad[0].id if bad[0].state in FAILURES else None
+    return Failing(len(bad), len(bad) == len(traces) > 1, since, lines[0] if lines else "", run)
 
 
 @dataclass(frozen=True, slots=True)

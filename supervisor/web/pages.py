@@ -17,8 +17,9 @@ from supervisor.errors import NotConfigured, UnknownJob
 from supervisor.job.run import LogLine, Run, RunState, StepId
 from supervisor.job.templates import log_link
 from supervisor.ledger.ledger import Ledger
-from supervisor.ledger.page_reads import latest_failures, running_runs, traces
+from supervisor.ledger.page_reads import running_runs, traces
 from supervisor.ledger.queues import Queues
+from supervisor.operate import repeating
 from supervisor.operate.job_edits import JobEdits, document_text
 from supervisor.operate.shapes import params_shape
 from supervisor.operate.why import answer
@@ -27,6 +28,8 @@ from supervisor.operate.words import LogText, removal_words
 from supervisor.schedule import due_at
 from supervisor.web.access import Access
 from supervisor.web.access_file import Role
+from supervisor.web.failures_page import SPANS as SPANS_OF_FAILURES
+from supervisor.web.failures_page import FailuresQuery, failures_listing
 from supervisor.web.http import TEMPLATES, Refused, Threads, check, place_of
 from supervisor.web.jobs_page import (
     JobsQuery,
@@ -155,6 +158,7 @@ def run(asked: Asked) -> Context:
         "why": explanation(asked.ledger, found),
         "success_due_at": due,
         "log_url": log_url,
+        "may_repeat": spec is not None and repeating.is_run_again(found),
     }
 
 
@@ -196,7 +200,8 @@ def numbered(lines: Sequence[LogLine]) -> list[tuple[str, LogLine]]:
 
 
 def failures(asked: Asked) -> Context:
-    return {"failures": latest_failures(asked.ledger, MOST_FAILURES)}
+    listing = failures_listing(asked.ledger, FailuresQuery.of(asked.query), asked.now)
+    return {"listing": listing, "spans": SPANS_OF_FAILURES, "most_runs": MOST_FAILURES}
 
 
 def record(asked: Asked) -> Context:

@@ -25,6 +25,7 @@ from supervisor.store.connection import NotServed, check_served, explained
 from supervisor.web.access import Access, AccessCheck, guarded
 from supervisor.web.actions import action_routes, login_routes
 from supervisor.web.api import Api, api_routes
+from supervisor.web.bulk import bulk_routes
 from supervisor.web.editor import editor_routes
 from supervisor.web.http import (
     EXCEPTION_HANDLERS,
@@ -150,6 +151,7 @@ def create(
         *api_routes(Api(ledger, broker, edits), threads),
         *login_routes(access, sessions, visits),
         *editor_routes(ledger, edits, broker, threads),
+        *bulk_routes(ledger, threads),
         *action_routes(ledger, edits, threads),
         *page_routes(ledger, access, broker, edits, threads),
     ]

@@ -23,7 +23,7 @@ from supervisor.web.access import Access
 from tests.acceptance.project import Project
 from tests.acceptance.workers import Workers
 from tests.conftest import database, emptied
-from tests.ledger.jobs import at_work, job, run_id, ticks
+from tests.ledger.jobs import at_work, failed, job, run_id, ticks
 from tests.ports import free_port
 from tests.programs import needs
 from tests.waiting import wait_until
@@ -244,6 +244,42 @@ def test_what_is_in_use_stays_while_the_page_is_refreshed(
     assert page.evaluate("document.activeElement.textContent") == "tenant=acme"
 
 
+def test_what_is_ticked_stays_and_is_paused_under_one_reason(
+    workers: Workers, address: str, page: Page
+) -> None:
+    ledger = workers.project.ledger
+    names = [job(ledger, name, every="24h").name for name in ("ticked", "ticked-too", "other")]
+    log_in(page, address, TOKEN)
+    page.goto(f"{address}/?search=t")
+    for name in names[:2]:
+        page.get_by_label(f"Choose {name}", exact=True).check()
+    ledger.pause("other")
+    for _ in range(2):
+        page.wait_for_event("response")
+    expect(page.get_by_label("Choose ticked-too")).to_be_checked()
+    page.get_by_role("form", name="Act on several jobs").get_by_role("button", name="Pause").click()
+    page.get_by_label("Reason").fill("the move")
+    page.get_by_role("button", name="Pause").click()
+    page.wait_for_url(f"{address}/./?search=t")
+    assert [ledger.job(name).paused_note for name in names] == ["the move", "the move", None]
+
+
+def test_a_group_of_failures_is_run_again_in_three_clicks(
+    workers: Workers, address: str, page: Page
+) -> None:
+    ledger = workers.project.ledger
+    run = failed(ledger, job(ledger, "broken", every="24h", queue="nowhere"), 0)
+    log_in(page, address, TOKEN)
+    page.get_by_role("navigation", name="Main").get_by_role("link", name="Failures").click()
+    row = page.get_by_role("row").filter(has_text="broken")
+    row.get_by_role("link", name="Run again").click()
+    page.get_by_role("button", name="Run again").click()
+    page.wait_for_url(f"{address}/failures")
+    expect(row.get_by_role("link", name="Run again")).to_have_count(0)
+    [again] = ledger.run(run).repeated_by
+    assert ledger.run(again).state is RunState.QUEUED
+
+
 def test_a_click_on_a_label_lists_the_jobs_that_have_it(address: str, page: Page) -> None:
     page.goto(address)
     page.get_by_role("link", name="tenant=acme").click()
@@ -254,7 +290,7 @@ def test_a_click_on_a_label_lists_the_jobs_that_have_it(address: str, page: Page
 
 ON_A_PHONE = (
     *("/", "/jobs/tells", "/jobs/made", "/queues", "/record", "/login", "/runs/{run}"),
-    *("/actions/new", "/actions/edit/made"),
+    *("/actions/new", "/actions/edit/made", "/failures", "/actions/bulk?of=jobs&verb=pause&all=1"),
 )
 
 
@@ -284,6 +320,8 @@ PAGES = (
     *("/", "/?state=late&sort=next", "/failures", "/queues", "/record", "/login", "/jobs/tells"),
     *("/jobs/unknown", "/runs/{run}", "/runs/{failed}", "/actions/trigger/works"),
     *("/actions/cancel/{run}", "/actions/new", "/actions/edit/made", "/jobs/made"),
+    *("/actions/retry/{failed}", "/actions/bulk?of=jobs&verb=pause&all=1"),
+    *("/actions/bulk?of=failures&verb=retry&all=1",),
 )
 
 #: Where nothing has happened yet, or nothing matches.
@@ -346,7 +384,8 @@ def test_the_keyboard_reaches_everything_and_shows_where_it_is(address: str, pag
     log_in(page, address, TOKEN)
     page.add_init_script("fetch = () => new Promise(() => {})")  # nothing is replaced meanwhile
     missed, unseen = [], set()
-    for path in ("/", "/jobs/works", "/queues", "/record", "/actions/new"):
+    paths = ("/", "/jobs/works", "/queues", "/record", "/actions/new", "/failures")
+    for path in (*paths, "/actions/bulk?of=jobs&verb=pause&all=1"):
         page.goto(address + path)
         count = page.evaluate(NUMBER)
         left = {str(number) for number in range(count)}

@@ -12,6 +12,7 @@ from celery import Celery
 from starlette.routing import Route
 
 from supervisor.cli.service import record_log
+from supervisor.job.run import RunState
 from supervisor.ledger.actions import Action, Actor, Change, Entry, Outcome, WantedActions
 from supervisor.ledger.ledger import Ledger
 from supervisor.operate import control
@@ -21,7 +22,7 @@ from supervisor.web.api import API
 from supervisor.web.record import RecordLog, Visits
 from supervisor.web.server import create
 from tests.ledger.contents import digests
-from tests.ledger.jobs import MIDNIGHT, job, ticks
+from tests.ledger.jobs import MIDNIGHT, begin, job, ticks
 from tests.logged import capture_logs
 from tests.web.access_files import SECRET, TOKENS, access_of, bearing, named_by_the_proxy
 from tests.web.conftest import Serve
@@ -29,6 +30,7 @@ from tests.web.test_api import checked
 from tests.web.visits import FROM_OUR_PAGE, TOKEN, log_in
 
 RUN = f"nightly@{MIDNIGHT:%Y-%m-%dT%H:%M:%SZ}"
+FAILED = RUN.replace("00Z", "01Z")
 
 HOURLY: dict[str, Any] = {"task": "proj.report", "every": "1h"}
 
@@ -45,6 +47,7 @@ def send(client: httpx.Client, route: str, body: dict[str, Any]) -> httpx.Respon
     method, path = route.split(" ")
     for word, value in (("{target:path}", TARGETS), ("{job:path}", TARGETS), ("{run:path}", RUNS)):
         path = path.replace(word, value.get(route, "nightly"))
+    path = path.replace("/bulk", "/bulk?verb=trigger&of=jobs&pick=nightly")
     if path.startswith("/api/"):
         document = HOURLY if method == "PUT" else body
         query = {"reason": "stocktaking"} if method in ("PUT", "DELETE") else {}
@@ -56,11 +59,15 @@ def send(client: httpx.Client, route: str, body: dict[str, Any]) -> httpx.Respon
 #: What a route is about, but for the job nightly.
 TARGETS = {
     "POST /actions/cancel/{target:path}": RUN,
+    "POST /actions/retry/{target:path}": FAILED,
     "POST /actions/remove/{target:path}": "report",
     "DELETE /api/v1/jobs/{job:path}": "report",
     "PUT /api/v1/jobs/{job:path}": "new",
 }
-RUNS = {"POST /api/v1/runs/{run:path}/cancel": RUN}
+RUNS = {
+    "POST /api/v1/runs/{run:path}/cancel": RUN,
+    "POST /api/v1/runs/{run:path}/retry": FAILED,
+}
 
 #: They change nothing in the ledger.
 READING = {"POST /actions/check", "POST /api/v1/jobs/{job:path}/check"}
@@ -72,12 +79,13 @@ ENTERED = {
     "POST /actions/put": "put",
     **{
         f"POST /actions/{verb}/{{target:path}}": verb
-        for verb in ("trigger", "pause", "resume", "cancel", "remove")
+        for verb in ("trigger", "pause", "resume", "cancel", "retry", "remove")
     },
+    "POST /actions/bulk": "trigger",
     "PUT /api/v1/jobs/{job:path}": "put",
     "DELETE /api/v1/jobs/{job:path}": "remove",
-    **{f"POST /api/v1/jobs/{{job:path}}/{v}": v for v in ("trigger", "pause", "resume")},
-    "POST /api/v1/runs/{run:path}/cancel": "cancel",
+    **{f"POST /api/v1/jobs/{{job:path}}/{v}": v for v in ("trigger", "pause", "resume", "retry")},
+    **{f"POST /api/v1/runs/{{run:path}}/{v}": v for v in ("cancel", "retry")},
 }
 
 
@@ -95,7 +103,9 @@ def test_each_route_that_is_no_get_reads_or_is_known_to_act(ledger: Ledger) -> N
 def test_a_request_is_entered_with_who_sent_it_and_why(
     route: str, maker: httpx.Client, editor: httpx.Client, ledger: Ledger
 ) -> None:
-    ledger.admit(ticks(job(ledger, overlap="allow"), 0))
+    ledger.admit(ticks(job(ledger, overlap="allow"), 0, 1))
+    begin(ledger, FAILED)
+    ledger.finish(FAILED, "token", RunState.FAILED)
     version = maker.put(f"{API}/jobs/report", json=HOURLY).json()["version"]
     body = {"reason": "stocktaking"}
     if route.startswith("POST /actions/"):

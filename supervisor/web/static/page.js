@@ -54,7 +54,7 @@ function isInUse(part) {
   const selection = getSelection();
   const isSelected = !selection.isCollapsed && part.contains(selection.anchorNode);
   const fields = [...part.querySelectorAll("input:not([type=hidden]), textarea")];
-  const isTyped = fields.some((field) => field === document.activeElement || field.value !== field.defaultValue);
+  const isTyped = fields.some((field) => field === document.activeElement || field.value !== field.defaultValue || field.checked !== field.defaultChecked);
   return isSelected || isTyped;
 }
 

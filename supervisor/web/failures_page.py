@@ -1,0 +1,112 @@
+"""The page of failures: groups of runs by job and error, filtered, a page at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from urllib.parse import urlencode
+
+from supervisor.ledger.ledger import Ledger
+from supervisor.ledger.page_reads import failed_runs
+from supervisor.operate.failures import FailureGroup, groups_of
+from supervisor.web.jobs_page import JobsQuery, names_with
+
+PAGE_SIZE = 50
+
+#: How far back, as the address names it; history is kept for seven days.
+SPANS = {
+    "1h": timedelta(hours=1),
+    "6h": timedelta(hours=6),
+    "24h": timedelta(hours=24),
+    "7d": timedelta(days=7),
+}
+DEFAULT_SPAN = "24h"
+
+FILTERS = ("job", "label", "error")
+
+
+@dataclass(frozen=True, slots=True)
+class FailuresQuery:
+    """What the address asks for; words that are not valid are ignored.
+
+    job: a part of names. error: a part of why. group: the id of one group, whose runs are listed.
+    """
+
+    job: str = ""
+    label: str = ""
+    error: str = ""
+    span: str = DEFAULT_SPAN
+    group: str = ""
+    page: int = 1
+
+    @classmethod
+    def of(cls, query: Mapping[str, str]) -> FailuresQuery:
+        span, page = query.get("span", ""), query.get("page", "1")
+        return cls(
+            **{name: query.get(name, "").strip()[:200] for name in FILTERS},
+            span=span if span in SPANS else DEFAULT_SPAN,
+            group=query.get("group", "")[:12],
+            page=int(page) if page.isascii() and page.isdigit() and len(page) < 6 else 1,
+        )
+
+    @property
+    def words(self) -> dict[str, str]:
+        """The query as part of an address, without what is so by default."""
+        asked = {name: getattr(self, name) for name in (*FILTERS, "group")}
+        asked["span"] = self.span if self.span != DEFAULT_SPAN else ""
+        return {name: word for name, word in asked.items() if word}
+
+    @property
+    def kept(self) -> Mapping[str, str]:
+        """The hidden fields of the form that filters."""
+        return {"span": self.span} if self.span != DEFAULT_SPAN else {}
+
+    @property
+    def is_narrowed(self) -> bool:
+        return any(getattr(self, name) for name in (*FILTERS, "group"))
+
+    def url(self, *, span: str | None = None, group: str | None = None, page: int = 1) -> str:
+        asked = replace(self, span=span or self.span, group=self.group if group is None else group)
+        words = asked.words | ({"page": str(page)} if page > 1 else {})
+        return "failures" + (f"?{urlencode(words)}" if words else "")
+
+
+@dataclass(frozen=True, slots=True)
+class FailuresListing:
+    """groups: of the page. found, runs and left: all groups, their runs, and those of these that no
+    other run has repeated. are_all: whether all failures of the time were looked at.
+    """
+
+    query: FailuresQuery
+    groups: tuple[FailureGroup, ...]
+    found: int
+    runs: int
+    left: int
+    pages: int
+    are_all: bool
+
+
+def failures_of(
+    ledger: Ledger, query: FailuresQuery, now: datetime
+) -> tuple[list[FailureGroup], bool]:
+    """The groups on all pages, and whether all failures of the time were looked at."""
+    names = names_with(ledger, JobsQuery(search=query.job, label=query.label))
+    runs, are_all = failed_runs(ledger, names, now - SPANS[query.span])
+    groups = groups_of(ledger, runs, query.error)
+    return [g for g in groups if query.group in ("", g.id)], are_all
+
+
+def failures_listing(ledger: Ledger, query: FailuresQuery, now: datetime) -> FailuresListing:
+    groups, are_all = failures_of(ledger, query, now)
+    pages = max(1, -(-len(groups) // PAGE_SIZE))
+    query = replace(query, page=min(max(1, query.page), pages))
+    return FailuresListing(
+        query,
+        tuple(groups[(query.page - 1) * PAGE_SIZE : query.page * PAGE_SIZE]),
+        len(groups),
+        sum(group.count for group in groups),
+        sum(len(group.left) for group in groups),
+        pages,
+        are_all,
+    )
