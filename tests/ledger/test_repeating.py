@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from supervisor.beat.entries import Entries
+from supervisor.catalog.entries import Entries
 from supervisor.errors import Conflict, InvalidRequest, UnknownJob
 from supervisor.job.run import Run, RunState
 from supervisor.ledger.actions import Actor, WantedActions
