@@ -50,12 +50,14 @@ class Exporter(EventReceiver):
     def __init__(self, app: Celery, connection: Connection) -> None:
         super().__init__(connection, handlers={"*": self.hear}, app=app)
         self.counted: Counter[str] = Counter()
+        self.events: list[dict[str, Any]] = []
         self.listens = threading.Event()
         self._state = State()
 
     def hear(self, event: dict[str, Any]) -> None:
         self._state.event(event)
         if event["type"].startswith("task-"):
+            self.events.append(event)
             self.counted[f"{event['type']} {self._state.tasks[event['uuid']].name}"] += 1
 
     def on_consume_ready(self, *given: Any, **named: Any) -> None:
@@ -101,12 +103,17 @@ ENDED = ["FAILURE", "SUCCESS"]
 
 def tasks_in_flower(port: int) -> dict[str, str] | None:
     """State by name; None while Flower does not answer."""
+    rows = rows_of_flower(port)
+    return None if rows is None else {row["name"]: row["state"] for row in rows.values()}
+
+
+def rows_of_flower(port: int) -> dict[str, dict[str, Any]] | None:
+    """What it lists, by id; None while it does not answer."""
     try:
         with urlopen(f"http://127.0.0.1:{port}/api/tasks") as answer:
-            tasks = json.load(answer)
+            return dict(json.load(answer))
     except (URLError, ConnectionError):
         return None
-    return {task["name"]: task["state"] for task in tasks.values()}
 
 
 def seen_by_sentry(stranger: Stranger) -> list[str]:
@@ -125,3 +132,163 @@ def test_those_who_watch_see_the_same(deploy: Deploy) -> None:
     wait_until(lambda: "own" in stranger.ledger.scheduled(), 30)
     wait_until(lambda: stranger.ledger.job("own").counters.get("finished:succeeded"), 30)
     wait_until(lambda: seen_by_sentry(stranger).count("transaction works []") > 1, 30)
+
+
+# A plain task, and the same one as a job's run and as a guarded call.
+
+JOB = """
+jobs:
+  own: {task: scheduled, every: 24h, paused: true, args: [2], kwargs: {text: "hellö"}}
+"""
+
+CALL = """
+import contextlib, json, listed
+with listed.request() if {is_request} else contextlib.nullcontext("") as trace:
+    print(json.dumps([listed.{name}.delay({number}, text='hellö').id, trace]))
+"""
+
+#: Those of a task, with the number by which its body knows that it may end.
+NUMBERS = {"called": 1, "scheduled": 2}
+
+#: What tells of the process or of the moment: only whether it is there is compared.
+OF_THE_MOMENT = frozenset(
+    {
+        *("timestamp", "local_received", "clock", "pid", "worker_pid", "time_start", "runtime"),
+        *("received", "started", "succeeded", "sent"),
+    }
+)
+
+
+def asked_for(stranger: Stranger, name: str) -> tuple[str, str]:
+    """The id of a task, or of the run of the job that it is, and the trace of who called it."""
+    if name == "scheduled" and stranger.is_supervised:
+        return stranger.ledger.trigger(stranger.ledger.spec("own")).id, ""
+    is_request = name == "called"  # a scheduler calls outside of any
+    code = CALL.format(name=name, number=NUMBERS[name], is_request=is_request)
+    id, trace = stranger.code(code)
+    return id, trace
+
+
+def with_job(stranger: Stranger) -> Stranger:
+    """Returns once a beat has loaded the job, if there is one."""
+    if stranger.is_supervised:
+        stranger.schedule(JOB)
+        stranger.start("beat", "beat", "-l", "info")
+        keys = stranger.ledger.keys
+        wait_until(lambda: "own" in stranger.ledger.scheduled(), 30)
+        message, job = keys.message("own"), keys.job("own")
+        client = stranger.ledger.client
+        wait_until(lambda: client.exists(message) or client.hexists(job, "apart"), 30)
+    return stranger
+
+
+def shown(stranger: Stranger) -> dict[str, Any]:
+    """What `inspect`, `events` and Flower show of each task."""
+    port, found = free_port(), dict[str, Any]()
+    stranger.environ = {"FLOWER_UNAUTHENTICATED_API": "true"}
+    with_job(stranger)
+    with exporter_at(stranger.url) as exporter:
+        stranger.worker("-E", "-c", "1")
+        stranger.start("flower", "flower", f"--port={port}", "--address=127.0.0.1", is_cold=True)
+        wait_until(lambda: rows_of_flower(port) is not None, 60)
+        for name, number in NUMBERS.items():
+            id, _ = asked_for(stranger, name)
+            active = wait_until(lambda id=id: active_row(stranger, id), 30)  # type: ignore[misc]
+            (stranger.directory / f"may-end-{number}").touch()
+            events = wait_until(lambda id=id: events_of(exporter, id), 30)  # type: ignore[misc]
+            row = wait_until(lambda id=id: ended_in_flower(port, id), 30)  # type: ignore[misc]
+            found[name] = [alike_row(each, id) for each in (active, *events, row)]
+    return found
+
+
+def active_row(stranger: Stranger, id: str) -> dict[str, Any] | None:
+    """That of the task in what `celery inspect active` gives."""
+    with Celery(broker=stranger.url, set_as_current=False) as app:
+        replies = app.control.inspect(limit=1, timeout=patience(2)).active() or {}
+    rows = [row for of_worker in replies.values() for row in of_worker if row["id"] == id]
+    return rows[0] if rows else None
+
+
+def events_of(exporter: Exporter, id: str) -> list[dict[str, Any]] | None:
+    """Those of the task, once there is one of its end."""
+    events = [event for event in exporter.events if event["uuid"] == id]
+    return events if events and events[-1]["type"] == "task-succeeded" else None
+
+
+def ended_in_flower(port: int, id: str) -> dict[str, Any] | None:
+    row = (rows_of_flower(port) or {}).get(id)
+    return row if row and row["state"] == "SUCCESS" else None
+
+
+def alike_row(row: Any, id: str) -> Any:
+    """What stays the same from one task to the next."""
+    match row:
+        case dict():
+            return {
+                key: bool(value) if key in OF_THE_MOMENT else alike_row(value, id)
+                for key, value in row.items()
+            }
+        case list():
+            return [alike_row(value, id) for value in row]
+        case str():
+            return row.replace(id, "<id>")
+        case _:
+            return row
+
+
+def test_runs_are_shown_as_plain_tasks(deploy: Deploy) -> None:
+    pytest.importorskip("flower")
+    plain = shown(deploy("listed", is_supervised=False))
+    assert [row["type"] for row in plain["called"][1:-1]] == EVENTS
+    assert shown(deploy("listed", is_supervised=True)) == plain
+
+
+EVENTS = ["task-received", "task-started", "task-succeeded"]
+
+
+# The headers of libraries that record traces.
+
+#: What a supervised message has more.
+SUPERVISED = {"supervisor", "periodic_task_name"}
+
+
+def headers(stranger: Stranger, traced: str) -> dict[str, dict[str, Any]]:
+    """Those of the message of each task, by its name; no worker takes them.
+
+    traced: the one that carries the trace of who called.
+    """
+    with_job(stranger)
+    traces = {name: asked_for(stranger, name)[1] for name in NUMBERS}
+    wait_until(lambda: stranger.broker.llen("celery") == len(NUMBERS), 30)
+    texts = map(json.loads, stranger.broker.lrange("celery", 0, -1))
+    found = {text["headers"]["task"]: text["headers"] for text in texts}
+    assert traces["called"]
+    assert traces["called"] in found["called"][traced]
+    return found
+
+
+def names(said: dict[str, Any]) -> dict[str, Any]:
+    """The names of headers, and of those that are nested in one, but for the supervisor's."""
+    return {
+        name: names(value) if isinstance(value, dict) else ""
+        for name, value in said.items()
+        if name not in SUPERVISED
+    }
+
+
+@pytest.mark.parametrize(
+    ("tracer", "package", "traced"),
+    [
+        ("sentry", "sentry_sdk", "sentry-trace"),
+        ("opentelemetry", "opentelemetry.instrumentation.celery", "traceparent"),
+    ],
+)
+def test_runs_have_the_headers_of_a_tracer(
+    deploy: Deploy, tracer: str, package: str, traced: str
+) -> None:
+    pytest.importorskip(package)
+    plain = headers(deploy("listed", is_supervised=False, TRACER=tracer), traced)
+    ours = headers(deploy("listed", is_supervised=True, TRACER=tracer), traced)
+    assert {task: names(said) for task, said in ours.items()} == {
+        task: names(said) for task, said in plain.items()
+    }
