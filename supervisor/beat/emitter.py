@@ -60,11 +60,13 @@ def collect_rarely(**_: Any) -> None:
 class Emitted:
     """of_redbeat: keys of entries that are none of ours (`beat_schedule`, other programs).
 
-    is_complete: no entry that was due is left for the next turn.
+    leaves_messages: Celery has to make some of the messages. is_complete: no entry that was due is
+    left for the next turn.
     """
 
     emissions: list[Emission] = field(default_factory=list)
     of_redbeat: list[str] = field(default_factory=list)
+    leaves_messages: bool = False
     is_complete: bool = True
 
 
@@ -93,6 +95,7 @@ class Emitter:
         emitted = self.emit(turn.look.at)
         turn.emissions, turn.of_redbeat = emitted.emissions, emitted.of_redbeat
         turn.has_more |= not emitted.is_complete
+        turn.has_outbox |= emitted.leaves_messages
         for each in emitted.emissions:
             turn.wake_at(each.next_at)
 
@@ -125,6 +128,7 @@ class Emitter:
                 emitted.of_redbeat += [entry.key for entry in entries if entry.spec is None]
             admissions = admitting.admissions()
         emitted.is_complete &= self._record(emitted.emissions, admissions, now, version)
+        emitted.leaves_messages = any(admission.to_publish for admission in admissions)
         self._log.add(admissions)
         self._note_failing(undecided, admissions, emitted.is_complete)
         return emitted

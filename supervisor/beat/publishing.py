@@ -32,18 +32,14 @@ class Publishing:
 
     def is_due(self, turn: Turn) -> bool:
         look = turn.look
-        return self._may_publish(turn) or look.has_sent or look.has_leftovers or self._is_sweeping
+        return turn.has_outbox or look.has_sent or look.has_leftovers or self._is_sweeping
 
     @property
     def _is_sweeping(self) -> bool:
         return bool(self._sweeper.queue)
 
-    def _may_publish(self, turn: Turn) -> bool:
-        look = turn.look
-        return look.to_rescue or look.has_due or look.has_outbox or look.has_endings
-
     def do(self, turn: Turn) -> None:
-        if self._may_publish(turn):
+        if turn.has_outbox:
             turn.has_more |= not self._publish_outbox()
         if turn.look.has_sent:
             until = time.monotonic() + PUBLISHING_SECONDS

@@ -26,6 +26,9 @@ class Turn:
     #: Keys of entries that were due and are RedBeat's own (`beat_schedule`, other programs).
     of_redbeat: list[str] = field(default_factory=list)
 
+    #: Whether the outbox may have runs whose messages Celery has to send now.
+    has_outbox: bool = False
+
     #: Something is left that the next turn can do: it follows at once.
     has_more: bool = False
 
@@ -37,6 +40,7 @@ class Turn:
     def __post_init__(self) -> None:
         self._next_at = self.look.at + INTERVAL
         self.wake_at(self.look.next_due)
+        self.has_outbox = self.look.has_outbox or self.look.to_rescue or self.look.has_endings
 
     def wake_at(self, at: datetime | None) -> None:
         """The next turn is to begin by then."""

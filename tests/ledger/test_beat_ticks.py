@@ -81,6 +81,28 @@ def test_a_tick_with_nothing_to_do_is_one_call(
     app.close()
 
 
+def test_a_tick_that_the_ledger_sends_reads_no_outbox(
+    ledger: Ledger, redis_url: str, tmp_path: Path
+) -> None:
+    (tmp_path / "jobs.yaml").write_text("jobs: {often: {task: t, every: 1s, overlap: allow}}\n")
+    app = supervise(Celery("sending", broker=redis_url), schedules=tmp_path)
+    with closing(SupervisedScheduler(app, lazy=True)) as beat:
+        wait_until(lambda: beat.tick() >= 0 and ledger.client.exists(ledger.keys.message("often")))
+        before = len(ledger.history("often"))
+        with Redis.from_url(redis_url).monitor() as monitor:  # type: ignore[no-untyped-call]
+            wait_until(lambda: beat.tick() >= 0 and len(ledger.history("often")) > before)
+            ledger.client.echo("done")
+            found = []
+            for said in monitor.listen():
+                if said["command"].startswith("ECHO"):
+                    break
+                if said["client_type"] != "lua" and ledger.keys.outbox in said["command"]:
+                    found.append(said["command"])
+    assert found == []
+    assert ledger.outbox() == []
+    app.close()
+
+
 def test_a_beat_whose_look_for_dead_workers_fails_emits_all_the_same(
     ledger: Ledger, redis_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
