@@ -11,7 +11,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 from celery import Celery
 
@@ -22,7 +21,7 @@ from supervisor.ledger.ledger import Ledger
 from supervisor.logs import get_logger
 from supervisor.sending.publisher import Publisher
 from supervisor.sending.queues import UNAVAILABLE
-from supervisor.sending.templates import ELSEWHERE, is_beside, messages_of
+from supervisor.sending.templates import ELSEWHERE, Recording, is_beside, messages_of
 
 #: For how long a turn makes messages while nothing is due: about a hundred.
 MAKING_SECONDS = 0.05
@@ -84,18 +83,19 @@ class JobMessages:
             channel = producer.channel
             beside = is_beside(channel, self._ledger.client)
             self._publisher.channel_beside = channel if beside else None
+            recording = Recording(self._app, channel) if beside else None
             made = {
-                name: self._made(spec, channel) if beside else {"apart": ELSEWHERE}
+                name: self._made(spec, recording) if recording else {"apart": ELSEWHERE}
                 for name, spec in loaded.specs.items()
             }
         versions = {name: loaded.origins[name].version for name in made}
         self._ledger.keep_messages({name: (versions[name], made[name]) for name in made})
 
-    def _made(self, spec: JobSpec, channel: Any) -> dict[str, str]:
+    def _made(self, spec: JobSpec, recording: Recording) -> dict[str, str]:
         changes: list[str] = []
         send = partial(self._publisher.send, note=changes.append)
         try:
-            fields = messages_of(self._app, channel, self._as_admitted(spec), send)
+            fields = messages_of(self._app, recording, self._as_admitted(spec), send)
         except UNAVAILABLE:
             raise
         except Exception as error:  # noqa: BLE001 - each run will meet it, and end with it

@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
+from functools import lru_cache
 from hashlib import sha256
 from string import Formatter
 from typing import Any
@@ -33,16 +34,27 @@ STEP_LOCK = "step/"
 LONGEST_KEY = 200
 
 
-def placeholders(template: str) -> list[str]:
-    """The names and positions in the template of a key. Raises InvalidKey."""
+@lru_cache(maxsize=1_000)
+def parts_of(template: str) -> Sequence[tuple[str, str | None]]:
+    """The texts of the template of a key, each with the name or position that follows it.
+
+    Raises InvalidKey.
+    """
     try:
-        parts = [part for part in Formatter().parse(template) if part[1] is not None]
+        parts = [*Formatter().parse(template)]
     except ValueError as error:
         raise InvalidKey(f"{template!r} is not a template: {error}") from error
     for _, name, options, conversion in parts:
-        if options or conversion or not (str(name).isidentifier() or str(name).isdecimal()):
+        if name is None:
+            continue
+        if options or conversion or not (name.isidentifier() or name.isdecimal()):
             raise InvalidKey(f"{{{name}}} is neither a name nor a position")
-    return [str(name) for _, name, _, _ in parts]
+    return [(text, name) for text, name, _, _ in parts]
+
+
+def placeholders(template: str) -> list[str]:
+    """The names and positions in the template of a key. Raises InvalidKey."""
+    return [name for _, name in parts_of(template) if name is not None]
 
 
 def lock_key(
@@ -68,8 +80,7 @@ def lock_key(
             there = {*own, *given}
             hint = did_you_mean(name, there) or f" (there are {', '.join(sorted(there))})"
             raise InvalidKey(f"no argument {name!r}{hint}")
-    parts = Formatter().parse(template)
-    filled = (text + ("" if name is None else known[name]) for text, name, _, _ in parts)
+    filled = (text + ("" if name is None else known[name]) for text, name in parts_of(template))
     return checked_key("".join(filled))
 
 

@@ -226,7 +226,7 @@ def request_of(
     return RunRequest(
         run_id=task_id or manual_id(task.name),
         args=as_json(args),
-        kwargs=as_json(kwargs),
+        kwargs=as_json(kwargs) if kwargs else {},
         key=asked.key or key_of(task, spec, args, kwargs),
         overlap=asked.overlap,
         max_wait=asked.max_wait,
@@ -240,6 +240,7 @@ def request_of(
             }
         ),
         is_awaited=is_awaited(task, options),
+        is_of_code=True,
     )
 
 
@@ -437,7 +438,7 @@ def call_guarded(
     request = request_of(task, args, kwargs, task_id, options)
     publisher = publisher_of(task.app)
     message = message_of(publisher, spec_of(task), request)
-    request = replace(request, is_of_code=True, message=message)
+    request = replace(request, message=message)
     admission = publisher.ledger.admit_request(spec_of(task), request)
     result = result_class(task)(admission, task, is_ignored=is_ignored(task, options))
     publisher.publish(admission.to_publish)

@@ -11,6 +11,7 @@ import os
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from copy import deepcopy
 from dataclasses import replace
 from datetime import timedelta
@@ -46,7 +47,7 @@ from supervisor.sending.queues import (
     queue_of,
 )
 from supervisor.sending.rabbitmq import BrokerBlocked, listener_of
-from supervisor.sending.templates import is_beside, recorded
+from supervisor.sending.templates import Publish, Recording, is_beside
 from supervisor.sending.tracing import current_headers, within, without_trace
 from supervisor.settings import is_redis
 
@@ -80,10 +81,15 @@ class Publisher:
         self._identity = [ledger.keys.prefix, owner_of(app)]
         #: Where messages were sent last, if its queues are keys beside the ledger's.
         self.channel_beside: Any = None
+        self._recordings: list[Recording] = []
 
     @cached_property
     def _producers(self) -> Any:
         return producers_of(self.app)
+
+    @cached_property
+    def _is_on_redis(self) -> bool:
+        return is_redis(str(self.app.conf.broker_url or ""))
 
     def publish(self, run_ids: Sequence[str], until: float = math.inf) -> int:
         """Has Celery send those of the runs that are queued; returns how many the broker took.
@@ -271,16 +277,26 @@ class Publisher:
         that nothing is connected to. Else it is as Celery gives it to kombu.
         """
         said: list[str] = []
-        channel = self.channel_beside
-        if channel is not None:
-            send = partial(self.send, assignment=assignment, note=said.append)
-            if made := recorded(self.app, channel, send):
-                return replace(made, said="".join(said[-1:]))
-            said.clear()
+        if made := self._recorded(partial(self.send, assignment=assignment, note=said.append)):
+            return replace(made, said=said[-1]) if said else made
+        said.clear()
         with self._producers.acquire(block=True) as producer:
             captured = Captured(producer)
             queue = self.send(captured, assignment, said.append)
         return Message(queue, "", captured.text, *said[-1:])
+
+    def _recorded(self, publish: Publish) -> Message | None:
+        """As `Recording.message`; None if it is not known that the queues are beside the ledger."""
+        if (channel := self.channel_beside) is None:
+            return None
+        recording = None
+        with suppress(IndexError):
+            recording = self._recordings.pop()  # no other thread has it meanwhile
+        if recording is None or recording.channel is not channel:
+            recording = Recording(self.app, channel)
+        made = recording.message(publish)
+        self._recordings.append(recording)
+        return made
 
     def send(
         self,
@@ -315,7 +331,7 @@ class Publisher:
                 options[name] = value
         if step.message_priority is not None:
             options["priority"] = step.message_priority
-        if not is_redis(str(self.app.conf.broker_url or "")):
+        if not self._is_on_redis:
             # RabbitMQ drops it when it comes first then: an ended run leaves no message for good.
             options["expiration"] = (run.rules.start_deadline_ms + KEPT_LONGER_MS) / 1000
             options["mandatory"] = True  # rabbitmq.py

@@ -56,17 +56,17 @@ class Recorder:
 
 
 @cache
-def recording(own: Any) -> Any:
-    """A class of channels of kombu's Redis transport whose messages go to `recorder`.
+def recording_class(own: Any) -> Any:
+    """A class of channels of kombu's Redis transport that push nothing.
 
-    run_id: of a message that stands for all runs of a job, else None. marks: how many the last
-    message has.
+    recorder: gets what would be pushed. run_id: of a message that stands for all runs of a job.
+    marks: how many the last message has.
     """
 
-    class Recording(own):  # type: ignore[misc]
+    class RecordingChannel(own):  # type: ignore[misc]
         recorder: Recorder
-        run_id: str | None
-        marks = 0
+        run_id: str | None = None
+        marks: int
 
         def _put(self, queue: str, message: dict[str, Any], **options: Any) -> None:
             message, self.marks = with_marks(message, self.run_id)
@@ -79,34 +79,49 @@ def recording(own: Any) -> Any:
         def _put_fanout(self, *_: Any, **__: Any) -> None:
             self.recorder.publish()
 
-    return Recording
+    return RecordingChannel
 
 
-def recorded(
-    app: Celery, channel: Any, publish: Publish, run_id: str | None = None
-) -> Message | None:
-    """What Celery and kombu would push, without pushing it; with marks as above.
+class Recording:
+    """Makes messages as Celery and kombu would push them on a channel, one at a time.
 
-    channel: of a connection that other threads may use meanwhile. run_id: of a run that stands for
-    all of a job; without it the message is that of one run, and has marks for its delivery tag and
-    the number of retries. Returns None for other transports than Redis, if that would be none or
-    more than one push (a task that sends itself later, a queue that expires, an exchange of several
-    queues), and for a message that cannot have marks: with that control character of its own, or
-    of a job whose messages expire.
+    channel: of kombu's Redis transport. Other threads may use its connection meanwhile.
     """
-    if not is_on_redis(channel):
+
+    def __init__(self, app: Celery, channel: Any) -> None:
+        own_class: Any = type(channel)
+        kind = recording_class(own_class)
+        self.channel = channel
+        self._own = kind.__new__(kind)
+        vars(self._own).update(vars(channel))
+        self._producer = app.amqp.Producer(self._own, auto_declare=False)
+        self._declare, self._declared = self._producer.maybe_declare, set[str]()
+        self._producer.maybe_declare = self._declare_once  # type: ignore[method-assign,assignment]
+
+    def _declare_once(self, entity: Any, *args: Any, **options: Any) -> None:
+        """kombu knows what is declared too, but copies the queue of each message to find it."""
+        if entity.name not in self._declared:
+            self._declare(entity, *args, **options)
+            self._declared.add(entity.name)
+
+    def message(self, publish: Publish, run_id: str | None = None) -> Message | None:
+        """What would be pushed, with marks as above.
+
+        run_id: of a run that stands for all of a job; without it the message is that of one run,
+        and has marks for its delivery tag and the number of retries. Returns None if that would be
+        none or more than one push (a task that sends itself later, a queue that expires, an
+        exchange of several queues), and for a message that cannot have marks: with that control
+        character of its own, or of a job whose messages expire.
+        """
+        own = self._own
+        own.recorder, own.run_id, own.marks = Recorder(), run_id, 0
+        queue = publish(self._producer)
+        match own.recorder.commands:
+            case [("lpush", key, text)] if own.marks and text.count(escaped(MARK)) == own.marks:
+                text = unescaped(text)
+                if run_id is None or run_id not in text:
+                    return Message(queue, own.global_keyprefix + key, text)
         return None
-    own_kind: Any = type(channel)
-    kind = recording(own_kind)
-    own = kind.__new__(kind)
-    vars(own).update(vars(channel), recorder=Recorder(), run_id=run_id)
-    queue = publish(app.amqp.Producer(own, auto_declare=False))
-    match own.recorder.commands:
-        case [("lpush", key, text)] if own.marks and text.count(escaped(MARK)) == own.marks:
-            text = unescaped(text)
-            if run_id is None or run_id not in text:
-                return Message(queue, channel.global_keyprefix + key, text)
-    return None
 
 
 def with_marks(message: dict[str, Any], run_id: str | None) -> tuple[dict[str, Any], int]:
@@ -151,7 +166,7 @@ def escaped(mark: str) -> str:
 
 
 def messages_of(
-    app: Celery, channel: Any, spec: JobSpec, send: Callable[..., str]
+    app: Celery, recording: Recording, spec: JobSpec, send: Callable[..., str]
 ) -> dict[str, str]:
     """The fields of keys.message for a job: its messages, or why Celery has to make each.
 
@@ -163,7 +178,7 @@ def messages_of(
     for name, key, rules, assignment in parts_of(spec, spec.lock if spec.task else ""):
         if assignment.step.foreach:  # its items are sent, and each has its own arguments
             continue
-        made = recorded(app, channel, partial(send, assignment=assignment), assignment.run.id)
+        made = recording.message(partial(send, assignment=assignment), assignment.run.id)
         if made is None:
             return {"apart": "its message differs from run to run in more than its id"}
         fields |= {f"queue:{name}": made.queue, f"list:{name}": made.key, f"text:{name}": made.text}

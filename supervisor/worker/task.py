@@ -28,6 +28,7 @@ from celery.app.registry import TaskRegistry
 from celery.app.task import Context
 from celery.backends.base import DisabledBackend
 from celery.exceptions import Ignore, Reject, Retry, SoftTimeLimitExceeded, TimeLimitExceeded
+from celery.result import EagerResult
 from kombu.serialization import loads as loads_message
 from kombu.serialization import prepare_accept_content
 from kombu.utils.json import loads
@@ -99,8 +100,8 @@ class GuardedCalls(Task):  # type: ignore[type-arg]
         # A project's own class may take nothing but the task's arguments by position.
         options |= given(task_id=task_id, producer=producer, **named)
         result: Any = super().apply_async(args, kwargs, **options)
-        if self.app.conf.task_always_eager:  # run in place: code that looks at its place finds none
-            result.admission, result.was_skipped = None, False
+        if isinstance(result, EagerResult):  # run in place: code that looks at its place finds none
+            vars(result).update(admission=None, was_skipped=False)
         return result
 
     def retry(
