@@ -182,7 +182,12 @@ TRANSITIONS = {
 
 #: Scripts that change nothing and share nothing with others, each with the keys that it names. A
 #: ledger of another schema is read by them as by any command.
-READING = {"figures": ("job",), "open_runs": ("open", "run"), "due": ("job", "jobs")}
+READING = {
+    "figures": ("job",),
+    "open_runs": ("open", "run"),
+    "due": ("job", "jobs"),
+    "traces": ("history", "run"),
+}
 
 #: Where each file is.
 FOLDERS = dict.fromkeys((*SHARED, *READING), "ledger") | {

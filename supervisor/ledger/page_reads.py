@@ -119,6 +119,9 @@ STANDING_FIELDS = (
 
 TRACE_FIELDS = ("state", "nominal", "started", "finished", "blocked_by", "reason")
 
+#: Of a job whose runs may overlap, more of them could have begun before a span of time.
+RUNS_BEFORE = 2
+
 
 @dataclass(frozen=True, slots=True)
 class Standing:
@@ -172,20 +175,24 @@ def standing_from(values: Sequence[str | None]) -> Standing:
     )
 
 
-def traces(ledger: Ledger, names: Sequence[str], limit: int) -> dict[str, list[Trace]]:
-    """The last runs of each job, oldest first."""
-    ids = dict(
-        ledger.read_each(
-            names, lambda pipe, name: pipe.zrevrange(ledger.keys.history(name), 0, limit - 1)
-        )
-    )
-    known = traces_of(ledger, [run_id for run_ids in ids.values() for run_id in run_ids])
-    return {name: [known[i] for i in reversed(found) if i in known] for name, found in ids.items()}
+def traces(
+    ledger: Readings,
+    names: Sequence[str],
+    limit: int,
+    since: datetime | None = None,
+    until: datetime | None = None,
+) -> dict[str, list[Trace]]:
+    """The last runs of each job, oldest first.
 
-
-def traces_of(ledger: Ledger, run_ids: Sequence[str]) -> dict[str, Trace]:
-    replies = ledger.read_fields(run_ids, *TRACE_FIELDS)
-    return {run_id: trace_from(run_id, values) for run_id, values in replies if values[0]}
+    since and until: when they were admitted. Of those admitted before, the last two come as well:
+    they may not have ended by then.
+    """
+    earlier = RUNS_BEFORE if since else 0
+    found = ledger.last_runs(names, TRACE_FIELDS, limit, since, until, earlier)
+    return {
+        name: [trace_from(run_id, values) for run_id, *values in reversed(runs) if values[0]]
+        for name, runs in found
+    }
 
 
 def trace_from(run_id: str, values: Sequence[str | None]) -> Trace:

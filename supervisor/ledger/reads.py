@@ -34,7 +34,7 @@ from supervisor.ledger.records import (
     origin_from,
     run_from,
 )
-from supervisor.ledger.replies import instant, optional_instant
+from supervisor.ledger.replies import instant, ms_of, optional_instant
 from supervisor.logs import get_logger
 from supervisor.store.connection import Client, Pipeline, RedisError, may_pass
 from supervisor.store.keys import Keys
@@ -191,6 +191,9 @@ CHUNK = 500
 #: Jobs whose open runs one call counts, runs of all of them, and calls that are sent ahead. The
 #: server takes a millisecond or two for a call; a job with a hundred thousand runs takes many.
 JOBS_COUNTED, RUNS_COUNTED, COUNTS_AHEAD = 50, 500, 20
+
+#: Jobs whose last runs one call reads: with 200 runs each, it takes the server some milliseconds.
+JOBS_TRACED = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -498,6 +501,26 @@ class Readings:
                         left.append((job, cursor))
             to_count = left
         return found
+
+    def last_runs(
+        self,
+        jobs: Sequence[str],
+        fields: Sequence[str],
+        limit: int,
+        since: datetime | None = None,
+        until: datetime | None = None,
+        earlier: int = 0,
+    ) -> Iterator[tuple[str, list[list[Any]]]]:
+        """Each job with its last runs, newest first: the id, and the values of these fields.
+
+        since and until: when they were admitted, both included; with them come up to `earlier` runs
+        that were admitted before.
+        """
+        span = (ms_of(since) if since else "-inf", ms_of(until) if until else "+inf")
+        portions = chunks(jobs, JOBS_TRACED)
+        calls = (Call((limit, *span, earlier, len(fields), *fields, *some)) for some in portions)
+        for some, replies in zip(portions, self.functions.stream("traces", calls), strict=True):
+            yield from zip(some, replies, strict=True)
 
     def first_open(self, job: str, limit: int) -> list[Run]:
         """Up to `limit` of the job's runs that have not ended, in the order of admission."""

@@ -72,6 +72,7 @@ NEEDS: Mapping[str, Role | None] = {
     "GET /metrics": Role.VIEWER,
     "GET /": Role.VIEWER,
     "GET /failures": Role.VIEWER,
+    "GET /timeline": Role.VIEWER,
     "GET /queues": Role.VIEWER,
     "GET /record": Role.VIEWER,
     "GET /jobs/{target:path}": Role.VIEWER,

@@ -44,6 +44,7 @@ from supervisor.web.jobs_page import (
 from supervisor.web.pictures import SPANS, picture_of, timeline_of
 from supervisor.web.record import last_actions
 from supervisor.web.record import listing_of as record_of
+from supervisor.web.timeline import REACHES, TimelineQuery, timeline_of_all
 
 Context = dict[str, Any]
 
@@ -53,6 +54,9 @@ RUNS_SHOWN = 25
 MOST_FAILURES = 100
 LINES_SHOWN = 20
 KEPT_ITEMS_SHOWN = 20
+
+#: Seconds between two looks of a browser at the timeline of all jobs.
+TIMELINE_WAIT = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +131,13 @@ def timeline(asked: Asked) -> Context:
     runs = asked.ledger.history(asked.target, MOST_RUNS)
     picture = timeline_of(runs, asked.query.get("span"), asked.now)
     return {"timeline": picture, "spans": SPANS, "target": asked.target}
+
+
+def all_jobs(asked: Asked) -> Context:
+    """The timeline of all jobs. It costs more than other pages, so it is fetched less often."""
+    query = TimelineQuery.of(asked.query, asked.now)
+    drawn = timeline_of_all(asked.ledger, query, asked.now)
+    return {"timeline": drawn, "query": query, "reaches": REACHES, "wait": TIMELINE_WAIT}
 
 
 def runs(asked: Asked) -> Context:
@@ -241,6 +252,7 @@ class Page:
 
 PAGES = (
     Page("/", "jobs.html", (beat, jobs)),
+    Page("/timeline", "timeline.html", (beat, all_jobs)),
     Page("/failures", "failures.html", (beat, failures)),
     Page("/queues", "queues.html", (beat, queues, unguarded)),
     Page("/record", "record.html", (beat, record)),

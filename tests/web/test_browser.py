@@ -289,7 +289,7 @@ def test_a_click_on_a_label_lists_the_jobs_that_have_it(address: str, page: Page
 
 
 ON_A_PHONE = (
-    *("/", "/jobs/tells", "/jobs/made", "/queues", "/record", "/login", "/runs/{run}"),
+    *("/", "/timeline", "/jobs/tells", "/jobs/made", "/queues", "/record", "/login", "/runs/{run}"),
     *("/actions/new", "/actions/edit/made", "/failures", "/actions/bulk?of=jobs&verb=pause&all=1"),
 )
 
@@ -318,14 +318,21 @@ def test_the_list_fits_a_narrow_window(workers: Workers, address: str, page: Pag
 
 PAGES = (
     *("/", "/?state=late&sort=next", "/failures", "/queues", "/record", "/login", "/jobs/tells"),
-    *("/jobs/unknown", "/runs/{run}", "/runs/{failed}", "/actions/trigger/works"),
+    *(
+        "/timeline",
+        "/timeline?reach=1h",
+        "/jobs/unknown",
+        "/runs/{run}",
+        "/runs/{failed}",
+        "/actions/trigger/works",
+    ),
     *("/actions/cancel/{run}", "/actions/new", "/actions/edit/made", "/jobs/made"),
     *("/actions/retry/{failed}", "/actions/bulk?of=jobs&verb=pause&all=1"),
     *("/actions/bulk?of=failures&verb=retry&all=1",),
 )
 
 #: Where nothing has happened yet, or nothing matches.
-EMPTY = ("/", "/failures", "/queues", "/record", "/?state=failing", "/jobs/unknown")
+EMPTY = ("/", "/timeline", "/failures", "/queues", "/record", "/?state=failing", "/jobs/unknown")
 
 
 #: Numbers what the keyboard is to reach, and counts it.
@@ -384,7 +391,7 @@ def test_the_keyboard_reaches_everything_and_shows_where_it_is(address: str, pag
     log_in(page, address, TOKEN)
     page.add_init_script("fetch = () => new Promise(() => {})")  # nothing is replaced meanwhile
     missed, unseen = [], set()
-    paths = ("/", "/jobs/works", "/queues", "/record", "/actions/new", "/failures")
+    paths = ("/", "/timeline", "/jobs/works", "/queues", "/record", "/actions/new", "/failures")
     for path in (*paths, "/actions/bulk?of=jobs&verb=pause&all=1"):
         page.goto(address + path)
         count = page.evaluate(NUMBER)
@@ -415,6 +422,25 @@ def in_every_state(workers: Workers) -> JobSpec:
     ledger.admit(ticks(spec, 20, 21, 22))
     ledger.pause(spec.name, "for a reason")
     return spec
+
+
+def test_the_timeline_is_zoomed_moved_and_searched_by_keys(address: str, page: Page) -> None:
+    page.goto(f"{address}/timeline")
+    for key, address_after in (
+        ("-", "**/timeline?reach=7d"),
+        ("+", "**/timeline?"),
+        ("+", "**/timeline?reach=6h"),
+        ("ArrowLeft", "**/timeline?reach=6h&at=*"),
+        ("0", "**/timeline?reach=6h"),
+    ):
+        page.keyboard.press(key)
+        page.wait_for_url(address_after)
+    page.keyboard.press("/")
+    page.keyboard.type("tel-")
+    expect(page.get_by_label("Find a job by name")).to_have_value("tel-")
+    page.keyboard.press("Enter")
+    page.wait_for_url("**/timeline?reach=6h&search=tel-")
+    expect(page.get_by_text("No job matches.")).to_be_visible()
 
 
 def test_the_page_goes_on_when_its_server_is_back(workers: Workers, page: Page, gate: Path) -> None:

@@ -11,15 +11,20 @@ from supervisor.job.run import RunState
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.page_reads import traces
 from supervisor.web.jobs_page import Filter, JobsQuery, listing_of
-from tools.installation.history import MOST_RUNS, WEEK, Installation, installed
+from tools.installation.history import MOST_RUNS, WEEK, Installation, Processes, installed
 
 JOBS = 120
 
 
 @pytest.fixture(scope="module")
-def installation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installation]:
-    with installed(tmp_path_factory.mktemp("installation"), JOBS) as (made, _, _):
-        yield made
+def filled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Installation, Processes]]:
+    with installed(tmp_path_factory.mktemp("installation"), JOBS) as (made, processes, _):
+        yield made, processes
+
+
+@pytest.fixture
+def installation(filled: tuple[Installation, Processes]) -> Installation:
+    return filled[0]
 
 
 @pytest.fixture
@@ -32,7 +37,15 @@ def test_an_installation_has_jobs_with_each_trouble(ledger: Ledger) -> None:
     counts = listing_of(ledger, JobsQuery(), now, open_runs).counts
     assert counts["all"] == JOBS
     assert [word for word in Filter if not counts[word]] in ([], ["late"])
-    assert ledger.beat().leads(now)
+
+
+def test_a_beat_leads_it_and_workers_are_there(
+    filled: tuple[Installation, Processes], ledger: Ledger
+) -> None:
+    for _ in range(2):  # a turn is told of with the next
+        filled[1].say()
+    assert ledger.beat().leads(ledger.now())
+    assert len(ledger.presences.roll().workers) == 3
 
 
 def test_its_history_is_that_of_a_week(installation: Installation, ledger: Ledger) -> None:

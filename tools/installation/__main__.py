@@ -34,7 +34,7 @@ from tools.installation.history import installed
 PROJECT = """\
 import os
 from celery import Celery
-from supervisor import supervise
+from supervisor.app import supervise
 
 app = Celery("installation", broker=os.environ["SUPERVISOR_REDIS_URL"])
 supervise(app)
@@ -55,7 +55,9 @@ def served(directory: Path, url: str, token: str, **environ: str) -> Iterator[tu
         )
         try:
             address = f"http://127.0.0.1:{port}"
-            wait_until(lambda: is_ready(address), 60, every=0.2)
+            wait_until(lambda: is_ready(address) or process.poll() is not None, 60, every=0.2)
+            if process.poll() is not None:
+                raise SystemExit((directory / "serve.log").read_text())
             yield address, process.pid
         finally:
             process.terminate()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from itertools import product
 from typing import Any
 
@@ -76,6 +76,10 @@ class Habit:
     crashing_share: float = 0.0
     is_stuck: bool = False
     paused_for: timedelta = timedelta()
+
+    def is_broken_at(self, at: datetime, now: datetime) -> bool:
+        """`now`: where history ends."""
+        return bool(self.broken_for) and at > now - self.broken_for
 
     @property
     def traceback(self) -> str:

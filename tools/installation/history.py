@@ -114,7 +114,7 @@ class Installation:
         leader.resign()
 
     def _set_clock(self, at: datetime) -> None:
-        self._past.functions.now = ms_of(at)
+        self._past.told.now = ms_of(at)
 
     def keep_alive(self) -> None:
         """Renews the leases of what runs."""
@@ -221,7 +221,7 @@ class Installation:
             return
         passed = max(0.0, (at - self.start) / WEEK)
         seconds = habit.seconds * (1 + habit.growth * passed) * self._chance.lognormvariate(0, 0.15)
-        if habit.outcome is RunState.TIMED_OUT and at > self.now - habit.broken_for:
+        if habit.outcome is RunState.TIMED_OUT and habit.is_broken_at(at, self.now):
             seconds = (habit.spec.time_limit or LIMIT).total_seconds()
         self._expect(at + timedelta(seconds=seconds), "end", habit, event.run, token)
 
@@ -233,7 +233,7 @@ class Installation:
     def _finish(self, ledger: Ledger, event: Event) -> None:
         habit, at = event.habit, event.at
         del self._running[event.run]
-        is_broken = at > self.now - habit.broken_for
+        is_broken = habit.is_broken_at(at, self.now)
         drawn = self._chance.random()
         if drawn < habit.crashing_share:
             done = ledger.report_dead(event.run, event.token, "its process ended with signal 9")
@@ -305,8 +305,8 @@ class FunctionsOfThePast(Functions):
 class LedgerOfThePast(Ledger):
     def __init__(self, client: Client, keys: Keys) -> None:
         super().__init__(client, keys)
-        self._functions = self.functions = FunctionsOfThePast(client, keys)
-        self.reports = Reports(client, keys, self._functions)
+        self.functions = self.told = FunctionsOfThePast(client, keys)
+        self.reports = Reports(client, keys, self.functions)
 
 
 class Processes:

@@ -39,8 +39,8 @@ function tellTime() {
 
 // ---- refreshing ----
 
-// The page is fetched again two seconds after the answer before, and parts that differ are replaced.
-const WAIT = 2000;
+// The page is fetched again so many seconds after the answer before, and parts that differ are replaced.
+const WAIT = 1000 * Number(document.querySelector("main").dataset.wait ?? 2);
 const made = new Map(); // of what each part was made
 
 // Times tick by themselves, so they make no difference.
@@ -140,6 +140,19 @@ document.addEventListener("click", (event) => {
   } else if (event.target === dialog) {
     dialog.close();
   }
+});
+
+// ---- keys: of a link it is followed, of a field it is where one types ----
+
+document.addEventListener("keydown", (event) => {
+  const isTyping = event.target.closest("input, select, textarea, dialog");
+  if (isTyping || event.ctrlKey || event.metaKey || event.altKey) return;
+  const key = event.key === "+" ? "Plus" : event.key;
+  const found = document.querySelector(`[aria-keyshortcuts="${CSS.escape(key)}"]`);
+  if (!found) return;
+  event.preventDefault();
+  if (found.matches("input")) found.select();
+  else found.click();
 });
 
 // ---- the text of a job: checked while it is typed, with numbers of its lines ----

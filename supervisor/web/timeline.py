@@ -1,0 +1,402 @@
+"""The timeline of all jobs: a row for each, with what has run, what waits and what comes.
+
+1. The axis reaches as far back from its middle, which is now by default, as it reaches ahead.
+2. Of the jobs of one page the runs are read; jobs whose last run was bad come first.
+3. The starts of all jobs are counted from their schedules, once for each schedule that several of
+   them have: so it is known where many start in the same second, and nothing is read for that.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from statistics import median
+from typing import Any
+from urllib.parse import urlencode
+
+from supervisor.job.run import FAILURES, RunState
+from supervisor.job.spec import JobSpec
+from supervisor.ledger.ledger import Ledger
+from supervisor.ledger.page_reads import Trace, standings, traces
+from supervisor.operate.words import duration, plural, stamp
+from supervisor.schedule import schedule_of, ticks_between
+from supervisor.ticks.crowds import Crowd, Starts, crowds_of, starting_at, starts_of
+from supervisor.times import INSTANT
+from supervisor.web.jobs_page import (
+    BAD,
+    NARROWING,
+    NEVER_STARTED,
+    PAGE_SIZE,
+    JobsQuery,
+    names_with,
+)
+from supervisor.web.pictures import Label, Window, labels_of
+
+#: How far the axis reaches to both sides of its middle.
+REACHES = {
+    "1h": timedelta(hours=1),
+    "6h": timedelta(hours=6),
+    "24h": timedelta(hours=24),
+    "7d": timedelta(days=7),
+}
+DEFAULT_REACH = "24h"
+
+#: How far from now the middle may be.
+FARTHEST = timedelta(days=366)
+
+#: Per cent of the width within which marks of one kind become one.
+NEAREST = 0.3
+
+#: Runs of a job that are read; the ledger keeps 200 by default.
+MOST_RUNS = 500
+
+#: More times to come than these are drawn as one band.
+MOST_COMING = 100
+
+#: Bars of the picture of all starts.
+BINS = 120
+
+MOST_CROWDS = 4
+
+
+@dataclass(frozen=True, slots=True)
+class TimelineQuery:
+    """What the address asks for; words that are not valid are ignored.
+
+    at: the middle of the axis, where it is not now. starts: only jobs that start at this moment.
+    """
+
+    jobs: JobsQuery
+    reach: str = DEFAULT_REACH
+    at: datetime | None = None
+    starts: datetime | None = None
+
+    @classmethod
+    def of(cls, query: Mapping[str, str], now: datetime) -> TimelineQuery:
+        reach = query.get("reach", "")
+        return cls(
+            JobsQuery.of(query),
+            reach if reach in REACHES else DEFAULT_REACH,
+            moment_of(query.get("at", ""), now),
+            moment_of(query.get("starts", ""), now),
+        )
+
+    def window(self, now: datetime) -> Window:
+        middle, reach = self.at or now, REACHES[self.reach]
+        return Window(middle - reach, middle + reach)
+
+    def url(self, page: int = 1, **changes: Any) -> str:
+        words = replace(self, **changes).words | ({"page": str(page)} if page > 1 else {})
+        return "timeline?" + urlencode(words)
+
+    @property
+    def words(self) -> dict[str, str]:
+        """The query as part of an address, without what is so by default."""
+        words = {name: word for name, word in self.jobs.words.items() if name in NARROWING}
+        words["reach"] = self.reach if self.reach != DEFAULT_REACH else ""
+        words |= {"at": text_of(self.at), "starts": text_of(self.starts)}
+        return {name: word for name, word in words.items() if word}
+
+    @property
+    def kept(self) -> Mapping[str, str]:
+        """The hidden fields of the form that searches."""
+        return {name: word for name, word in self.words.items() if name != "search"}
+
+    @property
+    def narrowed(self) -> Mapping[str, str]:
+        """What leaves jobs out beside the search, and the address without it."""
+        jobs = {
+            f"{name} {word}": self.url(jobs=replace(self.jobs, **{name: ""}))  # type: ignore[arg-type]
+            for name, word in self.words.items()
+            if name in NARROWING[1:]
+        }
+        starts = {f"starting at {stamp(self.starts)}": self.url(starts=None)} if self.starts else {}
+        return jobs | starts
+
+    def zoomed(self, step: int) -> str | None:
+        """The address with the next shorter (-1) or longer (1) axis, if there is one."""
+        names = list(REACHES)
+        place = names.index(self.reach) + step
+        return self.url(reach=names[place]) if 0 <= place < len(names) else None
+
+    def moved(self, now: datetime, share: float) -> str:
+        """The address with the middle moved by this share of what the axis reaches."""
+        moved = (self.at or now) + REACHES[self.reach] * share
+        return self.url(at=moved.replace(microsecond=0))
+
+
+def moment_of(text: str, now: datetime) -> datetime | None:
+    """An instant in ISO 8601, in UTC unless it says otherwise, that is not too far from now."""
+    try:
+        found = datetime.fromisoformat(text[:40])
+        found = found if found.tzinfo else found.replace(tzinfo=UTC)
+        return found.astimezone(UTC) if abs(found - now) <= FARTHEST else None
+    except (ValueError, OverflowError):
+        return None
+
+
+def text_of(moment: datetime | None) -> str:
+    return f"{moment:%Y-%m-%dT%H:%M:%SZ}" if moment else ""
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """A run, or several that are too near to each other; then `run` is the worst of them.
+
+    is_hold: it has not started at its time, or not at all.
+    """
+
+    run: str
+    state: str
+    is_hold: bool
+    x: float
+    width: float
+    title: str
+
+
+@dataclass(frozen=True, slots=True)
+class Coming:
+    """A time to come, and how long the run will take if it is as usual; or a band of many times."""
+
+    x: float
+    width: float
+    title: str
+    is_band: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """is_bad: the last outcome was. words: the row for people who cannot see it."""
+
+    job: str
+    schedule: str
+    is_bad: bool
+    is_paused: bool
+    marks: Sequence[Mark]
+    coming: Sequence[Coming]
+    words: str
+
+
+@dataclass(frozen=True, slots=True)
+class Bin:
+    """How many starts there are in a piece of the axis, which begins at `at`."""
+
+    x: float
+    width: float
+    height: float
+    starts: int
+    at: datetime
+    title: str
+
+
+@dataclass(frozen=True, slots=True)
+class Timeline:
+    """now_x: None where the axis does not have it. are_all: whether all starts were counted."""
+
+    query: TimelineQuery
+    rows: Sequence[Row]
+    labels: Sequence[Label]
+    now_x: float | None
+    bins: Sequence[Bin]
+    most: int
+    crowds: Sequence[Crowd]
+    are_all: bool
+    found: int
+    page: int
+    pages: int
+
+
+def timeline_of_all(ledger: Ledger, query: TimelineQuery, now: datetime) -> Timeline:
+    window = query.window(now)
+    specs = ledger.specs()
+    standing = standings(ledger, list(specs))
+    paused = {name for name, known in standing.items() if known.paused}
+    bad = {name for name, known in standing.items() if known.last_outcome in BAD}
+    names = [name for name in names_with(ledger, query.jobs) if name in specs]
+    if query.starts:
+        there = starting_at(query.starts, [specs[n] for n in names if n not in paused])
+        names = [name for name in names if name in there]
+    names.sort(key=lambda name: (name not in bad, name))
+    pages = max(1, -(-len(names) // PAGE_SIZE))
+    page = min(max(1, query.jobs.page), pages)
+    shown = names[(page - 1) * PAGE_SIZE : page * PAGE_SIZE]
+    runs = traces(ledger, shown, MOST_RUNS, window.start, window.end) if window.start < now else {}
+    emitted = [spec for name, spec in specs.items() if name not in paused]
+    starts, are_all = starts_of(emitted, window.start, window.end)
+    bins = bins_of(starts, window)
+    return Timeline(
+        query,
+        [
+            row_of(specs[name], runs.get(name, ()), window, now, name in bad, name in paused)
+            for name in shown
+        ],
+        list(labels_of(window)),
+        window.x(now) if window.shows(now, now) else None,
+        bins,
+        max((each.starts for each in bins), default=0),
+        crowds_of(starts, specs, now)[:MOST_CROWDS],
+        are_all,
+        len(names),
+        page,
+        pages,
+    )
+
+
+# A row: what has run, in order of time, and what comes.
+
+
+def row_of(
+    spec: JobSpec,
+    runs: Sequence[Trace],
+    window: Window,
+    now: datetime,
+    is_bad: bool,
+    is_paused: bool,
+) -> Row:
+    shown = [run for run in runs if window.shows(begin_of(run), end_of(run, now))]
+    lasted = [run.duration_seconds for run in shown if run.state is RunState.SUCCEEDED]
+    usual = median(known) if (known := [each for each in lasted if each is not None]) else 0.0
+    ticks = [] if is_paused else coming_ticks(spec, window, now)
+    return Row(
+        spec.name,
+        spec.schedule,
+        is_bad,
+        is_paused,
+        list(marks_of(shown, window, now)),
+        list(coming_of(ticks, spec, window, usual)),
+        row_words(shown, ticks, is_paused),
+    )
+
+
+def begin_of(run: Trace) -> datetime:
+    """When it was meant, of one that did not start at once or at all; else when it started."""
+    begin = run.started_at or run.nominal_at or run.finished_at
+    return begin or datetime.min.replace(tzinfo=UTC)
+
+
+def end_of(run: Trace, now: datetime) -> datetime:
+    if run.state.is_open:
+        return now
+    return run.finished_at if run.finished_at and run.started_at else begin_of(run)
+
+
+#: Of marks in one place, the first of these is shown.
+WORST_FIRST = (
+    *FAILURES,
+    RunState.RUNNING,
+    RunState.RETRYING,
+    RunState.QUEUED,
+    RunState.WAITING,
+    RunState.MISSED,
+    RunState.SKIPPED,
+    RunState.CANCELLED,
+    RunState.REPLACED,
+    RunState.EXCLUDED,
+    RunState.SUCCEEDED,
+)
+
+
+def marks_of(runs: Iterable[Trace], window: Window, now: datetime) -> Iterator[Mark]:
+    """`runs`: in order of admission."""
+    places: dict[tuple[bool, int], list[Trace]] = defaultdict(list)
+    for run in runs:
+        place = int(window.x(begin_of(run)) / NEAREST)
+        places[is_hold(run), place].append(run)
+    for (is_held, _), together in places.items():
+        worst = min(together, key=lambda run: WORST_FIRST.index(run.state))
+        first, last = begin_of(together[0]), max(end_of(run, now) for run in together)
+        yield Mark(
+            worst.id,
+            worst.state.value,
+            is_held,
+            window.x(first),
+            max(NEAREST, window.width(max(first, window.start), last)),
+            mark_title(together, worst, now),
+        )
+
+
+def is_hold(run: Trace) -> bool:
+    return run.state in NEVER_STARTED or run.started_at is None
+
+
+def mark_title(together: Sequence[Trace], worst: Trace, now: datetime) -> str:
+    if len(together) == 1:
+        lasted = (end_of(worst, now) - begin_of(worst)).total_seconds()
+        parts = [
+            f"{stamp(begin_of(worst))} {worst.state.value.replace('_', ' ')}",
+            duration(lasted) if lasted else "",
+            f"blocked by {worst.blocked_by}" if worst.blocked_by and is_hold(worst) else "",
+            worst.reason or "",
+        ]
+        return ", ".join(filter(None, parts))
+    span = f"{stamp(begin_of(together[0]))} to {stamp(begin_of(together[-1]))}"
+    return f"{span}: {counted(together)}"
+
+
+def counted(runs: Iterable[Trace]) -> str:
+    """``18 succeeded, 1 timed out``"""
+    counts = Counter(run.state.value.replace("_", " ") for run in runs)
+    return ", ".join(f"{count:,} {word}" for word, count in counts.most_common())
+
+
+def coming_ticks(spec: JobSpec, window: Window, now: datetime) -> list[datetime]:
+    """Up to one more than MOST_COMING."""
+    start = max(now, window.start - INSTANT)
+    if not spec.has_schedule or window.end <= start:
+        return []
+    return ticks_between(schedule_of(spec), start, window.end, MOST_COMING + 1)
+
+
+def coming_of(
+    ticks: Sequence[datetime], spec: JobSpec, window: Window, usual: float
+) -> Iterator[Coming]:
+    if len(ticks) > MOST_COMING:
+        x = window.x(ticks[0])
+        yield Coming(x, 100 - x, f"{spec.schedule}, from {stamp(ticks[0])} on", is_band=True)
+        return
+    lasting = timedelta(seconds=usual)
+    for tick in ticks:
+        expected = f", takes {duration(usual)} as a rule" if usual else ""
+        yield Coming(
+            window.x(tick),
+            max(NEAREST, window.width(tick, tick + lasting)),
+            f"due {stamp(tick)}{expected}",
+        )
+
+
+def row_words(runs: Sequence[Trace], ticks: Sequence[datetime], is_paused: bool) -> str:
+    if is_paused:
+        following = "paused"
+    elif not ticks:
+        following = "nothing due"
+    elif len(ticks) > MOST_COMING:
+        following = f"more than {MOST_COMING} times due, first {stamp(ticks[0])}"
+    else:
+        following = f"{plural(len(ticks), 'time')} due, first {stamp(ticks[0])}"
+    return f"{counted(runs) or 'no runs'}; {following}"
+
+
+# The starts of all jobs, as the bars above the rows.
+
+
+def bins_of(starts: Starts, window: Window) -> list[Bin]:
+    length = (window.end - window.start) / BINS
+    counts: Counter[int] = Counter()
+    for moment, groups in starts.items():
+        place = min(BINS - 1, (moment - window.start) // length)
+        counts[place] += sum(map(len, groups))
+    most = max(counts.values(), default=0)
+    width = 100 / BINS
+    return [
+        Bin(
+            round(place * width, 3),
+            round(width, 3),
+            round(100 * number / most, 1),
+            number,
+            at := window.start + place * length,
+            f"{plural(number, 'start')} in {duration(length.total_seconds())} from {stamp(at)}",
+        )
+        for place, number in sorted(counts.items())
+    ]
