@@ -33,6 +33,7 @@ MODULES = {
     "service": ("drain", "undrain", "health", "serve", "up", "queues", "token"),
     "render": ("render",),
     "runs": ("runs", "show", "trigger", "retry", "cancel"),
+    "silences": ("silence", "silences", "unsilence"),
     "ticks": ("next", "backfill", "audit", "pause", "resume"),
     "ask": ("doctor", "why", "log", "notify"),
 }

@@ -13,7 +13,7 @@ local word = reply
 while type(word) == 'table' do word = word[1] end
 local has_changed_nothing = {
   failed = true, duplicate = true, repeated = true, not_open = true,
-  outdated = true, changed = true, elsewhere = true, due = true, full = true,
+  outdated = true, changed = true, elsewhere = true, due = true, full = true, unknown = true,
 }
 if entry ~= '' and not has_changed_nothing[word] then
   redis.call('XADD', K.actions, 'MAXLEN', '~', ACTIONS_KEPT, '*', 'at', digits(now), 'entry', entry, 'result',

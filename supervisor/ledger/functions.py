@@ -127,6 +127,9 @@ MOST_EVENTS = 20_000
 #: the next one of a group waits for it (features/notices/incidents.py).
 GROUPS_KEPT = timedelta(minutes=10)
 
+#: Silences of notices at one time.
+MOST_SILENCES = 1_000
+
 #: Skips in a row that are too many where the job says nothing.
 SKIPS_IN_A_ROW = 3
 
@@ -176,7 +179,7 @@ TRANSITIONS = {
     ),
     "features/audit": ("acknowledge", "audit", "to_audit"),
     "features/following": ("follow",),
-    "features/notices": ("findings", "fold"),
+    "features/notices": ("findings", "fold", "silence"),
     "features/outbound": ("delivered",),
 }
 
@@ -229,7 +232,7 @@ local MOST_KEPT_ITEMS, LARGEST_KEPT_PARAM = {MOST_KEPT_ITEMS}, {LARGEST_KEPT_PAR
 local RUNS_WITH_PARAMS, DROPPED_PARAM = {RUNS_WITH_PARAMS}, '{DROPPED_PARAM}'
 local MOST_PINGS, MOST_REVOCATIONS = {MOST_PINGS}, {MOST_REVOCATIONS}
 local MOST_EVENTS, GROUPS_KEPT = {MOST_EVENTS}, {to_ms(GROUPS_KEPT)}
-local SKIPS_IN_A_ROW = {SKIPS_IN_A_ROW}
+local SKIPS_IN_A_ROW, MOST_SILENCES = {SKIPS_IN_A_ROW}, {MOST_SILENCES}
 local MOST_RUNNING = {LARGEST_COUNT}
 local EDITS_KEPT, CONTENTS_KEPT, FORMER_KEPT = {EDITS_KEPT}, {CONTENTS_KEPT}, {FORMER_KEPT}
 local ACTIONS_KEPT = {ACTIONS_KEPT}

@@ -32,8 +32,8 @@ LEADER_TTL = timedelta(seconds=12)
 TRUSTED = 2 / 3
 
 #: A time without a leader that is longer than a change of leaders takes is recorded.
-SILENCE = timedelta(seconds=15)
-SILENCES_KEPT = 50
+ABSENCE = timedelta(seconds=15)
+ABSENCES_KEPT = 50
 
 #: After a longer time without a look, the server may have been unavailable to all. Runs then have
 #: MERCY to renew their leases: the longest time between two heartbeats, and a turn.
@@ -124,8 +124,8 @@ class Leader:
             self.instance,
             ms_of(last_turn_at) if last_turn_at else "",
             follows or "",
-            to_ms(SILENCE),
-            SILENCES_KEPT,
+            to_ms(ABSENCE),
+            ABSENCES_KEPT,
             to_ms(GAP),
             to_ms(MERCY),
             to_ms(LEAST_STEP),

@@ -27,7 +27,7 @@
 --       version         the newest of a job
 --       set_back        by how many ms the server's clock was set back (0 once set_back.lua was called)
 
-local token, ttl, name, last_turn, follows, silence, silences_kept, gap, mercy, least_step, app = unpack(ARGV)
+local token, ttl, name, last_turn, follows, absence, absences_kept, gap, mercy, least_step, app = unpack(ARGV)
 
 local app_of_ledger = hget(K.beat, 'app')
 if app ~= '' and app_of_ledger and app_of_ledger ~= app then
@@ -51,9 +51,9 @@ if app ~= '' and not app_of_ledger then redis.call('HSET', K.beat, 'app', app) e
 if owner and last_turn ~= '' then
   local v = redis.call('HMGET', K.beat, 'leader', 'last_tick')
   if v[1] and v[1] ~= name then redis.call('HINCRBY', K.beat, 'leader_changes', 1) end
-  if v[2] and last_turn - v[2] > tonumber(silence) then
+  if v[2] and last_turn - v[2] > tonumber(absence) then
     redis.call('LPUSH', K.away, v[2] .. ' ' .. last_turn)
-    redis.call('LTRIM', K.away, 0, silences_kept - 1)
+    redis.call('LTRIM', K.away, 0, absences_kept - 1)
   end
   redis.call('HSET', K.beat, 'leader', name, 'last_tick', last_turn, 'follows', follows)
 end

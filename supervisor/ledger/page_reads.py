@@ -24,7 +24,7 @@ def admitted_at(ledger: Readings, runs: Sequence[Run]) -> dict[str, datetime]:
     return {run.id: instant(at) for run, at in scores if at is not None}
 
 
-def silences(ledger: Readings) -> list[tuple[datetime, datetime]]:
+def absences(ledger: Readings) -> list[tuple[datetime, datetime]]:
     """The times in which no beat led, newest first; the last of them as long as they are kept."""
     spans = (line.split() for line in ledger.client.lrange(ledger.keys.away, 0, -1))
     return [(instant(start), instant(end)) for start, end in spans]

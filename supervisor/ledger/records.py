@@ -24,7 +24,7 @@ from supervisor.job.run import (
 )
 from supervisor.job.spec import GuardedTaskSpec, JobSpec
 from supervisor.ledger.functions import BOUNDS
-from supervisor.ledger.leader import SILENCE
+from supervisor.ledger.leader import ABSENCE
 from supervisor.ledger.replies import instant, lines_of, optional_instant
 from supervisor.schedule import Deadline, next_deadline
 
@@ -56,8 +56,8 @@ class BeatRecord:
     refused_at: datetime | None = None
 
     def leads(self, now: datetime) -> bool:
-        """Whether any beat does: a change of leaders takes no longer than SILENCE."""
-        return self.last_tick_at is not None and now - self.last_tick_at <= SILENCE
+        """Whether any beat does: a change of leaders takes no longer than ABSENCE."""
+        return self.last_tick_at is not None and now - self.last_tick_at <= ABSENCE
 
 
 def beat_from(fields: Mapping[str, str]) -> BeatRecord:

@@ -9,11 +9,14 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
+from uuid import uuid4
+from zoneinfo import ZoneInfo
 
 from supervisor.catalog.job_checks import LARGEST_ARGUMENTS
-from supervisor.errors import Conflict, InvalidRequest, UnknownRun
+from supervisor.errors import Conflict, InvalidRequest, NotFound, UnknownRun
+from supervisor.features.notices.silences import Silence, SilenceStore
 from supervisor.job.changes import value
 from supervisor.job.policies import OverlapPolicy
 from supervisor.job.run import Run, StepId, backfill_id, manual_id
@@ -25,10 +28,12 @@ from supervisor.ledger.replies import Admission, Cancellation
 from supervisor.ledger.requests import RunRequest
 from supervisor.schedule import schedule_of
 from supervisor.ticks.emission import emission
-from supervisor.times import FARTHEST, in_utc, render_moment
+from supervisor.times import FARTHEST, in_utc, plus, render_moment
 
 #: Characters of the note of a pause.
 LONGEST_NOTE = 500
+
+UTC_ZONE = ZoneInfo("UTC")
 
 BY_HAND = "cancelled by hand"
 
@@ -54,7 +59,7 @@ def trigger(
         check_after(ledger, request, at)
         if at is not None:
             now = ledger.now()
-            moment = to_come("at", at, spec, now)
+            moment = to_come("at", at, spec.zone, now)
             request = replace(request, nominal_at=moment, delay=moment - now)
         request = replace(request, run_id=request.run_id or manual_id(spec.name))
         return ledger.trigger(spec, request, replace(action, changes=asked_for(spec, request)))
@@ -133,16 +138,16 @@ def pause(
             raise InvalidRequest(f"{job} has no ticks that a pause would exclude: code calls it")
         if len(note) > LONGEST_NOTE:
             raise InvalidRequest(f"a note has up to {LONGEST_NOTE} characters")
-        moment = until and to_come("until", until, spec, ledger.now())
+        moment = until and to_come("until", until, spec.zone, ledger.now())
         change = Change(job, "until", render_moment(moment) if moment else "it is resumed")
         ledger.pause(spec.name, note, moment, replace(action, changes=(change,)))
         return moment
 
 
-def to_come(name: str, named: datetime, spec: JobSpec, now: datetime) -> datetime:
+def to_come(name: str, named: datetime, zone: ZoneInfo, now: datetime) -> datetime:
     """The moment in UTC. Raises InvalidRequest if it is in the past, or too far ahead."""
     try:
-        moment = in_utc(named, spec.zone)
+        moment = in_utc(named, zone)
     except ValueError as error:
         raise InvalidRequest(f"{name}: {error}") from error
     if moment <= now:
@@ -204,6 +209,68 @@ def ended_as(ledger: Ledger, run_id: str) -> str:
         return ledger.run(run_id).state.value
     except UnknownRun:
         return "unknown by now"
+
+
+# Silences of notices.
+
+
+def silence(
+    ledger: Ledger,
+    job: str = "",
+    label: str = "",
+    *,
+    until: datetime | None = None,
+    duration: timedelta | None = None,
+    by: Actor,
+    reason: str,
+) -> Silence:
+    """Makes no notices of a job, of those with a label, or without either of all, for a time.
+
+    until: without an offset, a time in the job's zone, else in UTC. duration: in its place. Raises
+    UnknownJob, InvalidRequest, and Conflict when there are too many.
+    """
+    target = job or label or "all"
+    with ledger.actions.trying(
+        Action(by, "silence", target, reason, (job,) if job else ())
+    ) as action:
+        zone = ledger.spec(job).zone if job else UTC_ZONE
+        if job and label:
+            raise InvalidRequest("a silence is of a job or of a label, not of both")
+        if not reason.strip() or len(reason) > LONGEST_NOTE:
+            raise InvalidRequest(f"a silence takes a reason of up to {LONGEST_NOTE} characters")
+        if (until is None) == (duration is None):
+            raise InvalidRequest("say until when, or for how long")
+        now = ledger.now()
+        ends_at = until or plus(now, duration or timedelta()) or datetime.max
+        ends_at = to_come("until" if until else "duration", ends_at, zone, now)
+        made = Silence(
+            id=uuid4().hex[:8],
+            job=job,
+            label=label,
+            begins_at=now,
+            ends_at=ends_at,
+            by=by.name,
+            reason=reason,
+        )
+        change = Change(target, "until", render_moment(ends_at.replace(microsecond=0)))
+        SilenceStore(ledger).begin(made, replace(action, changes=(change,)))
+        return made
+
+
+def unsilence(ledger: Ledger, target: str, *, by: Actor, reason: str = "") -> list[Silence]:
+    """Ends a silence by its id, or all those that name this job, label, or ``all``.
+
+    What still fails is notified of. Raises NotFound.
+    """
+    with ledger.actions.trying(Action(by, "unsilence", target, reason)) as action:
+        known = SilenceStore(ledger).in_force(ledger.now())
+        ended = [each for each in known if target in (each.id, each.target)]
+        if not ended:
+            raise NotFound(f"unknown silence {target!r}: `supervisor silences` lists all")
+        for each in ended:
+            about = (each.job,) if each.job else ()
+            SilenceStore(ledger).end(each.id, replace(action, target=each.target, jobs=about))
+        return ended
 
 
 # Runs for nominal times that have passed: on demand, or for the time of a pause.

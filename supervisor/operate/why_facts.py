@@ -13,7 +13,7 @@ from supervisor.job.run import Run, RunState, StepId, StepRecord, tick_id
 from supervisor.job.spec import JobSpec
 from supervisor.job.topology import Needs
 from supervisor.ledger.ledger import Ledger
-from supervisor.ledger.page_reads import admitted_at, server_since, silences
+from supervisor.ledger.page_reads import absences, admitted_at, server_since
 from supervisor.ledger.records import BeatRecord, Histogram, JobRecord
 from supervisor.ledger.replies import ms_of
 from supervisor.operate.words import LocalTime
@@ -258,7 +258,7 @@ def usual_of(durations: Histogram) -> float | None:
 
 def no_beat_at(ledger: Ledger, run: Run) -> tuple[datetime, datetime] | None:
     """The time without a leading beat that these ticks fell into, or that made the run late."""
-    fits = (s for s in silences(ledger) if s[0] <= run.nominal_at and first_of(run) <= s[1])
+    fits = (s for s in absences(ledger) if s[0] <= run.nominal_at and first_of(run) <= s[1])
     return next(fits, None)
 
 

@@ -173,6 +173,8 @@ class Keys:
     incidents = Single("incidents")
     # ZSET    the same -> ms at which beat is to look at it again
     incidents_due = Single("index:incidents")
+    # HASH    id -> when it ends in ms, a blank, and JSON (features/notices/silences.py)
+    silences = Single("silences")
     # SET     loaded jobs with `notify`
     watched = Single("watched")
     # ZSET    run id -> ms of the last publish; runs that were sent and have not begun
@@ -214,7 +216,7 @@ class Keys:
     session_key = Single("session:key")
     # STRING  1: the session of this id was logged out; expires SESSION_TTL after that
     session_ended = Named("session:ended:%s")
-    # LIST    "<from> <until>" in ms; the newest SILENCES_KEPT times in which no beat led
+    # LIST    "<from> <until>" in ms; the newest ABSENCES_KEPT times in which no beat led
     away = Single("beat:away")
 
     def __init__(self, prefix: str) -> None:

@@ -89,6 +89,10 @@ NEEDS: Mapping[str, Role | None] = {
     "POST /actions/retry/{target:path}": Role.OPERATOR,
     "GET /actions/bulk": Role.OPERATOR,
     "POST /actions/bulk": Role.OPERATOR,
+    "GET /actions/silence/{target:path}": Role.OPERATOR,
+    "POST /actions/silence/{target:path}": Role.OPERATOR,
+    "GET /actions/unsilence/{target:path}": Role.OPERATOR,
+    "POST /actions/unsilence/{target:path}": Role.OPERATOR,
     "GET /actions/remove/{target:path}": Role.EDITOR,
     "POST /actions/remove/{target:path}": Role.EDITOR,
     "GET /actions/new": Role.EDITOR,
@@ -115,6 +119,9 @@ NEEDS: Mapping[str, Role | None] = {
     "GET /api/v1/actions": Role.VIEWER,
     "GET /api/v1/unguarded": Role.VIEWER,
     "GET /api/v1/beat": Role.VIEWER,
+    "GET /api/v1/silences": Role.VIEWER,
+    "POST /api/v1/silences": Role.OPERATOR,
+    "DELETE /api/v1/silences/{silence}": Role.OPERATOR,
 }
 
 

@@ -21,6 +21,7 @@ from starlette.routing import Route
 
 from supervisor.catalog.schedule_files import json_schema
 from supervisor.errors import JobConflict
+from supervisor.features.notices.silences import SilenceStore
 from supervisor.job.run import RunState
 from supervisor.ledger.actions import Action, Actor
 from supervisor.ledger.ledger import Ledger
@@ -366,6 +367,31 @@ class Api:
         found = repeating.retry_each(self._ledger, run_ids, by=by, reason=asked.reason)
         return [shapes.Repeated.model_validate(one) for one in found]
 
+    @operation("get", "/silences")
+    def silences(self) -> list[shapes.Silence]:
+        """The silences of notices that have not ended, the first to end first."""
+        found = SilenceStore(self._ledger).in_force(self._ledger.now())
+        return [shapes.Silence.model_validate(each) for each in found]
+
+    @operation("post", "/silences", 201, errors=(404, 409))
+    def silence(self, asked: shapes.NewSilence, by: Actor) -> shapes.Silence:
+        """Make no notices of a job, of those with a label, or of all, for a time."""
+        made = control.silence(
+            self._ledger,
+            asked.job,
+            asked.label,
+            until=asked.until,
+            duration=asked.duration,
+            by=by,
+            reason=asked.reason,
+        )
+        return shapes.Silence.model_validate(made)
+
+    @operation("delete", "/silences/{silence}", 204, queries=(REASON,))
+    def unsilence(self, silence: str, query: Mapping[str, str], by: Actor) -> None:
+        """End a silence; what still fails is notified of."""
+        control.unsilence(self._ledger, silence, by=by, reason=query.get("reason", ""))
+
     @operation("post", "/runs/{run}/cancel", 202, errors=(409,))
     def cancel(self, run: str, asked: shapes.Cancel, by: Actor) -> shapes.Cancelled:
         """End a run."""
@@ -390,7 +416,7 @@ def after(names: list[str], query: Mapping[str, str]) -> list[str]:
 
 ERRORS = {
     400: "Something in the request is not valid.",
-    404: "There is no such job or run.",
+    404: "There is no such job, run or silence.",
     409: "Not done: the run was skipped, or has ended; or the job is from elsewhere.",
     412: "The job has another version; nothing was changed.",
     413: "The body is too large.",

@@ -30,8 +30,7 @@ from supervisor.errors import (
     InvalidRequest,
     JobConflict,
     NotConfigured,
-    UnknownJob,
-    UnknownRun,
+    NotFound,
 )
 from supervisor.job.changes import value
 from supervisor.job.run import Run, RunState
@@ -379,8 +378,7 @@ EXCEPTION_HANDLERS = {
     RedisError: ledger_unavailable,
     OSError: ledger_unavailable,
     OutOfTime: answered_with(503),
-    UnknownJob: answered_with(404),
-    UnknownRun: answered_with(404),
+    NotFound: answered_with(404),
     InvalidKey: answered_with(400),
     InvalidRequest: answered_with(400),
     InvalidJob: invalid_job,

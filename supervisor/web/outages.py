@@ -6,7 +6,10 @@ The leading beat sends all other notices, and cannot send these. `serve` depends
 2. An outage is reported once it has lasted for a grace, again every `REPEAT`, and once more when it
    is over (`recovered`). One that ends within the grace is not reported: a planned restart. While
    Redis is unavailable nothing is known of beats; once it is back they have the grace again.
-3. The notices are sent as those of beat are (features/outbound/sender.py), from an outbox in
+3. While all notices are silenced (features/notices/silences.py), none of these is made; an outage
+   that lasts longer is reported then. A ledger that does not answer is taken to have the silences
+   that it had.
+4. The notices are sent as those of beat are (features/outbound/sender.py), from an outbox in
    memory.
 
 Outages are kept in this process' memory: after a restart of `serve` one that lasts is reported
@@ -25,7 +28,9 @@ from hashlib import sha256
 
 from redis.exceptions import RedisError
 
+from supervisor.features.notices.incidents import SERVICE
 from supervisor.features.notices.rules import Destination, Event, Notice
+from supervisor.features.notices.silences import SilenceStore, silenced
 from supervisor.features.outbound.sender import Outbound, Result
 from supervisor.features.outbound.services import send
 from supervisor.features.outbound.store import End, Kind, Unsent
@@ -53,7 +58,8 @@ class Seen:
     """What a look found, `at` an instant of this machine's clock.
 
     error: why the ledger did not answer, "" if it did. refusal: why it refuses writes, if no beat
-    leads and it does. last_turn_at: of a leading beat, None if there was none yet.
+    leads and it does. last_turn_at: of a leading beat, None if there was none yet. silenced_until:
+    of all notices, as far as it is known.
     """
 
     at: datetime
@@ -61,6 +67,11 @@ class Seen:
     refusal: str = ""
     leads: bool = False
     last_turn_at: datetime | None = None
+    silenced_until: datetime | None = None
+
+    @property
+    def is_silenced(self) -> bool:
+        return self.silenced_until is not None and self.at < self.silenced_until
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,11 +107,11 @@ def after_look(
         match is_there(event, seen):
             case True:
                 outage = outage or found(event, seen, grace, ledger)
-                if outage.is_due(seen.at, grace):
+                if outage.is_due(seen.at, grace) and not seen.is_silenced:
                     outage = replace(outage, reports=outage.reports + 1, reported_at=seen.at)
                     notices.append(notice_of(event, outage, seen.at, f"{outage.reports}"))
                 outages[event] = outage
-            case False if outage and outage.reports:
+            case False if outage and outage.reports and not seen.is_silenced:
                 outage = replace(outage, reason=OVER[event])
                 notices.append(notice_of(Event.RECOVERED, outage, seen.at, "over"))
             case None if outage and outage.reports:
@@ -147,15 +158,25 @@ def notice_of(event: Event, outage: Outage, at: datetime, message: str) -> Notic
     )
 
 
-def look(ledger: Ledger) -> Seen:
+def look(ledger: Ledger, before: Seen | None = None) -> Seen:
+    """before: what the look before this one found."""
     at = datetime.now(UTC)
     try:
         beat = ledger.beat()
         leads = beat.leads(ledger.now())
         refusal = "" if leads else ledger.refusal() or ""
-        return Seen(at, refusal=refusal, leads=leads, last_turn_at=beat.last_tick_at)
+        until = silenced({}, SilenceStore(ledger).in_force(ledger.now())).get(SERVICE)
+        return Seen(
+            at,
+            refusal=refusal,
+            leads=leads,
+            last_turn_at=beat.last_tick_at,
+            silenced_until=until,
+        )
     except (RedisError, NotServed, OSError) as error:
-        return Seen(at, error=explained(error))
+        return Seen(
+            at, error=explained(error), silenced_until=before.silenced_until if before else None
+        )
 
 
 class Outbox:
@@ -203,9 +224,11 @@ def watch(ledger: Ledger, name: str, outbox: Outbox, grace: timedelta) -> None:
     """Looks for as long as the process lives. name: of the ledger, as in the keys."""
     outbound = Outbound(outbox, {Kind.NOTICE: outbox.send})
     outages: Outages = {}
+    seen: Seen | None = None
     while True:
         try:
-            outages, notices = after_look(outages, look(ledger), grace, name)
+            seen = look(ledger, seen)
+            outages, notices = after_look(outages, seen, grace, name)
             for notice in notices:
                 outbox.put(notice)
             outbound.look(datetime.now(UTC))

@@ -14,6 +14,7 @@ from starlette.responses import HTMLResponse, Response
 from starlette.routing import Route
 
 from supervisor.errors import NotConfigured, UnknownJob
+from supervisor.features.notices.silences import SilenceStore, silenced
 from supervisor.job.run import LogLine, Run, RunState, StepId
 from supervisor.job.templates import log_link
 from supervisor.ledger.ledger import Ledger
@@ -93,6 +94,8 @@ def jobs(asked: Asked) -> Context:
     held = [found.held for found in open_runs.values() if found.held]
     running_count, running = running_runs(ledger, MOST_SHOWN_NOW)
     listing = listing_of(ledger, JobsQuery.of(asked.query), asked.now, open_runs)
+    rows = rows_of(ledger, listing.names, asked.now)
+    silences = SilenceStore(ledger).in_force(asked.now)
     return {
         "running": running,
         "running_count": running_count,
@@ -100,7 +103,9 @@ def jobs(asked: Asked) -> Context:
         "held_count": sum(held),
         "held_jobs": len(held),
         "listing": listing,
-        "rows": rows_of(ledger, listing.names, asked.now),
+        "rows": rows,
+        "silences": silences,
+        "quiet": silenced({row.job.spec.name: row.job.spec for row in rows}, silences),
     }
 
 
@@ -111,6 +116,7 @@ def job(asked: Asked) -> Context:
         raise Refused(404, f"{error}{removal_of(asked)}") from error
     last = traces(asked.ledger, [asked.target], RUNS_SHOWN)[asked.target]
     loaded = asked.edits.job(asked.target)
+    silences = SilenceStore(asked.ledger).in_force(asked.now)
     return {
         "job": record,
         "pace": pace_of(record.spec, last, asked.now),
@@ -118,6 +124,7 @@ def job(asked: Asked) -> Context:
         "following": picture_of(asked.ledger, record),
         "loaded": loaded,
         "keys": document_text(asked.edits.shown(loaded)),
+        "silences": [each for each in silences if each.covers(record.spec)],
     }
 
 

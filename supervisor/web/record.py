@@ -184,6 +184,8 @@ class Visits:
 
 def verb_of(method: str, path: str) -> str:
     """What a route does, by its path; empty if it changes nothing."""
+    if "/silences" in path and method in ("POST", "DELETE"):
+        return "silence" if method == "POST" else "unsilence"
     if method in ("PUT", "DELETE"):
         return "put" if method == "PUT" else "remove"
     word = [part for part in path.split("/") if not part.startswith("{")][-1]

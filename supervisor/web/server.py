@@ -37,6 +37,7 @@ from supervisor.web.metrics import Metrics
 from supervisor.web.pages import page_routes
 from supervisor.web.record import Visits
 from supervisor.web.sessions import Sessions
+from supervisor.web.silences import silence_routes
 
 if TYPE_CHECKING:
     from celery import Celery
@@ -153,6 +154,7 @@ def create(
         *editor_routes(ledger, edits, broker, threads),
         *bulk_routes(ledger, threads),
         *action_routes(ledger, edits, threads),
+        *silence_routes(ledger, threads),
         *page_routes(ledger, access, broker, edits, threads),
     ]
     return Starlette(

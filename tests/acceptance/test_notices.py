@@ -11,7 +11,7 @@ from typing import Any
 
 from supervisor.deploy.embedded import EmbeddedServer
 from supervisor.job.run import Run
-from supervisor.ledger.leader import SILENCE
+from supervisor.ledger.leader import ABSENCE
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.replies import ms_of
 from supervisor.ledger.requests import RunRequest
@@ -80,7 +80,7 @@ def told_outages(listener: Listener) -> list[str]:
 
 def silent_for_long(ledger: Ledger) -> None:
     """The beat that was killed; its lock has run out."""
-    ledger.client.hset(ledger.keys.beat, "last_tick", ms_of(ledger.now() - SILENCE))
+    ledger.client.hset(ledger.keys.beat, "last_tick", ms_of(ledger.now() - ABSENCE))
     for lock in ledger.client.scan_iter("*redbeat*:lock"):
         ledger.client.delete(lock)
 

@@ -26,6 +26,7 @@ ACTING: dict[tuple[str, ...], list[str]] = {
     ("backfill", "daily", "--from", "2026-03-01", "--to", "2026-03-02", "--dry-run"): ["planned"],
     ("drain", "celery"): ["drained"],
     ("undrain", "celery"): ["undrained"],
+    ("silence", "nightly", "--for", "2h", "--reason", "stocktaking"): ["silenced"],
     ("put", "jobs.yaml"): ["added"],
     ("put", "jobs.yaml", "--dry-run"): ["added"],
     ("remove", "own"): ["removed"],

@@ -30,9 +30,9 @@ from supervisor.job.changes import Changes
 from supervisor.job.run import Run, RunState, start_id
 from supervisor.job.spec import JobSpec
 from supervisor.ledger import leader
-from supervisor.ledger.leader import SILENCE, SILENCES_KEPT
+from supervisor.ledger.leader import ABSENCE, ABSENCES_KEPT
 from supervisor.ledger.ledger import Ledger
-from supervisor.ledger.page_reads import silences
+from supervisor.ledger.page_reads import absences
 from supervisor.ledger.replies import ms_of
 from supervisor.operate import why
 from supervisor.operate.doctor import owner
@@ -223,12 +223,12 @@ def test_what_beat_schedule_no_longer_has_stays_where_it_is_a_job(
 
 def test_the_newest_times_without_a_beat_are_remembered(ledger: Ledger) -> None:
     beat, first = ledger.leader("redbeat::lock", "redbeat::schedule"), ledger.now()
-    ticked = [first + 2 * number * SILENCE for number in range(SILENCES_KEPT + 3)]
+    ticked = [first + 2 * number * ABSENCE for number in range(ABSENCES_KEPT + 3)]
     for at in (first, *ticked):
         assert beat.look(at).leads
     spans = [(start, end) for start, end in pairwise(ticked)]
-    found = [(ms_of(start), ms_of(end)) for start, end in silences(ledger)]
-    newest = spans[-SILENCES_KEPT:]
+    found = [(ms_of(start), ms_of(end)) for start, end in absences(ledger)]
+    newest = spans[-ABSENCES_KEPT:]
     assert found == [(ms_of(start), ms_of(end)) for start, end in reversed(newest)]
 
 
@@ -307,7 +307,7 @@ def test_it_runs_again_after_a_time_without_a_beat_and_not_at_once(
     until_settled(second, ledger)
     assert len(ledger.history("warm")) == 1
     second.close()
-    ago(ledger, SILENCE + timedelta(seconds=1))
+    ago(ledger, ABSENCE + timedelta(seconds=1))
     until_settled(third, ledger)
     assert len(ledger.history("warm")) == 2
     # The job's lock is held by the run before, which no worker took.
@@ -319,7 +319,7 @@ def test_a_standby_that_takes_over_late_starts_nothing(beats: Beats, ledger: Led
     until_settled(first, ledger)
     second.tick()
     first.close()
-    ago(ledger, 2 * SILENCE)
+    ago(ledger, 2 * ABSENCE)
     until_settled(second, ledger)
     assert len(ledger.history("warm")) == 1
 
@@ -330,7 +330,7 @@ def test_a_start_that_a_beat_did_not_finish_is_finished_by_the_next(
     first = beats()
     until_settled(first, ledger)
     first.close()
-    ago(ledger, 2 * SILENCE)
+    ago(ledger, 2 * ABSENCE)
     before, [run, *_] = Starts(ledger), ledger.history("nightly")
     ledger.cancel(run.id, "so that it is not in the way")
     before.begin(ledger.now(), is_first=True)

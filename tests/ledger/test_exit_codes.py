@@ -37,6 +37,8 @@ NOT_THERE: dict[str, tuple[str, ...]] = {
     "audit": ("nigthly",),
     "drain": ("nosuch",),
     "undrain": ("nosuch",),
+    "silence": ("nigthly", "--for", "2h", "--reason", "stocktaking"),
+    "unsilence": ("nosuch",),
     "remove": ("nigthly",),
     "export": ("nigthly",),
 }
@@ -49,6 +51,7 @@ OF_THE_LEDGER: dict[str, tuple[str, ...]] = {
     "put": ("jobs.yaml",),
     "doctor": (),
     "log": (),
+    "silences": (),
 }
 
 #: They ask no ledger, go on without one, wait for it, or need an app first.

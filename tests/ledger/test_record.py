@@ -48,7 +48,7 @@ def told(entry: Entry) -> list[tuple[str, str]]:
 READING = {
     *("adopt", "check", "doctor", "export", "health", "import", "init", "jobs", "log"),
     *("next", "notify", "plan", "queues", "render", "runs", "schema", "serve", "show"),
-    *("token", "up", "why"),
+    *("silences", "token", "up", "why"),
 }
 
 #: Takes the record away, with all other keys.
@@ -73,6 +73,13 @@ ACTING: dict[str, tuple[Callable[[Ledger], object], str]] = {
     ),
     "drain": (lambda _: None, "reports --force"),
     "undrain": (lambda ledger: ledger.drains.drain("reports"), "reports"),
+    "silence": (lambda ledger: job(ledger), "nightly --for 2h"),
+    "unsilence": (
+        lambda ledger: control.silence(
+            ledger, label="tenant", duration=timedelta(hours=1), by=ANN, reason="r"
+        ),
+        "tenant",
+    ),
     "put": (lambda _: Path("jobs.yaml").write_text(FILE), "jobs.yaml"),
     "apply": (lambda _: Path("jobs.yaml").write_text(FILE), "jobs.yaml --yes"),
     "remove": (lambda _: None, "put"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
 from typing import Literal
 
@@ -17,7 +18,9 @@ from supervisor.app import supervise
 from supervisor.deploy.embedded import EmbeddedServer
 from supervisor.job.run import Run, RunState, ulid
 from supervisor.job.spec import JobSpec
+from supervisor.ledger.actions import Actor
 from supervisor.ledger.ledger import Ledger
+from supervisor.operate import control
 from supervisor.settings import Settings
 from supervisor.web.access import Access
 from tests.acceptance.project import Project
@@ -329,6 +332,7 @@ PAGES = (
     *("/actions/cancel/{run}", "/actions/new", "/actions/edit/made", "/jobs/made"),
     *("/actions/retry/{failed}", "/actions/bulk?of=jobs&verb=pause&all=1"),
     *("/actions/bulk?of=failures&verb=retry&all=1",),
+    *("/actions/silence/", "/actions/silence/made", "/actions/unsilence/made"),
 )
 
 #: Where nothing has happened yet, or nothing matches.
@@ -421,6 +425,8 @@ def in_every_state(workers: Workers) -> JobSpec:
     ledger.cancel(run_id(spec, 10), "enough")
     ledger.admit(ticks(spec, 20, 21, 22))
     ledger.pause(spec.name, "for a reason")
+    by = Actor("ann", "cli")
+    control.silence(ledger, "made", duration=timedelta(days=1), by=by, reason="an upgrade")
     return spec
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import httpx
 import pytest
 
-from supervisor.ledger.leader import SILENCE
+from supervisor.ledger.leader import ABSENCE
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.replies import ms_of
 from supervisor.operate.doctor import examine
@@ -14,7 +14,7 @@ from supervisor.operate.why_facts import facts_of_job
 from tests.ledger.jobs import job
 from tests.ledger.processes import beat_is_there
 
-SECONDS = SILENCE.total_seconds()
+SECONDS = ABSENCE.total_seconds()
 
 
 def tick_ago(ledger: Ledger, seconds: float) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -37,6 +38,22 @@ def told(*looks: tuple[float, str]) -> list[tuple[float, str, str]]:
         outages, notices = after_look(outages, seen(what, seconds), GRACE, "ledger")
         found += [(seconds, each.event, each.key.rpartition(":")[2]) for each in notices]
     return found
+
+
+def test_an_outage_while_all_is_silenced_is_told_if_it_outlasts_that() -> None:
+    until = START + timedelta(seconds=100)
+
+    def silenced_told(*looks: tuple[float, str]) -> list[tuple[float, str]]:
+        outages: Outages = {}
+        found = []
+        for seconds, what in looks:
+            look = replace(seen(what, seconds), silenced_until=until)
+            outages, notices = after_look(outages, look, GRACE, "ledger")
+            found += [(seconds, each.event.value) for each in notices]
+        return found
+
+    assert silenced_told((0, AWAY), (60, AWAY), (90, BEAT), (120, BEAT)) == []
+    assert silenced_told((0, NONE), (60, NONE), (102, NONE)) == [(102, "no_beat")]
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from supervisor.operate import control
 from supervisor.web.access import Access
 from supervisor.web.access_file import NEEDS, digest
 from supervisor.web.api import API
-from supervisor.web.record import RecordLog, Visits
+from supervisor.web.record import RecordLog, Visits, verb_of
 from supervisor.web.server import create
 from tests.ledger.contents import digests
 from tests.ledger.jobs import MIDNIGHT, begin, job, ticks
@@ -48,6 +48,7 @@ def send(client: httpx.Client, route: str, body: dict[str, Any]) -> httpx.Respon
     for word, value in (("{target:path}", TARGETS), ("{job:path}", TARGETS), ("{run:path}", RUNS)):
         path = path.replace(word, value.get(route, "nightly"))
     path = path.replace("/bulk", "/bulk?verb=trigger&of=jobs&pick=nightly")
+    path = path.replace("{silence}", "report")
     if path.startswith("/api/"):
         document = HOURLY if method == "PUT" else body
         query = {"reason": "stocktaking"} if method in ("PUT", "DELETE") else {}
@@ -63,6 +64,7 @@ TARGETS = {
     "POST /actions/remove/{target:path}": "report",
     "DELETE /api/v1/jobs/{job:path}": "report",
     "PUT /api/v1/jobs/{job:path}": "new",
+    "POST /actions/unsilence/{target:path}": "report",
 }
 RUNS = {
     "POST /api/v1/runs/{run:path}/cancel": RUN,
@@ -79,13 +81,24 @@ ENTERED = {
     "POST /actions/put": "put",
     **{
         f"POST /actions/{verb}/{{target:path}}": verb
-        for verb in ("trigger", "pause", "resume", "cancel", "retry", "remove")
+        for verb in (
+            "trigger",
+            "pause",
+            "resume",
+            "cancel",
+            "retry",
+            "remove",
+            "silence",
+            "unsilence",
+        )
     },
     "POST /actions/bulk": "trigger",
     "PUT /api/v1/jobs/{job:path}": "put",
     "DELETE /api/v1/jobs/{job:path}": "remove",
     **{f"POST /api/v1/jobs/{{job:path}}/{v}": v for v in ("trigger", "pause", "resume", "retry")},
     **{f"POST /api/v1/runs/{{run:path}}/{v}": v for v in ("cancel", "retry")},
+    "POST /api/v1/silences": "silence",
+    "DELETE /api/v1/silences/{silence}": "unsilence",
 }
 
 
@@ -107,7 +120,10 @@ def test_a_request_is_entered_with_who_sent_it_and_why(
     begin(ledger, FAILED)
     ledger.finish(FAILED, "token", RunState.FAILED)
     version = maker.put(f"{API}/jobs/report", json=HOURLY).json()["version"]
+    silence = {"job": "report", "duration": "1h", "reason": "r"}
+    assert maker.post(f"{API}/silences", json=silence).status_code == 201
     body = {"reason": "stocktaking"}
+    body |= {"duration": "1h"} if verb_of(*route.split()) == "silence" else {}
     if route.startswith("POST /actions/"):
         new = {"text": "jobs: {new: {task: t, every: 1h}}"}
         body |= new if route.endswith("/put") else {}

@@ -28,7 +28,7 @@ import click
 import redis
 
 from supervisor.deploy.embedded import EmbeddedServer
-from supervisor.ledger.page_reads import silences
+from supervisor.ledger.page_reads import absences
 from tests.waiting import let_pass, wait_until
 from tests.written import whole_lines
 from tools.chaos.cluster import PORTS, server_on_a_quiet_port
@@ -402,7 +402,7 @@ def findings(fire: Fire, jobs: Jobs, minutes: float) -> Findings:
     lives, otherwise = lives_of(service, jobs)
     leaderless = [
         Away(BEAT, since.timestamp(), until.timestamp())
-        for since, until in silences(service.ledger)
+        for since, until in absences(service.ledger)
     ]
     found = Findings(otherwise)
     for via in VIA:

@@ -42,7 +42,7 @@ from supervisor.features.following.store import (
 from supervisor.job.run import start_id
 from supervisor.job.spec import JobSpec
 from supervisor.job.when import KINDS
-from supervisor.ledger.leader import SILENCE
+from supervisor.ledger.leader import ABSENCE
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.replies import Placement, ms_of, optional_instant
 from supervisor.ledger.requests import Leadership, RunRequest
@@ -159,7 +159,7 @@ class Starts:
         """Called when a beat begins to lead. is_first: it has neither led nor stood by before."""
         client, key = self._ledger.client, self._ledger.keys.beat
         last_turn, starting = map(optional_instant, client.hmget(key, ["last_tick", FIELD]))
-        is_start = is_first and (last_turn is None or now - last_turn > SILENCE)
+        is_start = is_first and (last_turn is None or now - last_turn > ABSENCE)
         if is_start and not starting:
             client.hset(key, FIELD, ms_of(now))
         self.at = starting or (now if is_start else None)

@@ -9,6 +9,9 @@ For each destination:
 3. **Recover.** A success after a problem closes the incident: it is sent after the problem was,
    with how often that happened meanwhile. Nothing is sent where the next failure comes before
    that. Where the problem is still held, because one was sent within REPEAT, both wait.
+4. **Silence.** While notices of a job are silenced (silences.py), what happens is held. A success
+   ends it, unsent, as it ends an incident that was sent before; nothing is sent of either. What is
+   held when the silence ends is sent. A notice that was made before the silence began is sent.
 
 All that is known of a job at one destination is its Incident, and all that waits to be sent there
 its Box. Both are kept in the ledger (features/notices/store.py).
@@ -37,6 +40,8 @@ from supervisor.features.notices.rules import (
 GROUP_WAIT = timedelta(seconds=30)
 GROUP_INTERVAL = timedelta(minutes=5)
 REPEAT = timedelta(hours=1)
+
+NEVER = datetime.min.replace(tzinfo=UTC)
 
 #: Ids of notices differ by milliseconds.
 LATER = timedelta(milliseconds=1)
@@ -196,7 +201,7 @@ class Incident(BaseModel):
     told: for each event, the notice it last went into. subject: of the first problem sent since the
     last recovery that was; '' when there is none. is_open: no success came since the last problem.
     recovered: what went into the notice of the last recovery. kept_until: at least, since one of
-    its notices is not sent yet.
+    its notices is not sent yet. silenced_until: what is held is, at least.
     """
 
     told: dict[Event, str] = {}
@@ -205,23 +210,28 @@ class Incident(BaseModel):
     is_open: bool = False
     recovered: Facts | None = None
     kept_until: datetime | None = None
+    silenced_until: datetime | None = None
 
     @property
     def problems_held(self) -> list[Event]:
         return [event for event in self.held if event is not Event.RECOVERED]
 
     def repeats_at(self, event: Event) -> datetime:
-        """When the event may be sent again."""
-        return due_at(self.told[event]) + REPEAT
+        """When the event may be sent again; in the past where it was not sent yet."""
+        last = self.told.get(event)
+        return due_at(last) + REPEAT if last else NEVER
 
     @property
     def problem_sent_at(self) -> datetime:
         """When the latest notice of a problem is due."""
-        return max(due_at(i) for event, i in self.told.items() if event is not Event.RECOVERED)
+        problems = (id for event, id in self.told.items() if event is not Event.RECOVERED)
+        return max(map(due_at, problems))
 
     @property
     def looked_at_next(self) -> datetime:
         """When it has to be settled again."""
+        if self.held and self.silenced_until:
+            return self.silenced_until
         if problems := self.problems_held:
             return min(map(self.repeats_at, problems))
         if Event.RECOVERED in self.held:
@@ -232,7 +242,7 @@ class Incident(BaseModel):
 
     def is_over(self, box: Box, now: datetime) -> bool:
         """Whether it can be forgotten; it is kept while a notice of it waits."""
-        if not self.told:
+        if not self.told and not self.held:
             return True
         if self.held or now < self.looked_at_next:
             return False
@@ -244,24 +254,28 @@ class Incident(BaseModel):
 
 @dataclass(slots=True)
 class Folding:
-    """Updates one incident at one destination, as of `now`."""
+    """Updates one incident at one destination, as of `now`. silenced_until: None without one."""
 
     job: str
     destination: Destination
     incident: Incident
     box: Box
     now: datetime
+    silenced_until: datetime | None = None
 
     def note(self, event: Event, facts: Facts) -> None:
         if event is Event.RECOVERED:
             self._note_recovery(facts)
-        else:
+        elif not (self.silenced_until and event in WITHOUT_END):
             self._note_problem(event, facts)
         self.settle()
 
     def settle(self) -> None:
         """Sends what has been held for long enough."""
         incident = self.incident
+        incident.silenced_until = self.silenced_until
+        if self.silenced_until:
+            return
         for event in incident.problems_held:
             if self.now >= incident.repeats_at(event):
                 self._send(event, incident.held.pop(event))
@@ -275,11 +289,10 @@ class Folding:
         if event not in WITHOUT_END:
             facts = self._withdrawn_recovery(facts)
             incident.is_open = True
-        last = incident.told.get(event)
-        if last and self.box.is_open(last, self.now):
+        last, before = incident.told.get(event), incident.held.get(event)
+        if not self.silenced_until and last and self.box.is_open(last, self.now):
             self.box.notices[last] = self.box.notices[last].joined(facts)
-        elif last and self.now < incident.repeats_at(event):
-            before = incident.held.get(event)
+        elif self.silenced_until or before or self.now < incident.repeats_at(event):
             incident.held[event] = before.and_then(facts) if before else facts
         else:
             self._send(event, facts)
@@ -316,6 +329,10 @@ class Folding:
         if not incident.is_open:
             return
         incident.is_open = False
+        if self.silenced_until:
+            incident.held = {e: held for e, held in incident.held.items() if e in WITHOUT_END}
+            incident.subject = ""
+            return
         if incident.subject:  # the problem was sent: what is held of it goes with its end
             for event in incident.problems_held:
                 if event not in WITHOUT_END:
@@ -359,6 +376,9 @@ def by_id(destinations: Iterable[Destination]) -> Mapping[str, Destination]:
     return found
 
 
+NOT_SILENCED: Mapping[str, datetime] = {}
+
+
 def fold(
     happened: Sequence[Happened],
     due: Iterable[Pair],
@@ -366,18 +386,20 @@ def fold(
     incidents: MutableMapping[Pair, Incident],
     boxes: Mapping[str, Box],
     now: datetime,
+    silenced: Mapping[str, datetime] = NOT_SILENCED,
 ) -> None:
     """Brings incidents and boxes up to date with what happened, in order.
 
     due: incidents that are to be looked at again. destinations: those of each job, by id; '' for
     those of the service. incidents, boxes: as they are known, of all of these; an incident that is
-    over leaves. What a job's file no longer sends anywhere is dropped.
+    over leaves. silenced: until when notices of these jobs are. What a job's file no longer sends
+    anywhere is dropped.
     """
 
     def folding(pair: Pair) -> Folding:
         id, job = pair
         incident = incidents.setdefault(pair, Incident())
-        return Folding(job, destinations[job][id], incident, boxes[id], now)
+        return Folding(job, destinations[job][id], incident, boxes[id], now, silenced.get(job))
 
     for pair in due:
         if pair[0] not in destinations.get(pair[1], {}):

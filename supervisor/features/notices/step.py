@@ -40,6 +40,7 @@ from supervisor.features.notices.rules import (
     service_destinations,
     wanted_events,
 )
+from supervisor.features.notices.silences import SilenceStore, silenced
 from supervisor.features.notices.store import Backlog, Finding, NoticeStore
 from supervisor.features.outbound.sender import Result
 from supervisor.features.outbound.services import missing_extra, send
@@ -87,7 +88,8 @@ class Maker:
         for each in backlog.happened:
             pairs |= {(id, each.job) for id in destinations.get(each.job, {})}
         known = NoticeStore(self.ledger).read(pairs, self.wait)
-        fold(backlog.happened, backlog.due, destinations, known.incidents, known.boxes, now)
+        quiet = silenced(specs, SilenceStore(self.ledger).in_force(now))
+        fold(backlog.happened, backlog.due, destinations, known.incidents, known.boxes, now, quiet)
         return NoticeStore(self.ledger).commit(backlog, known, self.leadership)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 from itertools import count, pairwise
 from random import Random
@@ -41,6 +41,7 @@ class Service:
         self.messages: list[Message] = []
         self.runs = 0
         self.failures_told = 0
+        self.silence: tuple[float, float] | None = None
 
     def pass_time(self, events: Sequence[tuple[float, str, str]], until: float) -> None:
         """events: minutes from START, job, "ok", or an event and its reason."""
@@ -69,7 +70,14 @@ class Service:
         if happened or due:
             wanted = dict.fromkeys((each.job for each in happened), self.destinations)
             wanted |= dict.fromkeys((job for _, job in due), self.destinations)
-            fold(happened, due, wanted, self.incidents, {ID: self.box}, now)
+            quiet = self.silenced(wanted, now)
+            fold(happened, due, wanted, self.incidents, {ID: self.box}, now, quiet)
+
+    def silenced(self, jobs: Iterable[str], now: datetime) -> dict[str, datetime]:
+        if self.silence is None:
+            return {}
+        begins, ends = (START + timedelta(minutes=minutes) for minutes in self.silence)
+        return dict.fromkeys(jobs, ends) if begins <= now < ends else {}
 
     def send(self, now: datetime) -> None:
         if self.box.unavailable_until and now < self.box.unavailable_until:
@@ -160,6 +168,69 @@ CASES: dict[str, tuple[list[tuple[float, str, str]], list[Message]]] = {
 def test_messages_of(case: str) -> None:
     events, said = CASES[case]
     assert messages(*events) == said
+
+
+#: Notices of all jobs are silenced from 10:10 to 10:40.
+SILENCED: dict[str, tuple[list[tuple[float, str, str]], list[Message]]] = {
+    "what is over when it ends is not told": ([(15, "a", BOOM), (20, "a", "ok")], []),
+    "what still fails is told when it ends": (
+        [(15, "a", BOOM), (16, "b", BOOM), (20, "a", BOOM)],
+        ["10:40:30 2 jobs failed: ValueError"],
+    ),
+    "what fails again after its recovery is told when it ends": (
+        [(15, "a", BOOM), (20, "a", "ok"), (25, "a", "failed KeyError: 1")],
+        ["10:40:30 a failed: KeyError"],
+    ),
+    "its recovery follows": (
+        [(15, "a", BOOM), (50, "a", "ok")],
+        ["10:40:30 a failed: ValueError", "10:50:30 a recovered"],
+    ),
+    "the end of what was told before is not": (
+        [(0, "a", BOOM), (15, "a", "ok")],
+        ["10:00:30 a failed: ValueError"],
+    ),
+    "what was told before is not told again within the hour": (
+        [(0, "a", BOOM), (15, "a", BOOM)],
+        ["10:00:30 a failed: ValueError", "11:01:00 a failed: ValueError"],
+    ),
+    "what fails anew after it is told": (
+        [(0, "a", BOOM), (15, "a", "ok"), (70, "a", BOOM)],
+        ["10:00:30 a failed: ValueError", "11:10:30 a failed: ValueError"],
+    ),
+    "an overlap is not told": ([(15, "a", "overlapped")], []),
+    "what was made before it is told": (
+        [(9.9, "a", BOOM), (15, "a", "ok")],
+        ["10:10:24 a failed: ValueError"],
+    ),
+    "before and after it all is as ever": (
+        [(0, "a", BOOM), (5, "a", "ok"), (45, "b", BOOM)],
+        [
+            *("10:00:30 a failed: ValueError", "10:05:30 a recovered"),
+            "10:45:30 b failed: ValueError",
+        ],
+    ),
+}
+
+
+@pytest.mark.parametrize("case", SILENCED)
+def test_messages_around_a_silence(case: str) -> None:
+    events, said = SILENCED[case]
+    service = Service()
+    service.silence = (10, 40)
+    service.pass_time(events, until=150)
+    assert service.messages == said
+    assert said or service.incidents == {}, "what was never told is forgotten"
+
+
+def test_a_longer_silence_holds_what_the_first_would_have_told() -> None:
+    service = Service()
+    service.silence = (10, 40)
+    service.pass_time([(15, "a", BOOM)], until=30)
+    service.silence = (10, 60)
+    service.fold([], START + timedelta(minutes=40))
+    assert service.messages == []
+    [incident] = service.incidents.values()
+    assert incident.looked_at_next == START + timedelta(minutes=60)
 
 
 def test_destination_hears_only_what_it_asked_for() -> None:
