@@ -28,6 +28,7 @@ NOT_THERE: dict[str, tuple[str, ...]] = {
     "runs": ("nigthly",),
     "show": ("nightly@nothing",),
     "trigger": ("nigthly",),
+    "retry": ("nightly@nothing",),
     "cancel": ("nightly@nothing",),
     "pause": ("nigthly",),
     "resume": ("nigthly",),
