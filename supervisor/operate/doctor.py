@@ -210,7 +210,9 @@ def files(facts: DoctorFacts) -> Findings:
     if facts.beat.last_reload_successful is False:
         yield Finding(
             "rejected: " + first_of(facts.beat.problems, "; "),
-            "an older set is in force, and edits do not take effect",
+            "the files loaded last stay in force, and edits do not take effect"
+            if facts.specs
+            else "nothing is loaded yet, so no job runs",
             "`supervisor check` lists all that is wrong in them",
         )
 

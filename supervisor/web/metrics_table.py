@@ -278,7 +278,7 @@ def of_service(scrape: Scrape) -> Iterator[Metric]:
     yield counter("beat_leader_changes", help, single(beat.leader_changes))
     help = "Times that the clock of Redis was set back by more than a second."
     yield counter("redis_clock_set_back", help, single(beat.clock_set_backs))
-    help = "0 while the schedule files have problems and an older set is in force."
+    help = "0 while the schedule files have problems and are not loaded."
     yield gauge("config_last_reload_successful", help, single(beat.last_reload_successful))
     help = "What other servers took: notices, pings, check-ins and revocations."
     yield counter("outbound_sent", help, outbound.sent.items(), "kind")

@@ -79,8 +79,10 @@ def beat(asked: Asked) -> Context:
     found = asked.ledger.beat()
     is_silent = not found.leads(asked.now)
     refusal = asked.ledger.refusal() if is_silent else None
+    is_refused = found.last_reload_successful is False
     return {
         "beat": found,
+        "is_without_jobs": is_refused and not asked.ledger.job_names(),
         "is_silent": is_silent,
         "refusal": refusal,  # beats and workers that run cannot say so then
         "troubles": [] if refusal else list(troubles_of(asked.ledger, asked.broker)),
@@ -106,6 +108,7 @@ def jobs(asked: Asked) -> Context:
         "rows": rows,
         "silences": silences,
         "quiet": silenced({row.job.spec.name: row.job.spec for row in rows}, silences),
+        "has_problems": not listing.names and bool(ledger.beat().problems),
     }
 
 
