@@ -358,4 +358,5 @@ def a_test() -> Notice:
 
 def row_of_test(name: str, state: str, why: str, of: list[str]) -> tuple[str, ...]:
     more = len(of) - MOST_NAMED
-    return name, state, why, ", ".join(of[:MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
+    said = "accepted" if state == Answer.TAKEN else state
+    return name, said, why, ", ".join(of[:MOST_NAMED]) + (f" and {more} more" if more > 0 else "")

@@ -146,7 +146,7 @@ jobs:
   example:
     task: {task}
     {times}
-    overlap: skip              # what happens to a run while the previous one is not done
+    overlap: skip              # what happens to a run while the previous one is still going
     max_retries: 2
     time_limit: 10m
 """

@@ -31,8 +31,8 @@ GRID = (
 )
 
 DEFAULTS = (
-    "A run that is due while the previous one is not done is skipped (overlap: skip); one that no"
-    " worker takes expires after an hour (start_deadline: 1h)."
+    "A run that comes due while the previous one is still going is skipped (overlap: skip); one"
+    " that no worker takes expires after an hour (start_deadline: 1h)."
 )
 
 TAKES_ITS_PLACE = "A job takes the place of its entry, which does not run beside it."

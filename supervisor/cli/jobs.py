@@ -211,7 +211,7 @@ def remove(
 ) -> None:
     """Remove jobs that were put at run time, all or none.
 
-    Runs in progress continue to their end. Exits 3 if a job is not loaded, and 4 if it comes from
+    Runs in progress finish. Exits 3 if a job is not loaded, and 4 if it comes from
     another source or has another version.
     """
     if if_version is not None and len(names) > 1:

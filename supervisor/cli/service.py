@@ -91,7 +91,7 @@ def drain(
 ) -> None:
     """Start no more runs from a queue.
 
-    Running ones continue to their end, and due ones wait until `undrain`.
+    Runs in progress finish, and due ones wait until `undrain`.
     """
     ledger = context.ledger
     with context.acting("drain", queue, reason) as action:

@@ -385,7 +385,7 @@ class Request(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     reason: str = Field(
-        "", max_length=LONGEST_REASON, description="Why, for the record of actions."
+        "", max_length=LONGEST_REASON, description="Reason, kept in the record of actions."
     )
 
 

@@ -106,7 +106,7 @@ def in_queue(found: RunFacts) -> str:
 
 
 def usual(found: RunFacts) -> str:
-    return f", its usual p95 is {span(found.usual)}" if found.usual else ""
+    return f", usually finishes within {span(found.usual)}" if found.usual else ""
 
 
 def since_words(start: datetime | None, facts: Facts) -> str:

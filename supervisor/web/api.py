@@ -159,7 +159,7 @@ ACTIONS_QUERIES = (
     up_to(MOST_ACTIONS, "Up to that many, newest first."),
     Query("before", "Only older ones than the one of this id."),
 )
-REASON = Query("reason", "Why, for the record of actions.")
+REASON = Query("reason", "Reason, kept in the record of actions.")
 
 Method = Literal["get", "post", "put", "delete"]
 

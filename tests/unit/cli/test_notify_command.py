@@ -43,7 +43,7 @@ def test_a_test_goes_once_to_each_address_of_the_files_and_the_setting() -> None
         assert (body["type"], body["data"]["title"]) == ("test", "A test of notices")
     shown = [line.split() for line in done.stdout.splitlines()[1:]]
     hidden = "http://127.0.0.1/***"
-    assert [line[:2] for line in shown] == [["${HOOK}", "taken"], *[[hidden, "taken"]] * 3]
+    assert [line[:2] for line in shown] == [["${HOOK}", "accepted"], *[[hidden, "accepted"]] * 3]
     assert [line[2:] for line in shown] == [["a,", "b"], ["a,", "b"], ["c"], ["SUPERVISOR_NOTIFY"]]
 
 

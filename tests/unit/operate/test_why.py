@@ -96,8 +96,8 @@ SLOW = tried("succeeded", at(8, 57, 48), at(9, 12, 40), nominal_at=NINE)
 
 def test_a_skipped_tick_names_the_run_that_was_still_running() -> None:
     assert sentences(blocked("skipped", SLOW, reason="overlap")) == [
-        "09:05 was skipped: the run of 09:00 was still running on worker w3, 7m12s, its usual p95 "
-        "is 4m",
+        "09:05 was skipped: the run of 09:00 was still running on worker w3, 7m12s, usually "
+        "finishes within 4m",
         "the run of 09:00 succeeded at 09:12:40",
     ]
 
@@ -271,7 +271,7 @@ TABLE = {
     "waiting": told(
         blocked("waiting", RESCUED),
         "09:05 has been waiting since 09:05, 55m1s, for the lock 'orders': the run of 09:00 "
-        "has been running on worker w3 since 09:03:02, 56m59s, its usual p95 is 4m",
+        "has been running on worker w3 since 09:03:02, 56m59s, usually finishes within 4m",
     ),
     "re-queued": told(
         blocked("waiting", RESCUED, requeues=2, due_at=at(10, 1)),
@@ -316,7 +316,7 @@ TABLE = {
             FIVE_PAST,
             usual=USUAL,
         ),
-        "09:05 has been running since 09:05:01, 55m, its usual p95 is 4m",
+        "09:05 has been running since 09:05:01, 55m, usually finishes within 4m",
     ),
     "retrying": told(
         run("retrying", attempt=1, due_at=at(10, 0, 5), reason="ValueError: boom"),
