@@ -12,6 +12,7 @@ from typing import Annotated, Any, Self
 
 from pydantic import (
     BaseModel,
+    BeforeValidator,
     ConfigDict,
     Field,
     ValidationInfo,
@@ -150,7 +151,13 @@ class JobSpec(When):
     """Keyword arguments of the task."""
     mask: Annotated[bool, Field(strict=True)] | tuple[str, ...] = False
     """true: no argument is shown anywhere; names: not these keyword arguments and params."""
-    after: tuple[Name, ...] = ()
+    after: Annotated[
+        tuple[Name, ...],
+        BeforeValidator(
+            lambda after: (after,) if isinstance(after, str) else after,
+            json_schema_input_type=Name | tuple[Name, ...],
+        ),
+    ] = ()
     """Names of jobs that this one follows: it runs when their runs have ended."""
     after_match: AfterMatch | None = None
     """same_time: theirs of the same nominal time; latest: any since this job's last run."""

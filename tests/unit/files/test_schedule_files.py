@@ -331,6 +331,15 @@ def test_a_job_needs_no_schedule(write: Write, tmp_path: Path) -> None:
     ]
 
 
+def test_one_name_in_after_needs_no_list(write: Write, tmp_path: Path) -> None:
+    path = write("jobs: {a: {task: t}, b: {task: t, after: a}}")
+    assert load(tmp_path).specs["b"].after == ("a",)
+    write("jobs:\n  a: {task: t}\n  b:\n    task: t\n    after: aa\n")
+    assert texts_of(path) == ["5: job 'b': 'after': there is no job 'aa' (did you mean 'a'?)"]
+    write("jobs: {a: {task: t}, b: {task: t, after: {a: b}}}")
+    assert "'after': {'a': 'b'} is not a list (such as [extract, load])" in texts_of(path)[0]
+
+
 def test_unknown_jobs_and_circles_are_told_where_they_are_named(write: Write) -> None:
     jobs = """
     jobs:
