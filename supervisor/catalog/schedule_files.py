@@ -37,7 +37,16 @@ from supervisor.errors import Problem, ScheduleFilesInvalid, SecretMissing, clos
 from supervisor.features.holidays import with_dates
 from supervisor.job.changes import following_problems
 from supervisor.job.fields import NAME_PATTERN
-from supervisor.job.secrets import FORMS, has_references, malformed, resolved, texts_in
+from supervisor.job.secrets import (
+    DIRECTORY_VARIABLE,
+    FORMS,
+    has_references,
+    malformed,
+    not_in,
+    outside,
+    resolved,
+    texts_in,
+)
 from supervisor.job.spec import MOST_JOBS, JobSpec
 from supervisor.job.when import KINDS
 from supervisor.settings import DEFAULT_PREFIX
@@ -45,8 +54,12 @@ from supervisor.settings import DEFAULT_PREFIX
 # The references to secrets in a job of a schedule file, and what is wrong with them.
 
 
-def reference_faults(spec: JobSpec, environ: Mapping[str, str] | None) -> Iterator[JobFault]:
-    """References that are malformed and, with `environ`, those that it does not have."""
+def reference_faults(
+    spec: JobSpec, environ: Mapping[str, str] | None, directory: Path | None = None
+) -> Iterator[JobFault]:
+    """References that are malformed; with `environ`, those that it does not have; with
+    `directory`, those to files outside of it.
+    """
     for path, text in texts_in(spec.params):
         if has_references(text):
             what = f"'params': {text!r} would be handed on as it is"
@@ -59,6 +72,9 @@ def reference_faults(spec: JobSpec, environ: Mapping[str, str] | None) -> Iterat
             if found := malformed(text):
                 what = f"{key!r}: {found[0]!r} is not a reference to a secret"
                 yield JobFault((key,), what, FORMS, path)
+            elif directory and (found := outside(text, directory)):
+                hint = f"as in {directory}/name; or set {DIRECTORY_VARIABLE} as for the workers"
+                yield JobFault((key,), f"{key!r}: {found[0]}: {not_in(directory)}", hint, path)
             elif environ is not None and (missing := unresolved(text, environ)):
                 yield JobFault((key,), f"{key!r}: {missing}", None, path)
 
@@ -106,6 +122,7 @@ def load(
     prefix: str = DEFAULT_PREFIX,
     year: int | None = None,
     are_all: bool = True,
+    secrets: Path | None = None,
 ) -> ScheduleSet:
     """All jobs of one file, or of the *.yaml and *.yml files in a directory.
 
@@ -113,11 +130,12 @@ def load(
     one that it is now, and that holidays are computed around; by default as the clock says.
     are_all: they follow no jobs but each other; else `after` is not checked.
     With `known_tasks`, a job whose task is not among them, or does not take the job's arguments, is
-    a problem; with `environ`, so is a reference to a secret that is not there.
+    a problem; with `environ`, so is a reference to a secret that is not there; with `secrets`, so
+    is one to a file outside of that directory.
 
     Raises ScheduleFilesInvalid with every problem of every file.
     """
-    loading = _Loading(known_tasks, environ, year or datetime.now(UTC).year, prefix)
+    loading = _Loading(known_tasks, environ, year or datetime.now(UTC).year, prefix, secrets)
     with suppress(_Enough):
         for file in loading.files_of(path):
             loading.add(file)
@@ -130,9 +148,10 @@ def load_text(
     text: bytes,
     known_tasks: Tasks | None = None,
     prefix: str = DEFAULT_PREFIX,
+    secrets: Path | None = None,
 ) -> ScheduleSet:
     """All jobs of a text on standard input. Jobs in `after` are not looked up."""
-    loading = _Loading(known_tasks, None, datetime.now(UTC).year, prefix)
+    loading = _Loading(known_tasks, None, datetime.now(UTC).year, prefix, secrets)
     with suppress(_Enough):
         loading.add(Path("-"), text)
     return loading.done()
@@ -158,6 +177,7 @@ class _Loading:
     environ: Mapping[str, str] | None
     year: int
     prefix: str
+    secrets: Path | None = None
     specs: dict[str, JobSpec] = field(default_factory=dict)
     sources: dict[str, str] = field(default_factory=dict)
     documents: dict[str, Document] = field(default_factory=dict)
@@ -256,7 +276,7 @@ class _Loading:
         defaults, faults = check_defaults(dated)
         if "notify" in defaults:
             shared = JobSpec(name="job", task="task", every=60, notify=defaults["notify"])
-            faults += reference_faults(shared, self.environ)
+            faults += reference_faults(shared, self.environ, self.secrets)
         for fault in [*faults, *item_faults("exclude", holiday_faults)]:
             path = ("defaults", *fault.place_in(values))
             self._fault(document, path, f"defaults: {fault.what}", fault.hint)
@@ -276,7 +296,7 @@ class _Loading:
         spec = self.specs[name] = spec.kept_apart(self.prefix)
         if spec.after or spec.entry:
             self.documents[name] = document
-        missing = reference_faults(spec, self.environ)
+        missing = reference_faults(spec, self.environ, self.secrets)
         faults += [fault for fault in missing if fault.keys != ("notify",) or "notify" in own]
         for fault in [*faults, *item_faults("exclude", holiday_faults)]:
             self._fault(document, (*path, *fault.place_in(own)), fault.what, fault.hint)

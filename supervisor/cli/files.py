@@ -28,6 +28,7 @@ from supervisor.cli.common import (
 from supervisor.errors import REFUSED, Problem, ScheduleFilesInvalid, SupervisorError
 from supervisor.job.changes import difference
 from supervisor.job.exclusions import holidays_ending
+from supervisor.job.secrets import directory_of
 from supervisor.ledger.actions import Action
 from supervisor.ledger.reads import Loaded
 from supervisor.ledger.records import FILES
@@ -111,7 +112,13 @@ def read_or_exit(
 
         known_tasks = tasks_of(context.app)
     try:
-        schedules = load(context.schedules(path), known_tasks, environ, prefix=context.prefix)
+        schedules = load(
+            context.schedules(path),
+            known_tasks,
+            environ,
+            prefix=context.prefix,
+            secrets=directory_of(os.environ),
+        )
     except ScheduleFilesInvalid as invalid:
         print_problems(invalid.problems, as_json)
         raise SystemExit(1) from None

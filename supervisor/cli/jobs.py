@@ -40,6 +40,7 @@ from supervisor.errors import WRONG, JobElsewhere, ScheduleFilesInvalid, Unknown
 from supervisor.job.changes import Changes
 from supervisor.job.spec import JobSpec
 from supervisor.ledger.reads import Loaded
+from supervisor.job.secrets import directory_of
 from supervisor.ledger.records import AT_RUN_TIME, JobRecord
 from supervisor.operate import shapes
 from supervisor.operate.job_edits import schedule_json, schedule_text
@@ -287,11 +288,12 @@ def jobs_in(context: Context, app: Celery, file: Path, as_json: bool) -> Schedul
     """The jobs in the file; if it has problems, prints all of them and exits 1."""
     from supervisor.app import tasks_of
 
-    known_tasks = tasks_of(app)
+    known_tasks, secrets = tasks_of(app), directory_of(os.environ)
     try:
         if str(file) != "-":
-            return load(file, known_tasks, prefix=context.prefix, are_all=False)
-        return load_text(sys.stdin.buffer.read(LARGEST_FILE + 1), known_tasks, context.prefix)
+            return load(file, known_tasks, prefix=context.prefix, are_all=False, secrets=secrets)
+        text = sys.stdin.buffer.read(LARGEST_FILE + 1)
+        return load_text(text, known_tasks, context.prefix, secrets)
     except ScheduleFilesInvalid as invalid:
         print_problems(invalid.problems, as_json)
         raise SystemExit(1) from None

@@ -11,6 +11,7 @@ that can write to the ledger, could have a worker read any file that the worker 
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
@@ -83,11 +84,30 @@ def secret(found: re.Match[str], environ: Mapping[str, str]) -> str:
             raise SecretMissing(found[0], "the variable is not set")
         return value
     if found["file"]:
-        directory = Path(environ.get(DIRECTORY_VARIABLE) or DEFAULT_DIRECTORY)
-        return content(found[0], Path(found["file"]), directory)
+        return content(found[0], Path(found["file"]), directory_of(environ))
     if found[0] == "$${":
         return "${"
     raise SecretMissing(found[0], FORMS)
+
+
+def directory_of(environ: Mapping[str, str]) -> Path:
+    """The directory that files of secrets must lie in."""
+    return Path(environ.get(DIRECTORY_VARIABLE) or DEFAULT_DIRECTORY)
+
+
+def outside(text: str, directory: Path) -> list[str]:
+    """The references in the text to files that are not in the directory, as far as their names
+    say and the links on this machine.
+    """
+    files = ((found[0], found["file"]) for found in TOKEN.finditer(text) if found["file"])
+    return [reference for reference, file in files if not is_within(file, directory)]
+
+
+def is_within(file: str, directory: Path) -> bool:
+    return any(
+        Path(whole(file)).is_relative_to(whole(directory))
+        for whole in (os.path.normpath, os.path.realpath)
+    )
 
 
 def content(reference: str, path: Path, directory: Path) -> str:
@@ -95,8 +115,7 @@ def content(reference: str, path: Path, directory: Path) -> str:
     try:
         target = path.resolve(strict=True)
         if not target.is_relative_to(directory.resolve()):
-            what = f"it is not in {directory}, which {DIRECTORY_VARIABLE} names"
-            raise SecretMissing(reference, what)
+            raise SecretMissing(reference, not_in(directory))
         if not target.is_file():
             raise SecretMissing(reference, "not a regular file")
         with target.open("rb") as stream:
@@ -108,6 +127,10 @@ def content(reference: str, path: Path, directory: Path) -> str:
         raise SecretMissing(reference, error.strerror or type(error).__name__) from None
     except (RuntimeError, UnicodeDecodeError) as error:
         raise SecretMissing(reference, f"cannot be read: {type(error).__name__}") from None
+
+
+def not_in(directory: Path) -> str:
+    return f"it is not in {directory}, which {DIRECTORY_VARIABLE} names"
 
 
 def mapped(value: Any, change: Callable[[str], str]) -> Any:

@@ -122,6 +122,34 @@ def test_check_looks_for_secrets_only_where_it_is_asked_to(tmp_path: Path) -> No
     assert check("--secrets", A_SECRET="x") == 0
 
 
+@pytest.mark.parametrize(
+    ("path", "code"),
+    [
+        ("/run/secrets/token", 0),
+        ("/run/secrets/../secrets/token", 0),
+        ("/run/secrets/../token", 1),
+        ("/etc/passwd", 1),
+        ("/other/token", 1),
+    ],
+)
+def test_a_file_outside_of_the_directory_of_secrets_is_a_problem(
+    tmp_path: Path, path: str, code: int
+) -> None:
+    """Whether the file is there or not: it is in the environment of a worker that it matters."""
+    file = tmp_path / "jobs.yaml"
+    file.write_text(f"jobs:\n  j:\n    task: t\n    args: ['${{file:{path}}}']\n    every: 1h\n")
+    checked = CliRunner().invoke(main, ["check", str(file)])
+    assert checked.exit_code == code, checked.output
+    if code:
+        assert checked.output.startswith(
+            f"{file}:4: job 'j': 'args': ${{file:{path}}}: it is not in"
+        )
+    variables = {"SUPERVISOR_SECRETS_DIR": "/other"}
+    elsewhere = CliRunner().invoke(main, ["check", str(file)], env=variables)
+    assert elsewhere.exit_code == (0 if path.startswith("/other") else 1)
+    assert load(file).specs
+
+
 def test_params_which_are_handed_on_have_no_references(tmp_path: Path) -> None:
     file = tmp_path / "jobs.yaml"
     file.write_text(
