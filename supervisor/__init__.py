@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 import supervisor.installed  # noqa: F401  (before all others)
 from supervisor.errors import LeaseLost, RunCancelled
-from supervisor.guard.commands import run_command
-from supervisor.guard.current_run import CurrentRun, current_run
-from supervisor.logs import RunFilter
 
 __all__ = [
     "CurrentRun",
@@ -21,13 +19,22 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
+    from supervisor.guard.commands import run_command
+    from supervisor.guard.current_run import CurrentRun, current_run
+    from supervisor.logs import RunFilter
     from supervisor.sending.calls import start
 else:
+    #: Loaded by their first use: every program imports this package, and few of them need these.
+    MODULES = {
+        "CurrentRun": "supervisor.guard.current_run",
+        "RunFilter": "supervisor.logs",
+        "current_run": "supervisor.guard.current_run",
+        "run_command": "supervisor.guard.commands",
+        "start": "supervisor.sending.calls",
+    }
 
     def __getattr__(name: str) -> Any:
-        # Celery and Redis are loaded only when something is started.
-        if name == "start":
-            from supervisor.sending.calls import start
-
-            return start
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        if name not in MODULES:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        globals()[name] = found = getattr(import_module(MODULES[name]), name)
+        return found

@@ -3,40 +3,97 @@
 Exit codes: 0 success, 1 something is wrong or failed, 2 a mistake in the command line or the setup,
 3 not found, 4 refused in the present state, 5 the ledger is unavailable
 (docs/reference/commands.md).
+
+`--help` and `--version` load nothing but this module, and a verb only its own: the rest is imported
+where it is used.
 """
 
 from __future__ import annotations
 
 import os
 import sys
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from errno import ENOSPC
 from importlib import import_module
 from inspect import ismodule
+from pathlib import Path
 from typing import Any
 
 import click
-from redis.exceptions import AuthenticationError, NoPermissionError, RedisError
 
 import supervisor.installed  # noqa: F401  (before all others)
-from supervisor.cli.common import Context, Failure, documentation
-from supervisor.errors import REFUSED, UNAVAILABLE, WRONG, InvalidRequest, SupervisorError
-from supervisor.operate.words import harmless
-from supervisor.settings import Settings
-from supervisor.store.connection import explained
+from supervisor.errors import WRONG, InvalidRequest, SupervisorError, did_you_mean
 
-#: The verbs of each module. A module is loaded with its verb: `celery` loads this command always.
-MODULES = {
-    "files": ("check", "schema", "init", "plan", "apply"),
-    "imports": ("import", "adopt", "release"),
-    "jobs": ("jobs", "put", "remove", "export"),
-    "service": ("drain", "undrain", "health", "serve", "up", "queues", "token"),
-    "render": ("render",),
-    "runs": ("runs", "show", "trigger", "retry", "cancel"),
-    "silences": ("silence", "silences", "unsilence"),
-    "ticks": ("next", "backfill", "audit", "pause", "resume"),
-    "ask": ("doctor", "why", "log", "notify"),
+
+@dataclass(frozen=True, slots=True)
+class Lazy:
+    """A verb before it is loaded: its module, and the first sentence of its help."""
+
+    module: str
+    help: str
+
+
+#: The verbs as `--help` lists them.
+SECTIONS: Mapping[str, Mapping[str, Lazy]] = {
+    "Start": {
+        "init": Lazy("files", "Write a first schedule file and, in an empty folder, an app."),
+        "up": Lazy("service", "Run Redis, beat, workers and the status page until Ctrl-C."),
+    },
+    "Schedule files": {
+        "check": Lazy("files", "List all problems in schedule files."),
+        "plan": Lazy("files", "Show what loading schedule files would change."),
+        "apply": Lazy("files", "Load schedule files now, as beat would."),
+        "schema": Lazy("files", "Print the JSON Schema of a schedule file, for your editor."),
+    },
+    "Jobs": {
+        "jobs": Lazy("jobs", "List the loaded jobs: next run, last run, state, counts."),
+        "next": Lazy("ticks", "List the next nominal times of a job."),
+        "why": Lazy("ask", "Explain what became of a tick, or why a job is not running."),
+        "pause": Lazy("ticks", "Stop scheduled runs until the jobs are resumed."),
+        "resume": Lazy("ticks", "Start scheduled runs of paused jobs again, from now on."),
+        "put": Lazy("jobs", "Load jobs at run time from a schedule FILE, all or none."),
+        "remove": Lazy("jobs", "Remove jobs that were put at run time, all or none."),
+        "export": Lazy("jobs", "Write loaded jobs as a schedule file."),
+    },
+    "Runs": {
+        "runs": Lazy("runs", "List the latest runs, of all jobs or of one."),
+        "show": Lazy("runs", "Show everything known about a run, and the end of its log."),
+        "trigger": Lazy("runs", "Run a job now or at a given time, even if it is paused."),
+        "retry": Lazy("runs", "Run again what has ended, with the same arguments."),
+        "cancel": Lazy("runs", "Cancel a run, or one step of it."),
+        "backfill": Lazy("ticks", "Run a job for nominal times in the past."),
+    },
+    "Diagnosis": {
+        "doctor": Lazy("ask", "Find what is wrong with Redis, beats, workers and queues."),
+        "log": Lazy("ask", "Show who did what, from where, and why."),
+        "audit": Lazy("ticks", "Check that each scheduled time has exactly one outcome."),
+        "health": Lazy("service", "Check if this host's beat, worker or server is healthy."),
+    },
+    "Notices": {
+        "notify": Lazy("ask", "Test the addresses that notices go to."),
+        "silence": Lazy("silences", "Send no notices of a job for a time."),
+        "silences": Lazy("silences", "List the silences of notices, the first to end first."),
+        "unsilence": Lazy("silences", "End a silence before its time."),
+    },
+    "Operation": {
+        "serve": Lazy("service", "Serve the status page, the HTTP API, metrics and health checks."),
+        "token": Lazy("service", "Make tokens for the users of the page and the API."),
+        "queues": Lazy("service", "List the queues, with the command that starts each worker."),
+        "drain": Lazy("service", "Start no more runs from a queue."),
+        "undrain": Lazy("service", "Start runs from a drained queue again."),
+        "render": Lazy("render", "Write the files of a deployment, with workers for all queues."),
+    },
+    "Moving in and out": {
+        "adopt": Lazy("imports", "Import all schedules of the app into one schedule file."),
+        "import": Lazy("imports", "Write a schedule file from other schedules."),
+        "release": Lazy(
+            "imports", "Give the app back to RedBeat, and remove all keys of the ledger."
+        ),
+    },
 }
+
+VERBS = {name: verb for verbs in SECTIONS.values() for name, verb in verbs.items()}
 
 
 #: What Python has in place of bytes of the command line that are not text in the locale's encoding.
@@ -49,37 +106,82 @@ class Verbs(click.Group):
     shows its traceback.
     """
 
+    def sections(self) -> Mapping[str, Mapping[str, str]]:
+        """The verbs with their help, by the titles of their sections."""
+        return {
+            title: {name: verb.help for name, verb in verbs.items()}
+            for title, verbs in SECTIONS.items()
+        }
+
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return sorted(verb for verbs in MODULES.values() for verb in verbs)
+        return [name for verbs in self.sections().values() for name in verbs]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        for module, verbs in MODULES.items():
-            if cmd_name in verbs:
-                found = vars(import_module(f"supervisor.cli.{module}")).values()
-                commands = (value for value in found if isinstance(value, click.Command))
-                return next(command for command in commands if command.name == cmd_name)
-        return None
+        if cmd_name not in VERBS:
+            return None
+        found = vars(import_module(f"supervisor.cli.{VERBS[cmd_name].module}")).values()
+        commands = (value for value in found if isinstance(value, click.Command))
+        return next(command for command in commands if command.name == cmd_name)
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        name, known = args[0], self.list_commands(ctx)
+        if name not in known and not name.startswith("-") and not ctx.resilient_parsing:
+            ctx.fail(f"no such command {name!r}{did_you_mean(name, known)}")
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        width = max(map(len, self.list_commands(ctx)))
+        for title, verbs in self.sections().items():
+            with formatter.section(title):
+                formatter.write_dl([(name.ljust(width), text) for name, text in verbs.items()])
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
             return super().invoke(ctx)
-        except InvalidRequest as error:
-            raise click.UsageError(harmless(str(error))) from error
-        except SupervisorError as error:
-            lines = map(harmless, str(error).split("\n"))
-            raise Failure("\n".join(lines), error.exit_code) from error
-        except (NoPermissionError, AuthenticationError) as error:
-            raise Failure(explained(error), REFUSED) from error
-        except RedisError as error:
-            raise Failure(explained(error), UNAVAILABLE) from error
+        except (click.ClickException, click.exceptions.Exit, click.Abort):
+            raise
         except UnicodeEncodeError as error:
             if not any(SURROGATES[0] <= each <= SURROGATES[1] for each in error.object):
                 raise
             raise click.UsageError("the command line has text that is not UTF-8") from error
-        except OSError as error:
-            if error.errno != ENOSPC:
-                raise
-            raise Failure(str(error), WRONG) from error
+        except Exception as error:
+            if failure := failure_of(error):
+                raise failure from error
+            raise
+
+
+def failure_of(error: Exception) -> click.ClickException | None:
+    """The message that is shown in place of a traceback; None for an error that needs one."""
+    from redis.exceptions import AuthenticationError, NoPermissionError, RedisError
+
+    from supervisor.cli.common import Failure
+    from supervisor.errors import REFUSED, UNAVAILABLE
+    from supervisor.operate.words import harmless
+    from supervisor.store.connection import explained
+
+    match error:
+        case InvalidRequest():
+            return click.UsageError(harmless(str(error)))
+        case SupervisorError():
+            lines = map(harmless, str(error).split("\n"))
+            return Failure("\n".join(lines), error.exit_code)
+        case NoPermissionError() | AuthenticationError():
+            return Failure(explained(error), REFUSED)
+        case RedisError():
+            return Failure(explained(error), UNAVAILABLE)
+        case OSError(errno=errno) if errno == ENOSPC:
+            return Failure(str(error), WRONG)
+        case _:
+            return None
+
+
+def documentation() -> Path:
+    """The directory that messages call docs/: in an installed package, or in a clone."""
+    package = Path(__file__).parents[1]
+    installed = package / "docs"
+    return installed if installed.is_dir() else package.with_name("docs")
 
 
 def name_of(app: Any) -> str:
@@ -94,6 +196,13 @@ def name_of(app: Any) -> str:
     )
 
 
+def wants_colour(environ: Mapping[str, str]) -> bool | None:
+    """As NO_COLOR or else FORCE_COLOR says; None: on a terminal."""
+    if environ.get("NO_COLOR"):
+        return False
+    return True if environ.get("FORCE_COLOR") else None
+
+
 @click.group("supervisor", cls=Verbs, epilog=f"Documentation (docs/...): {documentation()}")
 @click.option(
     "-A", "--app", "app_name", envvar="SUPERVISOR_APP", help="Celery app, as in celery -A."
@@ -106,11 +215,16 @@ def name_of(app: Any) -> str:
 @click.pass_context
 def main(ctx: click.Context, app_name: str | None, redis_url: str | None) -> None:
     """Supervise periodic Celery jobs, from schedule file to outcome."""
+    from supervisor.cli.common import Context
+    from supervisor.settings import Settings
+
     settings = Settings.from_environ(os.environ)
     if redis_url:
         settings = replace(settings, redis_url=redis_url)
     # Under `celery -A proj supervisor`, Celery has loaded the app; without -A, only a default one.
     named = ctx.parent.params.get("app") if ctx.parent else None
+    if (colour := wants_colour(os.environ)) is not None:
+        ctx.color = colour
     ctx.obj = Context(
         settings=settings,
         given_url=redis_url or os.environ.get("SUPERVISOR_REDIS_URL"),

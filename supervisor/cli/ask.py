@@ -23,6 +23,7 @@ from supervisor.cli.common import (
     Failure,
     MomentType,
     Named,
+    examples,
     json_option,
     moment_of,
     pass_context,
@@ -64,7 +65,7 @@ from supervisor.settings import NOTIFY
 # doctor
 
 
-@click.command()
+@click.command(epilog=examples("doctor", "-A proj doctor"))
 @click.option("--json", "as_json", is_flag=True, help="Print the findings as a JSON list.")
 @pass_context
 def doctor(context: Context, as_json: bool) -> None:
@@ -136,7 +137,7 @@ def answer_shape(facts: Facts, sentences: Sequence[str]) -> dict[str, Any]:
     }
 
 
-@click.command()
+@click.command(epilog=examples("why nightly", "why nightly 02:00", "why nightly 2026-03-01T02:00"))
 @click.argument("job")
 @click.argument("time", required=False)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON: the sentences and the run.")
@@ -202,7 +203,7 @@ def headline(facts: Facts) -> str:
 POLL_SECONDS = 0.5
 
 
-@click.command()
+@click.command(epilog=examples("log --job 'report-*' --since 2d", "log --follow --json"))
 @click.option("--job", help="Only actions on this job, or on all that match: 'report-*'.")
 @click.option("--by", help="Only actions by this name or system user; 'deploy-*' is possible too.")
 @click.option("--verb", help="Only this action: trigger, cancel, pause, put, apply, login ...")
@@ -280,7 +281,7 @@ def notify() -> None:
     """Test the addresses that notices go to."""
 
 
-@notify.command("test")
+@notify.command("test", epilog=examples("-A proj notify test", "-A proj notify test nightly"))
 @click.argument("target", required=False, metavar="[ADDRESS|JOB]")
 @schedules_option
 @json_option

@@ -33,13 +33,6 @@ if TYPE_CHECKING:
     from supervisor.ledger.ledger import Ledger
 
 
-def documentation() -> Path:
-    """The directory that messages call docs/: in an installed package, or in a clone."""
-    package = Path(__file__).parents[1]
-    installed = package / "docs"
-    return installed if installed.is_dir() else package.with_name("docs")
-
-
 @dataclass
 class Context:
     """settings: of the environment. given_url: --redis-url or SUPERVISOR_REDIS_URL, if any."""
@@ -237,6 +230,17 @@ def is_chosen(
     return (
         spec.name.startswith(prefix)
         and source in (None, of_source)
+def examples(*lines: str) -> str:
+    """The end of a verb's --help: command lines after `supervisor`, with comments."""
+    width = max(len(line.partition("  #")[0].rstrip()) for line in lines) + 2
+    parts = (line.partition("  #") for line in lines)
+    shown = [
+        f"  supervisor {command.rstrip():<{width}}{mark.strip()}{comment}".rstrip()
+        for command, mark, comment in parts
+    ]
+    return "\n".join(["\b", "Examples:", *shown])
+
+
         and (label is None or spec.has_label(label))
     )
 

@@ -13,11 +13,12 @@ from pathlib import Path
 import click
 
 from supervisor.catalog.schedule_files import ScheduleSet, json_schema, load
+from supervisor.cli import documentation
 from supervisor.cli.common import (
     Context,
     Failure,
     changed,
-    documentation,
+    examples,
     json_option,
     pass_context,
     path_argument,
@@ -40,7 +41,13 @@ from supervisor.ticks.plan import Plan, clashes, plan_of, removal_by_files
 from supervisor.times import render_duration
 
 
-@click.command()
+@click.command(
+    epilog=examples(
+        "check",
+        "-A proj check schedules/",
+        "-A proj check --secrets  # in the environment of a worker",
+    ),
+)
 @path_argument
 @click.option("--secrets", is_flag=True, help="Also report each ${NAME} that is not set here.")
 @click.option("--json", "as_json", is_flag=True, help="Print the problems as a JSON list.")
@@ -90,7 +97,7 @@ def check_connection(context: Context) -> None:
     connect(context.effective_settings).close()
 
 
-@click.command()
+@click.command(epilog=examples("schema > schedule-schema.json"))
 @click.option(
     "--json", is_flag=True, expose_value=False, help="Accepted; the output is JSON anyway."
 )
@@ -198,7 +205,7 @@ keys   {page}
 """
 
 
-@click.command()
+@click.command(epilog=examples("init", "-A proj init"))
 @path_argument
 @json_option
 @pass_context
@@ -256,7 +263,7 @@ def task_of(context: Context) -> str:
 # plan, apply
 
 
-@click.command()
+@click.command(epilog=examples("-A proj plan", "-A proj plan --exit-code --json"))
 @path_argument
 @json_option
 @click.option("--exit-code", is_flag=True, help="Exit 1 if something would change.")
@@ -282,7 +289,13 @@ def plan(context: Context, path: Path | None, as_json: bool, exit_code: bool) ->
         sys.exit(1)
 
 
-@click.command()
+@click.command(
+    epilog=examples(
+        "-A proj apply",
+        "-A proj apply --yes --reason 'release 42'",
+        "-A proj apply --take-over  # after the app was renamed",
+    ),
+)
 @path_argument
 @click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 @click.option("--take-over", is_flag=True, help="Make this app the owner of the ledger.")

@@ -14,6 +14,7 @@ from supervisor.catalog.schedule_files import load
 from supervisor.cli.common import (
     Context,
     Failure,
+    examples,
     json_option,
     pass_context,
     print_done,
@@ -49,7 +50,12 @@ def import_() -> None:
     """
 
 
-@import_.command("beat-schedule")
+@import_.command(
+    "beat-schedule",
+    epilog=examples(
+        "-A proj import beat-schedule -o schedules/imported.yaml",
+    ),
+)
 @to_file
 @pass_context
 def beat_schedule(context: Context, output: Path | None, force: bool, as_json: bool) -> None:
@@ -59,7 +65,7 @@ def beat_schedule(context: Context, output: Path | None, force: bool, as_json: b
     _import_of_app(context, "beat_schedule", read_beat_schedule, output, force, as_json)
 
 
-@import_.command("redbeat")
+@import_.command("redbeat", epilog=examples("-A proj import redbeat -o schedules/imported.yaml"))
 @to_file
 @pass_context
 def redbeat(context: Context, output: Path | None, force: bool, as_json: bool) -> None:
@@ -69,7 +75,12 @@ def redbeat(context: Context, output: Path | None, force: bool, as_json: bool) -
     _import_of_app(context, "RedBeat", read_redbeat, output, force, as_json)
 
 
-@import_.command("django-celery-beat")
+@import_.command(
+    "django-celery-beat",
+    epilog=examples(
+        "-A proj import django-celery-beat -o schedules/imported.yaml",
+    ),
+)
 @to_file
 @pass_context
 def django_celery_beat(context: Context, output: Path | None, force: bool, as_json: bool) -> None:
@@ -172,7 +183,7 @@ def replace_file(text: str, output: Path) -> None:
 ADOPTED = "adopted.yaml"
 
 
-@click.command()
+@click.command(epilog=examples("-A proj adopt --dry-run", "-A proj adopt"))
 @to_file
 @click.option("--dry-run", is_flag=True, help="Only say what would change in the app.")
 @pass_context
@@ -237,7 +248,7 @@ NO_ENTRIES = (
 )
 
 
-@click.command()
+@click.command(epilog=examples("-A proj release --dry-run", "-A proj release"))
 @click.option("--dry-run", is_flag=True, help="Only say what would be written and removed.")
 @click.option("--yes", is_flag=True, help="Also while workers or beats are running.")
 @click.option("--no-entries", is_flag=True, help="Make no job an entry of RedBeat.")

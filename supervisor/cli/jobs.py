@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -23,6 +24,7 @@ from supervisor.cli.common import (
     Context,
     changed,
     choosing,
+    examples,
     is_chosen,
     is_on_terminal,
     json_option,
@@ -38,9 +40,9 @@ from supervisor.cli.files import plan_on, print_problems, show
 from supervisor.cli.imports import refuse_to_overwrite, write_file
 from supervisor.errors import WRONG, JobElsewhere, ScheduleFilesInvalid, UnknownJob
 from supervisor.job.changes import Changes
+from supervisor.job.secrets import directory_of
 from supervisor.job.spec import JobSpec
 from supervisor.ledger.reads import Loaded
-from supervisor.job.secrets import directory_of
 from supervisor.ledger.records import AT_RUN_TIME, JobRecord
 from supervisor.operate import shapes
 from supervisor.operate.job_edits import schedule_json, schedule_text
@@ -56,7 +58,7 @@ if TYPE_CHECKING:
     from supervisor.ledger.ledger import Ledger
 
 
-@click.command()
+@click.command(epilog=examples("jobs", "jobs --watch", "jobs --label tenant=acme --json"))
 @click.option(
     "--watch", "watches", is_flag=True, help="Redraw the table every second, until Ctrl-C."
 )
@@ -161,7 +163,7 @@ def screen_of(jobs: Callable[[], list[JobRecord]], width: int) -> Group:
 # put, remove, export
 
 
-@click.command()
+@click.command(epilog=examples("-A proj put acme.yaml --dry-run", "-A proj put - < acme.yaml"))
 @click.argument("file", type=click.Path(path_type=Path, allow_dash=True))
 @click.option("--dry-run", is_flag=True, help="Show what would change, and change nothing.")
 @reason_option
@@ -199,7 +201,7 @@ def put(context: Context, file: Path, dry_run: bool, reason: str, as_json: bool)
         print_done("put", changed(changes), done=not dry_run, plan=plan_shape(found))
 
 
-@click.command()
+@click.command(epilog=examples("-A proj remove acme-import acme-report"))
 @click.argument("names", nargs=-1, required=True, metavar="NAME...")
 @click.option(
     "--if-version", type=click.IntRange(min=1), help="Only if the job still has this version."
@@ -230,7 +232,7 @@ def remove(
         click.echo(f"{name} removed")
 
 
-@click.command()
+@click.command(epilog=examples("export", "export --prefix acme- -o acme.yaml"))
 @click.argument("names", nargs=-1, metavar="[NAME]...")
 @choosing
 @to_file

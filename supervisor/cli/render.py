@@ -17,6 +17,7 @@ from supervisor.cli.common import (
     Context,
     DurationType,
     changed,
+    examples,
     json_option,
     option_group,
     pass_context,
@@ -193,7 +194,13 @@ def render() -> None:
     """Write the files of a deployment, with workers for all queues."""
 
 
-@render.command("systemd")
+@render.command(
+    "systemd",
+    epilog=examples(
+        "-A proj render systemd -o deploy/systemd",
+        "-A proj render systemd -o deploy/systemd --check",
+    ),
+)
 @click.option(
     "--directory",
     "home",
@@ -234,7 +241,7 @@ def systemd_(
     request.deliver("systemd", targets.render_systemd(request.plan, options))
 
 
-@render.command("compose")
+@render.command("compose", epilog=examples("-A proj render compose -o deploy/compose --build ."))
 @image_option
 @click.option(
     "--build",
@@ -272,7 +279,12 @@ def compose_(
     request.deliver("compose", targets.render_compose(request.plan, options))
 
 
-@render.command("helm")
+@render.command(
+    "helm",
+    epilog=examples(
+        "-A proj render helm -o deploy/helm --image registry/proj:1.2",
+    ),
+)
 @image_option
 @requested
 def helm_(request: Request, image: str) -> None:
@@ -286,7 +298,12 @@ def helm_(request: Request, image: str) -> None:
     request.deliver("helm", targets.render_helm(request.plan, options))
 
 
-@render.command("monitoring")
+@render.command(
+    "monitoring",
+    epilog=examples(
+        "render monitoring -o monitoring --target app-1:9809",
+    ),
+)
 @click.option(
     "--target",
     "targets",

@@ -20,6 +20,7 @@ from supervisor.cli.common import (
     MomentType,
     Named,
     is_on_terminal,
+    examples,
     json_option,
     moment_of,
     pass_context,
@@ -52,7 +53,7 @@ from supervisor.operate.words import (
 )
 
 
-@click.command()
+@click.command(epilog=examples("runs", "runs nightly --outcome failed --since 2d"))
 @click.argument("job", required=False)
 @click.option(
     "--limit",
@@ -111,7 +112,12 @@ def how_far_words(ledger: Ledger, run: Run) -> str:
     return progress_words(run.progress)
 
 
-@click.command()
+@click.command(
+    epilog=examples(
+        "show nightly@2026-03-01T02:00:00Z",
+        "show nightly@2026-03-01T02:00:00Z --follow",
+    ),
+)
 @click.argument("run")
 @click.option(
     "--follow",
@@ -317,7 +323,13 @@ def known(ledger: Ledger, run_id: str) -> Run:
 # trigger, cancel
 
 
-@click.command()
+@click.command(
+    epilog=examples(
+        "trigger nightly",
+        "-A proj trigger nightly --kwargs '{\"day\": \"2026-03-01\"}' --reason 'late data'",
+        "trigger nightly --at 22:00",
+    ),
+)
 @click.argument("job")
 @click.option("--args", "args_text", help="Positional arguments, a JSON list.")
 @click.option("--kwargs", "kwargs_text", help="Keyword arguments, a JSON object.")
@@ -394,7 +406,12 @@ def trigger(
         sys.exit(1)
 
 
-@click.command()
+@click.command(
+    epilog=examples(
+        "retry nightly@2026-03-01T02:00:00Z",
+        "retry --failed --job nightly --since 2d --reason 'the shop answers again'",
+    ),
+)
 @click.argument("runs", nargs=-1, metavar="[RUN]...")
 @click.option("--failed", is_flag=True, help="Instead of RUN: what failed of a job.")
 @click.option("--job", help="With --failed: of this job.")
@@ -458,7 +475,12 @@ def repeated_words(one: repeating.Repeated) -> str:
     return harmless(f"{words}, repeats {one.of}{edited}")
 
 
-@click.command()
+@click.command(
+    epilog=examples(
+        "cancel nightly@2026-03-01T02:00:00Z --reason 'wrong day'",
+        "cancel nightly@2026-03-01T02:00:00Z/load",
+    ),
+)
 @click.argument("run")
 @reason_option
 @json_option

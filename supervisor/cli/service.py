@@ -26,6 +26,7 @@ from supervisor.cli.common import (
     Context,
     DurationType,
     json_option,
+    examples,
     option_group,
     pass_context,
     print_done,
@@ -69,7 +70,7 @@ POLL_SECONDS = 0.4
 MOST_LISTED = 5
 
 
-@click.command()
+@click.command(epilog=examples("drain serial.import --wait 10m --reason 'database upgrade'"))
 @click.argument("queue")
 @click.option(
     "--wait",
@@ -116,7 +117,7 @@ def drain(
         sys.exit(1)
 
 
-@click.command()
+@click.command(epilog=examples("undrain serial.import"))
 @click.argument("queue")
 @reason_option
 @json_option
@@ -163,7 +164,7 @@ def running_words(queue: str, run_ids: Sequence[str]) -> str:
 PATIENCE_SECONDS = 5
 
 
-@click.command()
+@click.command(epilog=examples("health beat", "health worker --name default@%h", "health serve"))
 @click.argument("what", type=click.Choice(["beat", "worker", "serve"]))
 @click.option("--name", help="Name of the worker, as given to celery -n: default@%h.")
 @click.option("--port", type=PORT, default=9809, show_default=True, help="Port of the server.")
@@ -269,7 +270,7 @@ listening = option_group(
 )
 
 
-@click.command()
+@click.command(epilog=examples("-A proj serve", "-A proj serve --host 0.0.0.0 --proxied"))
 @listening
 @pass_context
 def serve(
@@ -373,7 +374,7 @@ def token() -> None:
     """Make tokens for the users of the page and the API."""
 
 
-@token.command("new")
+@token.command("new", epilog=examples("token new ann --role operator"))
 @click.argument("name")
 @click.option(
     "--role",
@@ -404,7 +405,13 @@ def new(name: str, role: str, as_json: bool) -> None:
 # up, queues
 
 
-@click.command()
+@click.command(
+    epilog=examples(
+        "-A proj up",
+        "-A proj up --port 9000 --concurrency 2",
+        "-A proj up --redis-url redis://127.0.0.1:6379/0",
+    ),
+)
 @schedules_option
 @click.option("--redis-url", help="Use this Redis instead of an embedded one.")
 @listening
@@ -459,7 +466,7 @@ def up(
     ).run()
 
 
-@click.command()
+@click.command(epilog=examples("-A proj queues"))
 @schedules_option
 @json_option
 @pass_context

@@ -12,6 +12,7 @@ from supervisor.cli.common import (
     DurationType,
     MomentType,
     Named,
+    examples,
     json_option,
     moment_of,
     pass_context,
@@ -30,7 +31,12 @@ COLUMNS = Columns.named(
 )
 
 
-@click.command()
+@click.command(
+    epilog=examples(
+        "silence import-orders --for 2h --reason 'the shop is being moved'",
+        "silence --label tenant=acme --until 06:00 --reason 'their database is upgraded'",
+    ),
+)
 @click.argument("job", required=False)
 @click.option(
     "--label", default="", help="Instead of a JOB: all with this label, such as tenant=acme."
@@ -61,10 +67,6 @@ def silence(
 
     It ends by itself. What happens meanwhile and is over by then is never sent; what still fails is
     sent then. Runs, pings, metrics and alerts of Prometheus are not affected.
-
-    \b
-    supervisor silence import-orders --for 2h --reason "the shop is being moved"
-    supervisor silence --label tenant=acme --until 06:00 --reason "their database is upgraded"
     """
     if sum((job is not None, bool(label), is_of_all)) != 1:
         raise click.UsageError("name one of JOB, --label and --all")
@@ -80,7 +82,7 @@ def silence(
     click.echo(f"{made.id}: {of(made)} silenced until {stamp(made.ends_at)}")
 
 
-@click.command()
+@click.command(epilog=examples("silences"))
 @json_option
 @pass_context
 def silences(context: Context, as_json: bool) -> None:
@@ -96,7 +98,7 @@ def silences(context: Context, as_json: bool) -> None:
     print_table(COLUMNS, rows)
 
 
-@click.command()
+@click.command(epilog=examples("unsilence import-orders", "unsilence all"))
 @click.argument("target", metavar="ID|JOB|LABEL|all")
 @reason_option
 @json_option

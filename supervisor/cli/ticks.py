@@ -16,6 +16,7 @@ from supervisor.cli.common import (
     Failure,
     MomentType,
     Named,
+    examples,
     json_option,
     moment_of,
     pass_context,
@@ -39,7 +40,7 @@ from supervisor.ticks.plan import Upcoming, upcoming
 from supervisor.times import INSTANT
 
 
-@click.command("next")
+@click.command("next", epilog=examples("next nightly", "next nightly -n 3 --after 2026-10-24"))
 @click.argument("job")
 @click.option(
     "-n",
@@ -99,7 +100,12 @@ def rows(found: Upcoming, zone: ZoneInfo) -> list[tuple[str, str, str]]:
     ]
 
 
-@click.command("backfill")
+@click.command(
+    "backfill",
+    epilog=examples(
+        "backfill nightly --from 2026-03-01 --to 2026-03-08 --dry-run",
+    ),
+)
 @click.argument("job")
 @click.option("--from", "start", type=MomentType(), required=True, help="The first nominal time.")
 @click.option("--to", "end", type=MomentType(), required=True, help="The end, not included.")
@@ -173,7 +179,7 @@ def result(name: str, state: str, reason: str | None, tick: datetime) -> dict[st
     return {"name": name, "state": state, "reason": reason, "nominal_at": iso_utc(tick)}
 
 
-@click.command("audit")
+@click.command("audit", epilog=examples("audit", "audit nightly --from 7d"))
 @click.argument("jobs", metavar="[JOB]...", nargs=-1)
 @click.option(
     "--from", "start", type=MomentType(), help="Also look up each tick in the history, from here."
@@ -194,7 +200,7 @@ def audit_ticks(
     reason: str,
     as_json: bool,
 ) -> None:
-    """Compare the ticks of the schedules with those counted.
+    """Check that each scheduled time has exactly one outcome.
 
     Exits 1 if they differ. Includes jobs that were removed within the last seven days. With --from,
     each tick is also looked up in the job's history, which goes back `history` runs.
@@ -279,7 +285,7 @@ def records_shape(found: Records) -> dict[str, Any]:
 # pause, resume
 
 
-@click.command()
+@click.command(epilog=examples("pause nightly --until 06:00 --note 'the mail server moves'"))
 @click.argument("names", metavar="JOB...", nargs=-1, required=True)
 @click.option("--note", default="", help="Shown with the job, and the reason in the record.")
 @click.option(
@@ -298,7 +304,7 @@ def pause(
     reason: str,
     as_json: bool,
 ) -> None:
-    """Exclude the ticks of jobs until they are resumed.
+    """Stop scheduled runs until the jobs are resumed.
 
     `trigger` still works. The note is also the reason in the record of actions, unless --reason
     gives another.
@@ -320,7 +326,7 @@ def pause(
         print_done("pause", results)
 
 
-@click.command()
+@click.command(epilog=examples("resume nightly", "resume nightly --catch-up"))
 @click.argument("names", metavar="JOB...", nargs=-1, required=True)
 @click.option(
     "--catch-up",
@@ -333,7 +339,7 @@ def pause(
 def resume(
     context: Context, names: tuple[str, ...], catch_up: bool, reason: str, as_json: bool
 ) -> None:
-    """Emit the ticks of paused jobs again, from now on."""
+    """Start scheduled runs of paused jobs again, from now on."""
     results, ledger, by = [], context.ledger, context.actor
     with context.acting("resume", ", ".join(names), reason, names):
         specs = [ledger.spec(name) for name in names]

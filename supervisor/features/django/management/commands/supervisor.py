@@ -72,8 +72,8 @@ def without_options(words: list[str]) -> list[str]:
 
 
 class DjangoVerbs(Verbs):
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        return sorted({*super().list_commands(ctx), *OWN})
+    def sections(self) -> Mapping[str, Mapping[str, str]]:
+        return {**super().sections(), "Django": {"sync": sync.get_short_help_str(100)}}
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         return OWN.get(cmd_name) or super().get_command(ctx, cmd_name)
