@@ -455,16 +455,19 @@ def _argument_faults(spec: JobSpec) -> Iterator[JobFault]:
 CALLED_WITH = ("task", "args", "kwargs", "steps")
 
 
-def call_faults(spec: JobSpec, known_tasks: Mapping[str, Signature | None]) -> Iterator[JobFault]:
+def call_faults(
+    spec: JobSpec, known_tasks: Mapping[str, Signature | None], *, is_run: bool = False
+) -> Iterator[JobFault]:
     """Arguments that the tasks certainly refuse.
 
     A step may get what it lacks from params. A job that runs only when it is triggered may get
-    other arguments then, so nothing is missing from it.
+    other arguments then, so nothing is missing from it. is_run: they are those of a run.
     """
     if takes := known_tasks.get(spec.task or ""):
         for key, path, what in _misfits(takes, spec.args, spec.kwargs):
             yield JobFault((key,), f"{key!r}: {what}", _taken(takes), path)
-        for name in _missing(takes, spec.args, spec.kwargs) if runs_by_itself(spec) else ():
+        is_whole = is_run or runs_by_itself(spec)
+        for name in _missing(takes, spec.args, spec.kwargs) if is_whole else ():
             what = f"the task needs an argument {shown(name)}"
             yield JobFault(("kwargs", "args", "task"), what, _taken(takes))
     for number, step in enumerate(spec.steps):

@@ -14,13 +14,14 @@ import click
 from rich.progress import BarColumn, TextColumn
 from rich.progress import Progress as Bar
 
+from supervisor.catalog.job_checks import call_faults
 from supervisor.cli.common import (
     Context,
     DurationType,
     MomentType,
     Named,
-    is_on_terminal,
     examples,
+    is_on_terminal,
     json_option,
     moment_of,
     pass_context,
@@ -29,10 +30,11 @@ from supervisor.cli.common import (
     print_table,
     reason_option,
 )
-from supervisor.errors import UnknownRun
+from supervisor.errors import InvalidRequest, UnknownRun
 from supervisor.job.fields import PRIORITIES
 from supervisor.job.policies import AfterPolicy, OverlapPolicy
-from supervisor.job.run import Run, RunState, StepId
+from supervisor.job.run import OPEN_STATES, Run, RunState, StepId
+from supervisor.job.spec import JobSpec
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.page_reads import Wanted, search
 from supervisor.ledger.requests import RunRequest
@@ -131,6 +133,7 @@ def show(context: Context, run: str, follows: bool, as_json: bool) -> None:
     """Show everything known about a run, and the end of its log."""
     if follows and as_json:
         raise click.UsageError("--follow prints text; leave out --json")
+    refuse_job(context.ledger, run, "show")
     if follows:
         try:
             ended = follow(context.ledger, run)
@@ -380,7 +383,7 @@ def trigger(
     """Run a job now or at a given time, even if it is paused.
 
     With --at, the run waits in the ledger until then; a time without an offset is in the job's time
-    zone. Exits 1 if the run is skipped.
+    zone. With -A, arguments that the task does not take are refused. Exits 1 if the run is skipped.
     """
     request = RunRequest(
         args=parsed("--args", args_text, list),
@@ -395,7 +398,9 @@ def trigger(
     )
     ledger = context.ledger
     with context.acting("trigger", job, reason, (job,)):
-        moment = moment_of(at, ledger.spec(job).zone, ledger.now()) if at else None
+        spec = ledger.spec(job)
+        check_call(context, spec, request)
+        moment = moment_of(at, spec.zone, ledger.now()) if at else None
     run = control.trigger(ledger, job, request, moment, by=context.actor, reason=reason)
     if as_json:
         print_done("trigger", [{"name": run.id, **shapes.Run.dumped(run)}])
@@ -491,11 +496,36 @@ def cancel(context: Context, run: str, reason: str, as_json: bool) -> None:
     RUN is the id of a run, or RUN/STEP. A run that has not started ends at once. A running one is
     asked to stop, and killed after its `stop_grace`. Exits 4 if it has ended already.
     """
+    refuse_job(context.ledger, run, "cancel")
     state = control.cancel(context.ledger, run, by=context.actor, reason=reason).value
     if as_json:
         print_done("cancel", [{"name": run, "state": state}])
     else:
         click.echo(f"{run} {state}")
+
+
+def refuse_job(ledger: Ledger, named: str, verb: str) -> None:
+    """Raises UnknownRun for what has no @, as the id of a run has: for a job, with its runs."""
+    if "@" in named:
+        return
+    if not ledger.some_specs([named]):
+        raise UnknownRun(named, "the id of a run is JOB@TIME, and `supervisor runs` lists them")
+    found = search(ledger, [named], Wanted(outcome=OPEN_STATES if verb == "cancel" else None))
+    kind = "open run" if verb == "cancel" else "run"
+    how = f"for its latest {kind}, supervisor {verb} {found[0].id}" if found else f"no {kind}"
+    raise UnknownRun(named, f"that is a job, and `supervisor runs {named}` lists its runs; {how}")
+
+
+def check_call(context: Context, spec: JobSpec, request: RunRequest) -> None:
+    """With -A, raises InvalidRequest for arguments that the app's task does not take."""
+    if context.app is None:
+        return
+    from supervisor.app import tasks_of
+
+    given = {"args": request.args, "kwargs": request.kwargs}
+    call = spec.model_copy(update={key: v for key, v in given.items() if v is not None})
+    if faults := [fault.text for fault in call_faults(call, tasks_of(context.app), is_run=True)]:
+        raise InvalidRequest(f"{spec.name}: {'; '.join(faults)}")
 
 
 def parsed(option: str, text: str | None, kind: type) -> Any:

@@ -202,8 +202,9 @@ def audit_ticks(
 ) -> None:
     """Check that each scheduled time has exactly one outcome.
 
-    Exits 1 if they differ. Includes jobs that were removed within the last seven days. With --from,
-    each tick is also looked up in the job's history, which goes back `history` runs.
+    Compares the ticks of the schedules with those counted, and exits 1 if they differ. Includes
+    jobs that were removed within the last seven days. With --from, each tick is also looked up in
+    the job's history, which goes back `history` runs.
     """
     ledger = context.ledger
     removed = ledger.removed()
@@ -343,9 +344,11 @@ def resume(
     results, ledger, by = [], context.ledger, context.actor
     with context.acting("resume", ", ".join(names), reason, names):
         specs = [ledger.spec(name) for name in names]
+    paused = {record.spec.name for record in ledger.records_of(specs) if record.paused}
     for spec in specs:
         caught_up = control.resume(ledger, spec.name, catch_up=catch_up, by=by, reason=reason)
         words = f"{spec.name} resumed" + (f", {caught_up} caught up" if catch_up else "")
+        words = words if spec.name in paused else f"{spec.name} was not paused"
         click.echo(words, err=as_json)
         results.append({"name": spec.name, "state": "resumed", "caught_up": caught_up})
     if as_json:

@@ -12,3 +12,7 @@ plain = Celery("plain", broker="redis://")
 
 @app.task(name="planned.poll")
 def poll(*args: object, **kwargs: object) -> None: ...
+
+
+@app.task(name="planned.report")
+def report(day: int) -> None: ...

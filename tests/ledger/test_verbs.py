@@ -122,7 +122,8 @@ def test_pause_and_resume_change_the_job_and_nothing_when_a_name_is_wrong(
     job(ledger)
     assert supervisor("pause", "nightly").stdout == "nightly paused\n"
     assert ledger.job("nightly").paused
-    assert supervisor("resume", "nightly").exit_code == 0
+    assert supervisor("resume", "nightly").stdout == "nightly resumed\n"
+    assert supervisor("resume", "nightly").stdout == "nightly was not paused\n"
     refused = supervisor("pause", "nightly", "nigthly")
     assert refused.exit_code == NOT_FOUND
     assert "did you mean 'nightly'?" in refused.stderr
@@ -174,6 +175,39 @@ def test_a_run_can_be_cancelled_once(ledger: Ledger, supervisor: Supervisor) -> 
     assert supervisor("cancel", run_id(spec, 1)).stdout == f"{run_id(spec, 1)} cancelled\n"
     again = supervisor("cancel", run_id(spec, 1))
     assert (again.exit_code, "has ended: cancelled" in again.output) == (4, True)
+
+
+def test_a_job_where_a_run_is_wanted_is_answered_with_its_runs(
+    ledger: Ledger, supervisor: Supervisor
+) -> None:
+    spec = admitted(ledger, 0, 1, overlap="queue_one")
+    begin(ledger, run_id(spec, 0))
+    for verb in ("show", "cancel"):
+        told = supervisor(verb, "nightly")
+        assert (told.exit_code, "`supervisor runs nightly`" in told.stderr) == (NOT_FOUND, True)
+        assert f"supervisor {verb} {run_id(spec, 1)}" in told.stderr
+    ledger.cancel(run_id(spec, 1), "seen")
+    ledger.finish(run_id(spec, 0), "token", RunState.SUCCEEDED)
+    assert "no open run" in supervisor("cancel", "nightly").stderr
+    assert "`supervisor runs` lists them" in supervisor("show", "nigthly").stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--kwargs", '{"dya": 3}'), "'kwargs': the task takes no argument 'dya'"),
+        (("--args", "[1, 2]"), "the task takes 1 by position, and gets 2"),
+        (("--args", "[]"), "the task needs an argument 'day'"),
+        (("--kwargs", '{"day": 3}'), None),
+    ],
+)
+def test_with_the_app_a_trigger_has_arguments_that_its_task_takes(
+    ledger: Ledger, supervisor: Supervisor, words: tuple[str, ...], said: str | None
+) -> None:
+    job(ledger, task="planned.report", paused=True)
+    told = supervisor("trigger", "nightly", *words, app="tests.ledger.planned_app:app")
+    assert (told.exit_code, (said or "queued") in told.output) == (2 if said else 0, True)
+    assert bool(ledger.open_runs_of(["nightly"])) is (said is None)
 
 
 def test_a_trigger_may_bring_policy_key_and_patience(
