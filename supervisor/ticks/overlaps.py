@@ -89,9 +89,11 @@ def foresee(
     """
     histogram = observed.get(spec.name)
     durations = durations_of(histogram) if histogram else None
+    if histogram is None or durations is None:
+        return None
     ticks = ticks_between(schedule_of(spec), now, now + YEAR, TICKS)
     distance = interval_of(ticks)
-    if histogram is None or durations is None or distance is None:
+    if distance is None:
         return None
     overlaps = overlaps_a_day(spec, histogram, ticks, ticks_a_day(spec, now))
     known = [job for job in (spec, *others) if job.name in observed]
