@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -11,6 +12,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
 from pathlib import Path
+from threading import Timer
 from typing import TYPE_CHECKING, Any, TypeVar
 from zoneinfo import ZoneInfo
 
@@ -154,8 +156,10 @@ def changed(changes: Changes | Difference) -> list[dict[str, Any]]:
 def print_table(columns: Columns, rows: Iterable[Sequence[str]]) -> None:
     """Prints as wide as the terminal; in a pipe or a file, one line a row. No cell is ever cut."""
     width = shutil.get_terminal_size().columns if is_on_terminal() else None
-    for line in table_lines(columns, rows, width):
-        click.echo(line)
+    header, *lines = table_lines(columns, rows, width)
+    click.secho(header, bold=True)
+    for line in lines:
+        click.echo(coloured(line))
 
 
 def is_on_terminal() -> bool:
@@ -169,10 +173,72 @@ def table_lines(
     return lines(columns, [tuple(map(harmless, row)) for row in rows], width)
 
 
+# Colours, which click leaves out where the output is no terminal, or NO_COLOR is set.
+
+
+COLOURS = {
+    "red": "failed failing timed_out lost overdue WRONG",
+    "yellow": "skipped missed expired cancelled replaced retrying paused late stuck warning",
+    "green": "succeeded",
+    "cyan": "running queued waiting",
+}
+COLOUR_OF = {word: colour for colour, words in COLOURS.items() for word in words.split()}
+
+#: A state that is a cell of a table, or begins one.
+STATE = re.compile(rf"(?:(?<=  )|^)({'|'.join(COLOUR_OF)})(?=  | \(|:|,|$)")
+
+
+def coloured(line: str) -> str:
+    """The line with its states in their colours."""
+    return STATE.sub(lambda found: click.style(found[0], fg=COLOUR_OF[found[0]]), line)
+
+
+def warn(text: str) -> None:
+    click.echo(f"{click.style('warning:', fg='yellow')} {text}", err=True)
+
+
+#: What takes less time shows no progress.
+QUIET_SECONDS = 2.0
+
+
+@contextmanager
+def progress(words: str) -> Iterator[None]:
+    """Shows on standard error, if that is a terminal, what takes long, and since when."""
+    if sys.stderr is None or not sys.stderr.isatty():
+        yield
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = TextColumn("{task.description}", markup=False), BarColumn(), TimeElapsedColumn()
+    bar = Progress(*columns, console=Console(stderr=True), transient=True)
+    bar.add_task(words, total=None)
+    timer = Timer(QUIET_SECONDS, bar.start)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+        timer.join()
+        bar.stop()
+
+
 # Options of several verbs, and types that click does not have.
 
 
 Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+def examples(*lines: str) -> str:
+    """The end of a verb's --help: command lines after `supervisor`, with comments."""
+    width = max(len(line.partition("  #")[0].rstrip()) for line in lines) + 2
+    parts = (line.partition("  #") for line in lines)
+    shown = [
+        f"  supervisor {command.rstrip():<{width}}{mark.strip()}{comment}".rstrip()
+        for command, mark, comment in parts
+    ]
+    return "\n".join(["\b", "Examples:", *shown])
 
 
 def option_group(*decorators: Callable[[Any], Any]) -> Callable[[Command], Command]:
@@ -230,17 +296,6 @@ def is_chosen(
     return (
         spec.name.startswith(prefix)
         and source in (None, of_source)
-def examples(*lines: str) -> str:
-    """The end of a verb's --help: command lines after `supervisor`, with comments."""
-    width = max(len(line.partition("  #")[0].rstrip()) for line in lines) + 2
-    parts = (line.partition("  #") for line in lines)
-    shown = [
-        f"  supervisor {command.rstrip():<{width}}{mark.strip()}{comment}".rstrip()
-        for command, mark, comment in parts
-    ]
-    return "\n".join(["\b", "Examples:", *shown])
-
-
         and (label is None or spec.has_label(label))
     )
 

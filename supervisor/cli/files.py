@@ -24,7 +24,9 @@ from supervisor.cli.common import (
     path_argument,
     print_done,
     print_json,
+    progress,
     reason_option,
+    warn,
 )
 from supervisor.errors import REFUSED, Problem, ScheduleFilesInvalid, SupervisorError
 from supervisor.job.changes import difference
@@ -77,7 +79,7 @@ def warn_of_extra(schedules: ScheduleSet) -> None:
     from supervisor.features.outbound.services import missing_extra
 
     if missing := missing_extra(to for spec in schedules.specs.values() for to in spec.notify):
-        click.echo(f"warning: {missing}", err=True)
+        warn(missing)
 
 
 def warn_of_senders(context: Context, schedules: ScheduleSet) -> None:
@@ -89,7 +91,7 @@ def warn_of_senders(context: Context, schedules: ScheduleSet) -> None:
     tasks = {task for spec in schedules.specs.values() for task in spec.tasks}
     guarded = {name for name, task in context.app.tasks.items() if getattr(task, "guard", None)}
     for warning in may_send_nothing(context.app, tasks | guarded):
-        click.echo(f"warning: {warning}", err=True)
+        warn(warning)
 
 
 def check_connection(context: Context) -> None:
@@ -119,13 +121,14 @@ def read_or_exit(
 
         known_tasks = tasks_of(context.app)
     try:
-        schedules = load(
-            context.schedules(path),
-            known_tasks,
-            environ,
-            prefix=context.prefix,
-            secrets=directory_of(os.environ),
-        )
+        with progress("reading schedule files"):
+            schedules = load(
+                context.schedules(path),
+                known_tasks,
+                environ,
+                prefix=context.prefix,
+                secrets=directory_of(os.environ),
+            )
     except ScheduleFilesInvalid as invalid:
         print_problems(invalid.problems, as_json)
         raise SystemExit(1) from None
@@ -328,9 +331,9 @@ def apply(
     everything = ledger.loaded()
     exit_if_clashing(everything, wanted, as_json)
     loaded = everything.of(FILES)
-    found = plan_on(context, loaded, wanted)
+    found = plan_on(context, loaded, wanted, None if as_json else MOST_SHOWN)
     if not as_json or not yes:
-        show(found, err=as_json)
+        show(found, MOST_SHOWN, err=as_json)
     warn_of_removal(everything, wanted)
     warn_of_crowds(found, wanted)
     warn_of_entries(context, found, wanted)
@@ -346,7 +349,8 @@ def apply(
         ledger.actions.enter(Action(context.actor, "take over", owner_of(app), reason))
     entries = Entries(app, ledger)
     seen, places = loaded.specs, wanted.sources
-    with context.acting("apply", target, reason) as action:
+    words = f"loading {plural(len(found.changes), 'change')}"
+    with context.acting("apply", target, reason) as action, progress(words):
         done = load(ledger, entries, wanted.specs, wanted.digest, None, seen, places, action)
     click.echo(f"applied: {summary(done)}", err=as_json)
     if as_json:
@@ -362,7 +366,7 @@ def exit_if_clashing(loaded: Loaded, wanted: ScheduleSet, as_json: bool) -> None
 
 def warn_of_removal(loaded: Loaded, wanted: ScheduleSet) -> None:
     if removal := removal_by_files(loaded, wanted):
-        click.echo(f"warning: {removal}: beat loads that only after `supervisor apply`", err=True)
+        warn(f"{removal}: beat loads that only after `supervisor apply`")
 
 
 def warn_of_crowds(found: Plan, wanted: ScheduleSet) -> None:
@@ -387,18 +391,20 @@ def warn_of_entries(context: Context, found: Plan, wanted: ScheduleSet) -> None:
     edited = [wanted.specs[name] for name in (*found.changes.added, *found.changes.changed)]
     for name, entry in entries.replaced_by(edited).items():
         what = f"job {name!r} ({wanted.sources[name]}) takes the place of RedBeat's entry {entry!r}"
-        click.echo(f"warning: {what}; `release` makes the job an entry again", err=True)
+        warn(f"{what}; `release` makes the job an entry again")
 
 
-def plan_on(context: Context, loaded: Loaded, wanted: ScheduleSet) -> Plan:
+def plan_on(context: Context, loaded: Loaded, wanted: ScheduleSet, most: int | None = None) -> Plan:
+    """most: of more changes only the first are looked at."""
     ledger = context.ledger
     changes = difference(loaded.specs, wanted.specs, loaded.unread)
-    touched = [wanted.specs[name] for name in (*changes.added, *changes.changed)]
+    touched = [wanted.specs[name] for name in changes.names(most) if name in wanted.specs]
     locks = by_lock(wanted.specs.values())
     others = (job for spec in touched for job in sharing(spec, locks))
     records = ledger.records_of(list({job.name: job for job in (*touched, *others)}.values()))
     durations = {record.spec.name: record.durations for record in records}
-    found = plan_of(loaded.specs, wanted.specs, durations, ledger.now(), loaded.unread)
+    with progress(f"planning {plural(len(touched), 'change')}"):
+        found = plan_of(loaded.specs, wanted.specs, durations, ledger.now(), loaded.unread, most)
     if context.app is None:
         return found
     from supervisor.sending.templates import foreseen_apart
@@ -408,17 +414,22 @@ def plan_on(context: Context, loaded: Loaded, wanted: ScheduleSet) -> Plan:
     return replace(found, jobs=tuple(jobs))
 
 
-def show(found: Plan, *, err: bool = False) -> None:
-    for line in plan_lines(found):
-        click.echo(harmless(line), err=err)
+#: `apply` shows up to this many jobs; `plan` shows all of them.
+MOST_SHOWN = 20
+
+SIGNS = {"+": "green", "~": "yellow", "-": "red"}
+
+
+def show(found: Plan, most: int | None = None, *, err: bool = False) -> None:
+    for line in plan_lines(found, most):
+        click.echo(click.style(harmless(line), fg=SIGNS.get(line[:1])), err=err)
 
 
 def warn_of_beat(context: Context, wanted: ScheduleSet) -> None:
     """Warns if a beat follows other files: it would load those again within a second."""
     beat, now = context.ledger.beat(), context.ledger.now()
     if beat.leads(now) and beat.follows not in (None, wanted.digest):
-        click.echo(
-            f"warning: beat {beat.leader} leads and follows schedule files that differ from these; "
-            "it will load its own again",
-            err=True,
+        warn(
+            f"beat {beat.leader} leads and follows schedule files that differ from these; it will"
+            " load its own again"
         )

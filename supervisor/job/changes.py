@@ -28,6 +28,12 @@ class Changes:
     def __len__(self) -> int:
         return len(self.added) + len(self.changed) + len(self.removed)
 
+    def names(self, most: int | None = None) -> list[str]:
+        """In order; of more than `most` the first that are removed, then changed, then added."""
+        if most is None or len(self) <= most:
+            return sorted((*self.added, *self.changed, *self.removed))
+        return [*self.removed, *self.changed, *self.added][:most]
+
 
 @dataclass(frozen=True, slots=True)
 class Edit:

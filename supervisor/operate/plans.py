@@ -24,15 +24,20 @@ from supervisor.ticks.plan import JobPlan, Misfit, Plan
 MOST_LISTED = 3
 
 
-def plan_lines(plan: Plan) -> Iterator[str]:
-    """Jobs in order of their names: + added, ~ changed, - removed; then the counts."""
-    added = set(plan.changes.added)
-    blocks = {
-        job.spec.name: job_lines(job, "+" if job.spec.name in added else "~") for job in plan.jobs
-    }
-    blocks |= {name: iter((f"- {name}",)) for name in plan.changes.removed}
-    for name in sorted(blocks):
-        yield from blocks[name]
+def plan_lines(plan: Plan, most: int | None = None) -> Iterator[str]:
+    """Jobs in order of their names: + added, ~ changed, - removed; then the counts.
+
+    most: as of `Changes.names`.
+    """
+    added, names = set(plan.changes.added), plan.changes.names(most)
+    jobs = {job.spec.name: job for job in plan.jobs}
+    for name in names:
+        if name in jobs:
+            yield from job_lines(jobs[name], "+" if name in added else "~")
+        else:
+            yield f"- {name}"
+    if more := len(plan.changes) - len(names):
+        yield f"and {plural(more, 'more job')}: `supervisor plan` shows all"
     yield summary(plan.changes)
 
 

@@ -158,15 +158,17 @@ def plan_of(
     durations: Mapping[str, Histogram],
     now: datetime,
     unread: Collection[str] = (),
+    most: int | None = None,
 ) -> Plan:
     """`durations`: by job, how long attempts took so far, also of jobs that share a lock with an
-    edited one. unread: as of `difference`.
+    edited one. unread: as of `difference`. most: of more changes only the first are looked at.
     """
     changes = difference(loaded, wanted, unread)
     locks = by_lock(wanted.values())
     jobs = tuple(
         job_plan(loaded.get(name), wanted[name], durations, now, sharing(wanted[name], locks))
-        for name in sorted((*changes.added, *changes.changed))
+        for name in changes.names(most)
+        if name in wanted
     )
     return Plan(changes, jobs)
 

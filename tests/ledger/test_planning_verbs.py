@@ -10,6 +10,7 @@ import pytest
 
 from supervisor.catalog.entries import Entries
 from supervisor.catalog.load import put_jobs
+from supervisor.cli.files import MOST_SHOWN
 from supervisor.job.spec import JobSpec
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.replies import ms_of
@@ -154,6 +155,20 @@ def test_apply_loads_what_the_plan_says(loaded: Ledger, supervisor: Supervisor) 
     assert loaded.client.zscore("redbeat::schedule", "redbeat:nightly")
     again = supervisor("apply", "--yes", app=APP)
     assert (again.exit_code, again.stdout) == (0, "0 added, 0 changed, 0 removed, 3 unchanged\n")
+
+
+def test_apply_of_many_jobs_shows_the_first_of_them(
+    loaded: Ledger, supervisor: Supervisor, here: Path
+) -> None:
+    jobs = "".join(f"  job-{n}: {{task: planned.poll, every: 5m, jitter: 1m}}\n" for n in range(60))
+    (here / "schedules" / "jobs.yaml").write_text(f"jobs:\n{jobs}")
+    shown = supervisor("apply", "--yes", app=APP).stdout.splitlines()
+    blocks = [line for line in shown if not line.startswith(" ")]
+    assert blocks[:2] == ["- edited", "- gone"]
+    assert len(blocks) == MOST_SHOWN + 3
+    assert blocks[-3] == f"and {63 - MOST_SHOWN} more jobs: `supervisor plan` shows all"
+    assert blocks[-1] == "applied: 60 added, 0 changed, 3 removed, 0 unchanged"
+    assert len(supervisor("plan").stdout.splitlines()) == 1
 
 
 @pytest.mark.parametrize(("answer", "status", "added"), [("y\n", 0, True), ("n\n", 1, False)])
