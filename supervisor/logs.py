@@ -102,8 +102,14 @@ def get_logger(name: str) -> Any:
     )
 
 
-def configure(json: bool | None = None, level: str = "info", logfile: str | None = None) -> None:
-    """Sends all logging of this process to stderr, or to `logfile`; may be called again.
+def configure(
+    json: bool | None = None,
+    level: str = "info",
+    logfile: str | None = None,
+    stream: TextIO | None = None,
+) -> None:
+    """Sends all logging of this process to `stream`, by default stderr, or to `logfile`; may be
+    called again.
 
     json: by default as SUPERVISOR_LOG_FORMAT (json or console) says, or else JSON unless stderr is
     a terminal. level: the name of the lowest level that is shown.
@@ -115,7 +121,9 @@ def configure(json: bool | None = None, level: str = "info", logfile: str | None
         *SHARED,
         structlog.stdlib.ProcessorFormatter.wrap_for_formatter,
     ]
-    handler = WatchedFileHandler(logfile) if logfile else logging.StreamHandler(sys.stderr)
+    handler = (
+        WatchedFileHandler(logfile) if logfile else logging.StreamHandler(stream or sys.stderr)
+    )
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
             foreign_pre_chain=[name_run, *SHARED],

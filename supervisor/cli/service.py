@@ -14,6 +14,7 @@ from datetime import timedelta
 from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 from threading import Thread
+from typing import TextIO, cast
 
 import click
 import uvicorn
@@ -25,8 +26,8 @@ from supervisor.cli.common import (
     PORT,
     Context,
     DurationType,
-    json_option,
     examples,
+    json_option,
     option_group,
     pass_context,
     print_done,
@@ -433,6 +434,7 @@ def up(
 
     In the foreground, for development and small set-ups. Name the Celery app with -A.
     """
+    from supervisor.deploy.screen import Lines, Screen
     from supervisor.deploy.up import Up, UpOptions
 
     # Once here, and not by five children that exit. (context.app is loaded for its errors.)
@@ -447,7 +449,13 @@ def up(
         # Mistakes that would end the HTTP server again and again.
         access_at(host, proxied=proxied)
         bound(host, port).close()
-    logs.configure(level=log_level)
+    screen = None
+    if not logs.wants_json():
+        colour = click.get_current_context().color
+        screen = Screen(sys.stderr, colour=colour, is_chatty=log_level == "debug")
+    logs.configure(
+        json=True, level=log_level, stream=cast("TextIO", Lines(screen, "up")) if screen else None
+    )
     Up(
         UpOptions(
             app=context.app_name,
@@ -463,6 +471,7 @@ def up(
             prefix=context.effective_settings.prefix,
         ),
         os.environ,
+        screen,
     ).run()
 
 

@@ -3,10 +3,14 @@
 1. Start the embedded server, or use the one that was named; write its address to `.supervisor/`.
 2. Start beat, the default worker, a worker for each serial queue, and the HTTP server, each in a
    process group of its own: Ctrl-C in the terminal reaches only this process.
-3. Five times a second, restart children that died. Every second, start and stop workers as serial
+3. Once the page can be opened, say what runs, and where the page is.
+4. Five times a second, restart children that died. Every second, start and stop workers as serial
    queues are added to the schedule files or removed. A broken file changes nothing.
-4. On SIGTERM, on Ctrl-C, or when its terminal is closed, everything ends within ten seconds, the
+5. On SIGTERM, on Ctrl-C, or when its terminal is closed, everything ends within ten seconds, the
    server last. When this process itself is killed, the kernel sends a signal to the children.
+
+People get a short line for each event of the children (screen.py); a file or a pipe gets their JSON
+lines as they are.
 """
 
 from __future__ import annotations
@@ -14,21 +18,26 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
+from typing import cast
+
+import click
 
 from supervisor.catalog.schedule_files import load
 from supervisor.deploy.embedded import EmbeddedServer, write_private
+from supervisor.deploy.screen import Screen
 from supervisor.errors import ScheduleFilesInvalid
 from supervisor.job.topology import Topology
 from supervisor.ledger.ledger import Ledger
-from supervisor.logs import LOG_FORMAT, get_logger, wants_json
+from supervisor.logs import LOG_FORMAT, get_logger
 from supervisor.process import die_with_parent, make_private
 from supervisor.settings import DEFAULT_PREFIX, TOKEN, URL_FILE, Settings
 
@@ -42,6 +51,9 @@ log = get_logger("supervisor.up")
 
 SERVE = "serve"
 TOPOLOGY_SECONDS = 1.0
+
+#: Where the page is, is said after this time at the latest.
+LONGEST_UNSAID_SECONDS = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,8 +74,13 @@ class UpOptions:
 
 
 class Up:
-    def __init__(self, options: UpOptions, environ: Mapping[str, str]) -> None:
+    """screen: shows what the children log; without one they write JSON lines to our own streams."""
+
+    def __init__(
+        self, options: UpOptions, environ: Mapping[str, str], screen: Screen | None = None
+    ) -> None:
         self._options = options
+        self._screen = screen
         self._environ = environ
         self._children: dict[str, Child] = {}
         self._stopping = threading.Event()
@@ -97,14 +114,17 @@ class Up:
         # With files that are broken from the start, everything else runs.
         topology = self._read_topology() or Topology.of((), self._options.default_queue)
         self._follow(topology, environment)
-        self._print_summary(topology)
         next_look = time.monotonic() + TOPOLOGY_SECONDS
+        say_by: float | None = time.monotonic() + LONGEST_UNSAID_SECONDS
         while not self._stopping.wait(POLL_SECONDS):
             if self._server and not self._server.is_alive:
                 log.error("embedded server died")
                 self._server.start()
             for child in self._children.values():
                 child.keep_running()
+            if say_by and (self._is_served() or time.monotonic() > say_by):
+                self._print_summary(topology)
+                say_by = None
             if time.monotonic() > next_look:
                 topology = self._read_topology() or topology
                 self._follow(topology, environment)
@@ -134,7 +154,7 @@ class Up:
                 running = None
             if running is None:
                 log.debug("child started", child=name)
-                self._children[name] = Child(spec, environment_of(name, environment))
+                self._children[name] = Child(spec, environment_of(name, environment), self._screen)
                 self._children[name].start()
 
     def _wanted(self, topology: Topology) -> Iterator[ChildSpec]:
@@ -148,19 +168,30 @@ class Up:
             yield self._celery(f"worker:{worker.name}", command, signal.SIGQUIT)
 
     def _celery(self, name: str, command: Sequence[str], cold: signal.Signals) -> ChildSpec:
+        celery, *words = command
         level = ("--loglevel", self._options.log_level)
-        return ChildSpec(name, (sys.executable, "-m", *command, *level), cold)
+        # Quiet: without the banner.
+        return ChildSpec(name, (sys.executable, "-m", celery, "--quiet", *words, *level), cold)
 
     def _environment(self, url: str) -> dict[str, str]:
         own = {
             "SUPERVISOR_REDIS_URL": url,
             "SUPERVISOR_SCHEDULES": str(self._options.schedules.absolute()),
             "SUPERVISOR_APP": self._options.app,
-            LOG_FORMAT: "json" if wants_json() else "console",
+            LOG_FORMAT: "json",
         }
         # The embedded server is also the broker; the app's own may not be reachable.
         broker = {"CELERY_BROKER_URL": url} if self._server else {}
         return {**self._environ, **own, **broker}
+
+    def _is_served(self) -> bool:
+        """Whether the page can be opened, if there is one."""
+        if not self._options.serve:
+            return True
+        with contextlib.suppress(OSError):
+            socket.create_connection((self._options.host, self._options.port), 0.2).close()
+            return True
+        return False
 
     def _print_summary(self, topology: Topology) -> None:
         options = self._options
@@ -168,8 +199,7 @@ class Up:
         host = f"[{options.host}]" if ":" in options.host else options.host
         page = f"http://{host}:{options.port}/"
         worker = next(child for name, child in self._children.items() if "worker" in name)
-        for line in (
-            f"page       {page if options.serve else 'not served'}",
+        lines = (
             f"redis      {self._server.address if self._server else 'your own'}",
             f"beat       runs the jobs in {options.schedules}/",
             f"workers    {workers}",
@@ -178,8 +208,12 @@ class Up:
             f"           kill -9 {worker.pid}, a worker: a new one starts its runs again",
             f"           supervisor runs, in another terminal in {Path.cwd()}",
             *([f"           open {page}metrics, for Prometheus"] if options.serve else []),
-        ):
-            print(line, flush=True)  # noqa: T201  (for the person who starts it, not a log)
+            f"page       {click.style(page, bold=True) if options.serve else 'not served'}",
+        )
+        if self._screen:
+            self._screen.say(lines)
+        else:
+            click.echo("\n".join(lines))
 
     def _stop(self, number: int, _: FrameType | None) -> None:
         self._stopping.set()
@@ -213,8 +247,11 @@ class Child:
     """One running program in a process group of its own. To be used from the main thread only:
     the kernel ends the child when the thread that started it is gone."""
 
-    def __init__(self, spec: ChildSpec, environment: Mapping[str, str]) -> None:
+    def __init__(
+        self, spec: ChildSpec, environment: Mapping[str, str], screen: Screen | None = None
+    ) -> None:
         self.spec = spec
+        self._screen = screen
         self._environment = environment
         self._process: subprocess.Popen[bytes] | None = None
         self._started_at = 0.0
@@ -235,9 +272,15 @@ class Child:
             self.spec.command,
             env=dict(self._environment),
             stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE if self._screen else None,
+            stderr=subprocess.STDOUT if self._screen else None,
             start_new_session=True,
             preexec_fn=die_with_parent,
         )
+        if self._screen:
+            output = cast("Iterable[bytes]", self._process.stdout)
+            follow = self._screen.follow
+            threading.Thread(target=follow, args=(self.spec.name, output), daemon=True).start()
 
     def keep_running(self) -> None:
         """Restarts a child that died: at once the first time, then after 1, 2, 4 ... 30 seconds."""

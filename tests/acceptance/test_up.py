@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -194,14 +195,17 @@ def test_a_run_of_a_first_worker_that_is_killed_comes_again_at_once(running: Run
 
 
 def test_it_says_what_runs_restarts_who_dies_and_follows_the_files(running: Running) -> None:
-    said = running.log.splitlines()[:9]
+    lines = running.log.splitlines()
+    first = next(number for number, line in enumerate(lines) if line.startswith("redis "))
+    said = lines[first : first + 9]
     words = [line.split()[0] for line in said]
-    labels = ["page", "redis", "beat", "workers", "stop", "then"]
-    assert words == [*labels, "kill", "supervisor", "open"]
-    assert ":@" not in said[1]
-    wait_until(lambda: "<title>" in text_at(said[0].split()[1]))
+    labels = ["redis", "beat", "workers", "stop", "then"]
+    assert words == [*labels, "kill", "supervisor", "open", "page"]
+    assert ":@" not in said[0]
+    assert "<title>" in text_at(said[8].split()[1])  # it is said once it can be opened
     series = 'supervisor_runs_started_total{job="quick"}'
-    wait_until(lambda: series in text_at(said[8].split()[1].rstrip(",")))
+    wait_until(lambda: series in text_at(said[7].split()[1].rstrip(",")))
+    assert [line for line in lines if "celery@" in line or " -------------- " in line] == []
 
     # A job must not find what opens the page and the API.
     holders = [pid for pid in descendants(running.process.pid) if TOKEN in told(pid, "environ")]
@@ -262,6 +266,22 @@ def test_it_ends_when_told_with_a_backlog_and_leaves_no_process(
     for line in running.log.splitlines():
         if line.startswith("{"):
             json.loads(line)
+
+
+def test_for_people_each_event_is_a_line_behind_its_process(
+    tmp_path: Path, stack: ExitStack
+) -> None:
+    up = Running(tmp_path, environment={"SUPERVISOR_LOG_FORMAT": "console"})
+    stack.callback(up.stop)
+    line = re.compile(r"^worker:default \d\d:\d\d:\d\d run started quick@\S+ attempt=1$", re.M)
+    wait_until(lambda: line.search(up.log), 30)
+    assert re.search(r"^beat {11}\d\d:\d\d:\d\d leadership taken instance=\S+$", up.log, re.M)
+    os.kill(up.child("beat"), signal.SIGKILL)
+    wait_until(lambda: re.search(r"^up {13}\S+ child died child=beat pid=\d+", up.log, re.M))
+    up.process.send_signal(signal.SIGINT)
+    assert status_of(up.process, 30) == 0
+    assert "{" not in up.log
+    assert "\x1b" not in up.log
 
 
 def test_it_does_not_start_for_other_hosts_without_a_token(

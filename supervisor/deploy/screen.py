@@ -1,0 +1,143 @@
+"""What `up` shows to people: a short line for each event of its processes.
+
+The processes write JSON lines (logs.py). Of each this shows the time of day, the process, the event
+and the run or job that it is about, and then its other fields. What is not JSON, such as what a
+program prints that a job runs, is shown as it is, behind the name of the process.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import datetime
+from threading import Lock
+from typing import Any, TextIO
+
+import click
+
+from supervisor.logs import escaped
+
+#: Fields that have a place of their own in a line, or none.
+PLACED = ("timestamp", "level", "event", "logger", "run", "job", "exception", "stack")
+
+COLOURS = {"warning": "yellow", "error": "red", "critical": "red"}
+
+#: Of the processes' names, in turn.
+NAME_COLOURS = ("cyan", "magenta", "blue", "green")
+
+#: Libraries that report at level `info` how they start, and those of their parts that report tasks.
+CHATTY = ("celery", "kombu", "uvicorn")
+OF_TASKS = ("celery.app.trace", "celery.worker.strategy")
+
+#: Of a list in a field, this many are shown.
+MOST_SHOWN = 3
+
+#: Characters of a name; those of most workers are shorter.
+NAME_WIDTH = 14
+
+
+class Screen:
+    """Lines of several processes on one stream; may be used by several threads.
+
+    colour: None for a terminal only. is_chatty: whether what libraries say at level `info` is
+    shown as well.
+    """
+
+    def __init__(
+        self, stream: TextIO, *, colour: bool | None = None, is_chatty: bool = False
+    ) -> None:
+        self._stream = stream
+        self._colour = colour
+        self._is_chatty = is_chatty
+        self._names: dict[str, str] = {}
+        self._lock = Lock()
+
+    def show(self, process: str, line: str) -> None:
+        """Shows one line that the process has written."""
+        event = event_of(line)
+        if not line or (event and not self._is_chatty and is_chatter(event)):
+            return
+        with self._lock:
+            default = NAME_COLOURS[len(self._names) % len(NAME_COLOURS)]
+            colour = self._names.setdefault(process, default)
+            name = click.style(f"{process:<{NAME_WIDTH}}", fg=colour)
+            for text in words_of(event) if event else [escaped(line)]:
+                click.echo(f"{name} {text}", self._stream, color=self._colour)
+
+    def say(self, lines: Iterable[str]) -> None:
+        """Shows lines of no process, one after another."""
+        with self._lock:
+            for line in lines:
+                click.echo(line, self._stream, color=self._colour)
+
+    def follow(self, process: str, output: Iterable[bytes]) -> None:
+        """Shows all that the process writes, until it ends."""
+        for line in output:
+            self.show(process, line.decode(errors="replace").rstrip("\n"))
+
+
+class Lines:
+    """A stream for the log of this process itself."""
+
+    def __init__(self, screen: Screen, process: str) -> None:
+        self._screen = screen
+        self._process = process
+
+    def write(self, text: str) -> None:
+        """text: whole lines, as log handlers write them."""
+        for line in text.splitlines():
+            self._screen.show(self._process, line)
+
+    def flush(self) -> None:
+        """Every line is shown at once."""
+
+
+def event_of(line: str) -> Mapping[str, Any] | None:
+    """The fields of a log line; None for any other."""
+    try:
+        fields = json.loads(line) if line.startswith("{") else None
+    except ValueError:
+        return None
+    return fields if isinstance(fields, dict) and "event" in fields else None
+
+
+def is_chatter(event: Mapping[str, Any]) -> bool:
+    """What libraries say of how they start, and of runs, of which our own events tell more."""
+    logger = str(event.get("logger"))
+    is_of_run = "run" in event or "@" in str(event["event"])
+    is_info = event.get("level") in ("info", "debug")
+    is_of_library = logger.partition(".")[0] in CHATTY
+    return is_info and is_of_library and (is_of_run or logger not in OF_TASKS)
+
+
+def words_of(event: Mapping[str, Any]) -> Iterator[str]:
+    """``14:02:31 run skipped nightly@2026-11-23T13:43:05Z reason=overlap``, and a traceback."""
+    about = event.get("run") or event.get("job")
+    given = {name: value_words(event[name]) for name in event if name not in PLACED}
+    words, colour = escaped(str(event["event"])), COLOURS.get(str(event.get("level")))
+    words = click.style(words, fg=colour) if colour else words
+    fields = [f"{name}={escaped(value)}" for name, value in given.items() if value]
+    yield " ".join(filter(None, [time_of(event), words, escaped(str(about or "")), *fields]))
+    for name in ("exception", "stack"):
+        yield from (f"  {escaped(line)}" for line in str(event.get(name) or "").splitlines())
+
+
+def value_words(value: Any) -> str:
+    """``a, b, c and 2 more`` for a list; nothing for what is empty."""
+    if value in (None, [], {}):
+        return ""
+    if not isinstance(value, list):
+        return str(value)
+    more = len(value) - MOST_SHOWN
+    if isinstance(value[0], dict):
+        return str(len(value))
+    shown = ", ".join(map(str, value[:MOST_SHOWN]))
+    return f"{shown} and {more} more" if more > 0 else shown
+
+
+def time_of(event: Mapping[str, Any]) -> str:
+    """The time of day of this machine's zone."""
+    try:
+        return f"{datetime.fromisoformat(str(event.get('timestamp'))).astimezone():%H:%M:%S}"
+    except ValueError:
+        return ""
