@@ -25,8 +25,8 @@ setup: $(STAMP) ## make .venv with everything that is needed
 
 $(STAMP): requirements.txt pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --require-hashes -r requirements.txt
-	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --editable .
+	$(BIN)/python -m pip install --require-hashes -r requirements.txt
+	$(BIN)/python -m pip install --no-deps --no-build-isolation --editable .
 	touch $@
 
 up: $(STAMP) ## run the examples: server, beat, workers, page and /metrics, until Ctrl-C
