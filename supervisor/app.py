@@ -22,7 +22,7 @@ from celery.app.utils import find_app
 import supervisor.installed  # noqa: F401  (before all others)
 from supervisor import logs
 from supervisor.catalog.job_checks import JobFault, Tasks, runs_by_itself
-from supervisor.errors import InvalidRedisUrl, NoQueue, NotConfigured, SupervisorError
+from supervisor.errors import NoQueue, NotConfigured, SupervisorError
 from supervisor.job.spec import JobSpec, StepSpec
 from supervisor.logs import get_logger
 from supervisor.sending.app_settings import (
@@ -279,7 +279,7 @@ def _settle(app: Celery, conf: Any) -> None:
         check_certificate(conf, settings)
         separate_redbeat(conf, settings)
         settle_redbeat(app, conf, settings)
-    except InvalidRedisUrl as error:  # raised where the address is needed
+    except NotConfigured as error:  # raised where the address is needed
         given["unreadable"] = error
         hide_unreadable(conf)
 

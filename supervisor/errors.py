@@ -3,17 +3,14 @@
 SupervisorError
 ├── ScheduleFilesInvalid   schedule files have problems; all of them are listed
 ├── AccessFileInvalid      the access file has problems; all of them are listed
-├── InvalidDuration        a text that is no duration
 ├── InvalidSchedule        an expression that names no times
 ├── InvalidJob             a job that is put at run time has problems; all of them are listed
 ├── InvalidRequest         a request that makes no sense for its job
 ├── InvalidKey             a lock's key that the arguments cannot fill
 ├── InvalidGuard           a task's or a call's `guard` is wrong
 ├── NoQueue                the app's routes and queues have none for a message
-├── ArgumentsNotJson       arguments of a run that are not JSON
 ├── NotTranslatable        a schedule, or a part of one, that a schedule file cannot express
 ├── NotConfigured          a setting that the command needs is absent, or cannot be read
-├── InvalidRedisUrl        an address of Redis that cannot be read
 ├── SecretMissing          a reference to a secret that this process does not have
 ├── NotFound               there is nothing of this name
 │   ├── UnknownJob         a job name that no loaded schedule file has
@@ -117,10 +114,6 @@ class AccessFileInvalid(FilesInvalid):
     """The access file has problems."""
 
     exit_code = USAGE
-
-
-class InvalidDuration(SupervisorError, ValueError):
-    """The text is not a duration such as 90s, 5m or 1h30m."""
 
 
 class InvalidSchedule(SupervisorError, ValueError):
@@ -267,18 +260,8 @@ class InvalidGuard(SupervisorError, ValueError):
         super().__init__(f"the guard of {where}: " + "; ".join(problems))
 
 
-class ArgumentsNotJson(SupervisorError, TypeError):
-    """An argument of a run is not JSON, such as an object of a database's table."""
-
-
 class NotConfigured(SupervisorError):
     """A required setting is missing or invalid."""
-
-    exit_code = USAGE
-
-
-class InvalidRedisUrl(SupervisorError, ValueError):
-    """An address of Redis, such as SUPERVISOR_REDIS_URL, cannot be read."""
 
     exit_code = USAGE
 

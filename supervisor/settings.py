@@ -13,7 +13,7 @@ from urllib.parse import parse_qsl, quote, urlencode, urlsplit
 
 from redis.connection import SSLConnection, parse_url
 
-from supervisor.errors import InvalidRedisUrl, NotConfigured
+from supervisor.errors import NotConfigured
 
 STATE_DIR = Path(".supervisor")
 
@@ -127,10 +127,10 @@ class SentinelUrl:
 
     @classmethod
     def parse(cls, url: str, options: Mapping[str, Any] | None = None) -> Self:
-        """options: for what the url leaves out. Raises InvalidRedisUrl, which has no secrets."""
+        """options: for what the url leaves out. Raises NotConfigured, which has no secrets."""
         each = [part for part in url.split(";") if part]
         if not all(part.startswith(SENTINEL) for part in each):
-            raise InvalidRedisUrl("each of the addresses between ; begins with sentinel://")
+            raise NotConfigured("each of the addresses between ; begins with sentinel://")
         parts = [parsed(part.replace(SENTINEL, "redis://", 1)) for part in each]
         server: dict[str, Any] = {}
         for part in reversed(parts):
@@ -138,9 +138,9 @@ class SentinelUrl:
         found = {**(options or {}), **dict(parse_qsl(urlsplit(each[-1]).query))}
         unknown = [k for k in sorted(found) if k not in OPTIONS and not k.startswith("ssl_")]
         if unknown:
-            raise InvalidRedisUrl(f"sentinel:// has no option {', '.join(unknown)}")
+            raise NotConfigured(f"sentinel:// has no option {', '.join(unknown)}")
         if not found.get("master_name"):
-            raise InvalidRedisUrl(
+            raise NotConfigured(
                 "sentinel:// needs the name under which the sentinels watch the primary: "
                 "sentinel://one:26379;sentinel://two:26379/0?master_name=NAME"
             )
@@ -172,7 +172,7 @@ def is_redis(url: str) -> bool:
 def parsed(url: str) -> dict[str, Any]:
     """The options of redis-py's connections for the address of one server.
 
-    Raises InvalidRedisUrl, which does not quote the address, also for one that libraries would
+    Raises NotConfigured, which does not quote the address, also for one that libraries would
     misread: they might print a part of it, or look it up as the name of a host.
     """
     if not url.startswith(SCHEMES):
@@ -199,14 +199,14 @@ def parsed(url: str) -> dict[str, Any]:
 def understood(options: Mapping[str, Any]) -> dict[str, Any]:
     """Options of a connection under redis-py's names, from those of Celery or redis-py.
 
-    Raises InvalidRedisUrl.
+    Raises NotConfigured.
     """
     known = {name: value for name, value in options.items() if value is not None}
     if isinstance(asked := known.get("ssl_cert_reqs"), str):
         try:
             known["ssl_cert_reqs"] = VerifyMode[f"CERT_{asked.removeprefix('CERT_').upper()}"]
         except KeyError:
-            raise InvalidRedisUrl("give ssl_cert_reqs as none, optional or required") from None
+            raise NotConfigured("give ssl_cert_reqs as none, optional or required") from None
     if provider := known.get("credential_provider"):
         try:
             known["credential_provider"] = (
@@ -214,7 +214,7 @@ def understood(options: Mapping[str, Any]) -> dict[str, Any]:
             )
         except (ValueError, ImportError, AttributeError) as error:
             what = "credential_provider names no class that can be imported"
-            raise InvalidRedisUrl(f"{what}: {error}") from None
+            raise NotConfigured(f"{what}: {error}") from None
         known = {name: v for name, v in known.items() if name not in ("username", "password")}
     return known
 
@@ -225,8 +225,8 @@ def tls_of(options: Mapping[str, Any]) -> dict[str, Any]:
     return {"ssl": True, **found} if found else {}
 
 
-def unreadable(why: str) -> InvalidRedisUrl:
-    return InvalidRedisUrl(f"the address of Redis cannot be read: {why} ({HINT})")
+def unreadable(why: str) -> NotConfigured:
+    return NotConfigured(f"the address of Redis cannot be read: {why} ({HINT})")
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,7 +248,7 @@ def database_of(url: str) -> Database | None:
             sentinels = ",".join(sorted(f"{host}:{port}" for host, port in named.sentinels))
             return Database(f"{named.master_name} of {sentinels}", named.server.get("db", 0))
         parts = parsed(url)
-    except InvalidRedisUrl:
+    except NotConfigured:
         return None
     host = parts.get("host", "localhost")
     host = "127.0.0.1" if host == "localhost" else host

@@ -13,7 +13,7 @@ from zoneinfo import ZoneInfo
 
 from pydantic import AfterValidator, BeforeValidator, PlainSerializer, WithJsonSchema
 
-from supervisor.errors import InvalidDuration, NotConfigured, shown
+from supervisor.errors import NotConfigured, shown
 
 UNITS = {
     "d": timedelta(days=1),
@@ -32,14 +32,14 @@ LONGEST_SECONDS = 1_000_000_000
 def parse_duration(text: Any) -> timedelta:
     """``"1h30m"``, ``"90s"``, ``"500ms"`` or a number of seconds -> timedelta.
 
-    Raises InvalidDuration for anything else, also for negative numbers and booleans.
+    Raises ValueError for anything else, also for negative numbers and booleans.
     """
     if isinstance(text, timedelta):
         return text
     if isinstance(text, int | float) and not isinstance(text, bool) and text >= 0:
         return _within_bounds(text, text)
     if not isinstance(text, str) or not re.fullmatch(DURATION_PATTERN, text):
-        raise InvalidDuration(f"{shown(text)} is not a duration such as 90s, 5m or 1h30m")
+        raise ValueError(f"{shown(text)} is not a duration such as 90s, 5m or 1h30m")
     parts = re.findall(_PART, text)
     return _within_bounds(text, sum(float(n) * UNITS[unit].total_seconds() for n, unit in parts))
 
@@ -47,7 +47,7 @@ def parse_duration(text: Any) -> timedelta:
 def _within_bounds(text: Any, seconds: float) -> timedelta:
     """The duration in whole milliseconds, which is all that texts and the ledger keep of it."""
     if seconds > LONGEST_SECONDS:
-        raise InvalidDuration(f"{text!r} is too long a duration; the longest is 30 years")
+        raise ValueError(f"{text!r} is too long a duration; the longest is 30 years")
     return timedelta(milliseconds=round(seconds * 1000))
 
 
@@ -56,7 +56,7 @@ def duration_in(environ: Mapping[str, str], name: str, default: timedelta) -> ti
     text = environ.get(name, "")
     try:
         return parse_duration(text) if text else default
-    except InvalidDuration as error:
+    except ValueError as error:
         raise NotConfigured(f"{name}: {error}") from None
 
 
@@ -252,7 +252,7 @@ def asked(text: str, zone: ZoneInfo, now: datetime, *, ahead: bool) -> datetime:
     sign = text[:1] if text[:1] in ("+", "-") else "+" if ahead else "-"
     try:
         apart = parse_duration(text.removeprefix(sign))
-    except InvalidDuration:
+    except ValueError:
         return clock_time(text, zone, now, ahead=ahead)
     return now + apart if sign == "+" else now - apart  # no duration is longer than FARTHEST
 

@@ -18,7 +18,7 @@ from zoneinfo import ZoneInfo
 
 import click
 
-from supervisor.errors import InvalidDuration, NotConfigured
+from supervisor.errors import NotConfigured
 from supervisor.job.topology import DEFAULT_QUEUE
 from supervisor.operate.tables import Columns, lines
 from supervisor.operate.words import harmless
@@ -310,7 +310,7 @@ class DurationType(click.ParamType):  # type: ignore[type-arg]
             return value
         try:
             return parse_duration(value)
-        except InvalidDuration as error:
+        except ValueError as error:
             self.fail(str(error), param, ctx)
 
 

@@ -95,7 +95,7 @@ def warn_of_senders(context: Context, schedules: ScheduleSet) -> None:
 
 
 def check_connection(context: Context) -> None:
-    """Raises InvalidRedisUrl. Does not connect: files are also checked without a server."""
+    """Raises NotConfigured. Does not connect: files are also checked without a server."""
     connect(context.effective_settings).close()
 
 

@@ -18,7 +18,7 @@ from celery.local import maybe_evaluate
 from kombu.utils.json import dumps, loads
 
 from supervisor.catalog.job_checks import GuardedCall
-from supervisor.errors import ArgumentsNotJson, NotConfigured
+from supervisor.errors import NotConfigured
 from supervisor.job.run import manual_id
 from supervisor.job.secrets import masked
 from supervisor.job.templates import checked_key
@@ -65,7 +65,7 @@ def trigger_of(
     app: Celery | None,
     options: Mapping[str, Any],
 ) -> Trigger:
-    """Raises NotConfigured, ArgumentsNotJson, InvalidGuard, InvalidKey, and TypeError."""
+    """Raises NotConfigured, InvalidGuard, InvalidKey, and TypeError."""
     if isinstance(job_or_task, str):
         return trigger_of_job(job_or_task, args, kwargs, supervised(app), options)
     if not isinstance(job_or_task, Task):
@@ -138,5 +138,5 @@ def as_sent(name: str, args: Any, kwargs: Any) -> tuple[Any, Any]:
         args, kwargs = loads(dumps([args, kwargs and dict(kwargs)]))
     except (TypeError, ValueError) as error:
         hint = "a row is passed by its primary key"
-        raise ArgumentsNotJson(f"the arguments of {name!r}: {error}; {hint}") from error
+        raise TypeError(f"the arguments of {name!r}: {error}; {hint}") from error
     return (None if args is None else tuple(args)), kwargs

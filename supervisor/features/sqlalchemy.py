@@ -57,7 +57,7 @@ def trigger_on_commit(
     - `options`: for a job `key`, `overlap` and `max_wait`; for a task the parameters of its
       `apply_async`.
 
-    Raises NotConfigured, ArgumentsNotJson, InvalidGuard, InvalidKey, and TypeError for arguments
+    Raises NotConfigured, InvalidGuard, InvalidKey, and TypeError for arguments
     that the task does not take.
     """
     trigger = trigger_of(job_or_task, args, kwargs, app, options)

@@ -26,7 +26,7 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
-from supervisor.errors import InvalidDuration, did_you_mean, shown
+from supervisor.errors import did_you_mean, shown
 from supervisor.job.exclusions import HolidayDates, InvalidExclusion, normal_texts, parse_all
 from supervisor.job.secrets import TOKEN, malformed
 from supervisor.job.templates import LONGEST_LOG_URL, checked_log_url
@@ -299,7 +299,7 @@ def _due_by(value: Any) -> time | timedelta:
         raise inside([ItemFault((), f"{value!r:.40} is no time from 00:00 to 23:59", hint)])
     try:
         duration = parse_duration(value)
-    except InvalidDuration as error:
+    except ValueError as error:
         hint = 'such as "06:00", or 45m after the tick'
         what = f"{value!r:.40} is neither a time of day nor a duration"
         raise inside([ItemFault((), what, hint)]) from error

@@ -15,7 +15,7 @@ from typing import Any
 from celery import Celery
 from celery.app.defaults import DEFAULTS
 
-from supervisor.errors import InvalidRedisUrl, NotConfigured
+from supervisor.errors import NotConfigured
 from supervisor.settings import (
     DEFAULT_PREFIX,
     DEFAULT_URL,
@@ -66,7 +66,7 @@ PATIENCE = {"socket_timeout": 5, "socket_connect_timeout": 2}
 
 
 def address_of(broker_url: str, transport_options: Mapping[str, Any] | None) -> str:
-    """A broker's address with what its options say of Sentinels. Raises InvalidRedisUrl."""
+    """A broker's address with what its options say of Sentinels. Raises NotConfigured."""
     if not broker_url.startswith(SENTINEL):
         return broker_url
     options = transport_options or {}
@@ -89,7 +89,7 @@ def joined(addresses: str | Sequence[str] | None) -> str:
 
 
 def broker_address(conf: Any) -> str:
-    """The app's broker, spelled as the ledger's address is. Raises InvalidRedisUrl."""
+    """The app's broker, spelled as the ledger's address is. Raises NotConfigured."""
     return address_of(broker_url_of(conf), conf.get("broker_transport_options"))
 
 
@@ -268,7 +268,7 @@ def sentinel_options(named: SentinelUrl) -> dict[str, Any]:
 def settings_of(app: Celery, url: str | None = None) -> Settings | None:
     """The ledger of a supervised app; None for an app that is not supervised.
 
-    url: in place of the app's own address of it. Raises InvalidRedisUrl.
+    url: in place of the app's own address of it. Raises NotConfigured.
     """
     given: Mapping[str, Any] | None = getattr(app, "supervisor", None)
     return None if given is None else settings_from(app.conf, given, url)
@@ -292,12 +292,12 @@ def settings_from(conf: Any, given: Mapping[str, Any], url: str | None = None) -
 
 
 def ledger_in_broker(conf: Any) -> str:
-    """Raises InvalidRedisUrl for a broker of several addresses."""
+    """Raises NotConfigured for a broker of several addresses."""
     if not is_redis(broker_url_of(conf)):
         return DEFAULT_URL
     url = broker_address(conf)
     if len(addresses_of(url)) > 1:
-        raise InvalidRedisUrl(SEVERAL)
+        raise NotConfigured(SEVERAL)
     return url
 
 

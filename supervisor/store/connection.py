@@ -34,7 +34,7 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 from redis.retry import Retry
 from redis.sentinel import MasterNotFoundError, Sentinel
 
-from supervisor.errors import InvalidRedisUrl
+from supervisor.errors import NotConfigured
 from supervisor.settings import (
     SENTINEL,
     SOCKETS,
@@ -315,7 +315,7 @@ class NotWritable(RedisConnectionError):
 def connect(settings: Settings) -> Client:
     """A client for beat, workers and commands, with about a second of retries.
 
-    Raises InvalidRedisUrl.
+    Raises NotConfigured.
     """
     return _client(
         settings,
@@ -342,7 +342,7 @@ def connect_for_heartbeat(settings: Settings) -> Client:
 def connect_for_answers(settings: Settings, client_class: type[redis.Redis]) -> Client:
     """Short time-outs; a call is made again where the server has closed its connection only.
 
-    client_class: redis.Redis, or made of it. Raises InvalidRedisUrl.
+    client_class: redis.Redis, or made of it. Raises NotConfigured.
     """
     return _client(
         settings,
@@ -370,7 +370,7 @@ def given_up_after(seconds: int, settings: Settings) -> dict[str, Any]:
 def server_options(settings: Settings, but: Container[str] = ()) -> dict[str, Any]:
     """Options of connections to one server, with TLS if its address or the app asks for it.
 
-    but: options of the app's settings that are not taken. Raises InvalidRedisUrl.
+    but: options of the app's settings that are not taken. Raises NotConfigured.
     """
     beside = understood({k: v for k, v in settings.connection.items() if k not in but})
     beside.pop("sentinel_kwargs", None)
@@ -399,7 +399,7 @@ class TlsConnection(redis.SSLConnection):
 
 
 def client_of(options: Mapping[str, Any], client_class: type[redis.Redis]) -> Client:
-    """Raises InvalidRedisUrl for options that no connection has."""
+    """Raises NotConfigured for options that no connection has."""
     check_certificates(options)
     pool = redis.ConnectionPool(**options)
     with refusing_unknown_options():
@@ -412,7 +412,7 @@ def refusing_unknown_options() -> Iterator[None]:
     try:
         yield
     except (TypeError, ValueError):
-        raise InvalidRedisUrl(
+        raise NotConfigured(
             "the connection to Redis has an option that redis-py does not know, or not with this"
             " value: look behind the ? of the address, and in the app's broker_use_ssl,"
             " redbeat_redis_use_ssl and redbeat_redis_options"
@@ -432,7 +432,7 @@ class Sentinels(Sentinel):
 
 
 def check_certificates(options: Mapping[str, Any]) -> None:
-    """Raises InvalidRedisUrl for a file that cannot be read, which redis-py would not name."""
+    """Raises NotConfigured for a file that cannot be read, which redis-py would not name."""
     authority, own, key = (
         options.get(f"ssl_{name}") for name in ("ca_certs", "certfile", "keyfile")
     )
@@ -449,7 +449,7 @@ def check_certificates(options: Mapping[str, Any]) -> None:
             SSLContext(PROTOCOL_TLS_CLIENT).load_cert_chain(path, key, password)
     except OSError as error:  # an SSLError is one
         what = f"the certificate or key {path} cannot be read"
-        raise InvalidRedisUrl(f"{what}: {error.strerror} ({todo})") from None
+        raise NotConfigured(f"{what}: {error.strerror} ({todo})") from None
 
 
 def _client(

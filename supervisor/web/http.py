@@ -129,7 +129,7 @@ class BudgetedRedis(redis.Redis):
 
 
 def ledger_for_answers(settings: Settings) -> Ledger:
-    """Raises InvalidRedisUrl."""
+    """Raises NotConfigured."""
     return Ledger(connect_for_answers(settings, BudgetedRedis), Keys.of(settings))
 
 

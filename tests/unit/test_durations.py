@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from supervisor.errors import InvalidDuration
 from supervisor.times import parse_duration, render_duration, to_ms
 
 
@@ -53,13 +52,13 @@ def test_a_duration_is_text_with_units_or_a_number_of_seconds(text: Any, seconds
     ],
 )
 def test_anything_else_is_refused_with_examples(text: Any) -> None:
-    with pytest.raises(InvalidDuration, match="is not a duration such as 90s, 5m or 1h30m"):
+    with pytest.raises(ValueError, match="is not a duration such as 90s, 5m or 1h30m"):
         parse_duration(text)
 
 
 @pytest.mark.parametrize("text", ["20000d", "9" * 20 + "h", 1e10, float("inf")])
 def test_a_duration_that_no_date_survives_is_refused(text: Any) -> None:
-    with pytest.raises(InvalidDuration, match="too long"):
+    with pytest.raises(ValueError, match="too long"):
         parse_duration(text)
 
 

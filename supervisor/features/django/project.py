@@ -41,7 +41,7 @@ def celery_app() -> Celery:
 def ledger() -> Ledger:
     """The ledger, for a person's request: a Redis that hangs is given up after two seconds.
 
-    Raises NotConfigured and InvalidRedisUrl.
+    Raises NotConfigured.
     """
     return _ledger(os.getpid())
 
