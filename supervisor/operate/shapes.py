@@ -58,6 +58,11 @@ class Shape(BaseModel):
         return cls.model_validate(record).model_dump(mode="json")
 
 
+def within(path: str, description: str | None = None) -> Any:
+    """A key whose value is an attribute of one of the record's attributes: ``origin.place``."""
+    return Field(validation_alias=AliasPath(*path.split(".")), description=description)
+
+
 class Progress(Shape):
     done: int | float
     total: int | float | None
@@ -141,29 +146,20 @@ class LogLine(Shape):
 
 
 class Job(Shape):
-    job: str = Field(validation_alias=AliasPath("spec", "name"))
-    task: str = Field(validation_alias=AliasPath("spec", "work"))
-    schedule: str = Field(validation_alias=AliasPath("spec", "schedule"))
-    timezone: str = Field(validation_alias=AliasPath("spec", "timezone"))
-    overlap: OverlapPolicy = Field(validation_alias=AliasPath("spec", "overlap"))
-    after: tuple[str, ...] = Field(
-        validation_alias=AliasPath("spec", "after"), description="The jobs that it follows."
+    job: str = within("spec.name")
+    task: str = within("spec.work")
+    schedule: str = within("spec.schedule")
+    timezone: str = within("spec.timezone")
+    overlap: OverlapPolicy = within("spec.overlap")
+    after: tuple[str, ...] = within("spec.after", "The jobs that it follows.")
+    queue: str | None = within("spec.routed_queue")
+    description: str = within("spec.description")
+    labels: dict[str, str] = within("spec.labels")
+    source: str = within(
+        "origin.source", "files, runtime, or whatever put it; code for a task that code guards."
     )
-    queue: str | None = Field(validation_alias=AliasPath("spec", "routed_queue"))
-    description: str = Field(validation_alias=AliasPath("spec", "description"))
-    labels: dict[str, str] = Field(validation_alias=AliasPath("spec", "labels"))
-    source: str = Field(
-        validation_alias=AliasPath("origin", "source"),
-        description="files, runtime, or whatever put it; code for a task that code guards.",
-    )
-    version: int = Field(
-        validation_alias=AliasPath("origin", "version"),
-        description="Grows with each change of the job.",
-    )
-    place: str = Field(
-        validation_alias=AliasPath("origin", "place"),
-        description="For people: its file and line, or who loaded it and when.",
-    )
+    version: int = within("origin.version", "Grows with each change of the job.")
+    place: str = within("origin.place", "For people: its file and line, or who loaded it and when.")
     state: Literal["idle", "paused"] | RunState
     paused: bool
     paused_note: str | None
@@ -248,29 +244,17 @@ class RecordedAction(Shape):
 
     id: str
     at: Instant
-    by: str = Field(validation_alias=AliasPath("action", "by", "name"))
-    origin: str = Field(
-        validation_alias=AliasPath("action", "by", "origin"),
-        description="cli, api, page, django, python or beat.",
-    )
-    place: str = Field(
-        validation_alias=AliasPath("action", "by", "place"), description="A host, or an address."
-    )
-    via: str = Field(
-        validation_alias=AliasPath("action", "by", "via"),
-        description="The system user, where the name is another.",
-    )
-    verb: str = Field(validation_alias=AliasPath("action", "verb"))
-    target: str = Field(validation_alias=AliasPath("action", "target"))
-    reason: str = Field(validation_alias=AliasPath("action", "reason"))
+    by: str = within("action.by.name")
+    origin: str = within("action.by.origin", "cli, api, page, django, python or beat.")
+    place: str = within("action.by.place", "A host, or an address.")
+    via: str = within("action.by.via", "The system user, where the name is another.")
+    verb: str = within("action.verb")
+    target: str = within("action.target")
+    reason: str = within("action.reason")
     outcome: Outcome
     error: str = Field(description="Why it was refused, or has failed.")
-    jobs: list[str] = Field(
-        validation_alias=AliasPath("action", "jobs"), description="Up to 1,000 that it is about."
-    )
-    changes: list[RecordedChange] = Field(
-        validation_alias=AliasPath("action", "changes"), description="Up to 20."
-    )
+    jobs: list[str] = within("action.jobs", "Up to 1,000 that it is about.")
+    changes: list[RecordedChange] = within("action.changes", "Up to 20.")
     result: str = Field(description="The first word of what the ledger's function answered.")
 
 
