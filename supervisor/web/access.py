@@ -42,7 +42,6 @@ from supervisor.web.access_file import (
 )
 from supervisor.web.http import (
     Budget,
-    Problem,
     Refused,
     actor_of,
     ledger_unavailable,
@@ -197,15 +196,15 @@ READING = ("GET", "HEAD")
 #: The longest path with its query, in bytes.
 LONGEST_ADDRESS = 8 * 1024
 
-NO_ACTIONS = Problem(
+NO_ACTIONS = Refused(
     403, "this server is read-only: start it with SUPERVISOR_TOKEN to allow actions"
 )
-NOT_OUR_HOST = Problem(421, "this server answers to loopback names only")
-TOO_LONG = Problem(414, f"the address has more than {LONGEST_ADDRESS:,} bytes")
-TWO_LENGTHS = Problem(400, "the request has both Content-Length and Transfer-Encoding")
-NO_TOKEN = Problem(401, "send the token: Authorization: Bearer ...")
-NOT_LOGGED_IN = Problem(401, "log in first")
-NOT_OUR_PAGE = Problem(403, "the request comes from a page of another site")
+NOT_OUR_HOST = Refused(421, "this server answers to loopback names only")
+TOO_LONG = Refused(414, f"the address has more than {LONGEST_ADDRESS:,} bytes")
+TWO_LENGTHS = Refused(400, "the request has both Content-Length and Transfer-Encoding")
+NO_TOKEN = Refused(401, "send the token: Authorization: Bearer ...")
+NOT_LOGGED_IN = Refused(401, "log in first")
+NOT_OUR_PAGE = Refused(403, "the request comes from a page of another site")
 
 
 @dataclass(frozen=True, slots=True)
@@ -334,13 +333,13 @@ def refusal_to_read(request: Request, visitor: Visitor) -> Response | None:
     if visitor.role or path.startswith(FOR_EVERYBODY):
         return None
     if visitor.name:
-        return problem_response(request, Problem(403, f"{visitor.name} has no role here"))
+        return problem_response(request, Refused(403, f"{visitor.name} has no role here"))
     if path.startswith(FOR_PROGRAMS):
         return problem_response(request, NO_TOKEN)
     return to_login(request)
 
 
-def refusal_to_act(request: Request, visitor: Visitor, access: Access) -> Problem | None:
+def refusal_to_act(request: Request, visitor: Visitor, access: Access) -> Refused | None:
     path = path_of(request)
     if not path.startswith(("/api/", "/actions/", "/login", "/logout")):
         return None if visitor.role else NO_TOKEN

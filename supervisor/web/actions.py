@@ -79,7 +79,7 @@ def result(ledger: Ledger, verb: str, act: Act, request: Request, fields: Fields
         address = act(ledger, request.path_params["target"], fields, actor_of(request))
     except (Refused, InvalidKey, InvalidRequest, *STATES) as error:
         status = 409 if isinstance(error, STATES) else 400
-        status = error.problem.status if isinstance(error, Refused) else status
+        status = error.status_code if isinstance(error, Refused) else status
         return form(ledger, verb, request, fields, str(error), status)
     return RedirectResponse(f"{root_of(request)}/{address}", 303)
 

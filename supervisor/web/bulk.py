@@ -131,7 +131,7 @@ def result(ledger: Ledger, request: Request, fields: Fields) -> Response:
     try:
         act = ACTS[chosen.verb](fields)
     except Refused as error:
-        return shown(request, chosen, fields, error=str(error), status=error.problem.status)
+        return shown(request, chosen, fields, error=str(error), status=error.status_code)
     undone = done_to_each(ledger, chosen.targets, act, actor_of(request))
     if undone:
         return shown(request, chosen, fields, undone=undone)

@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import ContextVar, copy_context
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, ParamSpec, TypeVar
 from urllib.parse import parse_qsl, quote, urlsplit
@@ -305,21 +304,15 @@ TEMPLATES.filters.update(
 log = get_logger("supervisor.web")
 
 
-@dataclass(frozen=True, slots=True)
-class Problem:
-    """An HTTP status and, for people, a sentence."""
-
-    status: int
-    text: str
-
-
-class Refused(Exception):
-    """The request is not carried out. The answer of the API contains `facts`."""
+class Refused(HTTPException):
+    """The request is not carried out, for people in a sentence. The API answers `facts` as well."""
 
     def __init__(self, status: int, text: str, **facts: Any) -> None:
-        super().__init__(text)
-        self.problem = Problem(status, text)
+        super().__init__(status, text)
         self.facts = facts
+
+    def __str__(self) -> str:
+        return self.detail
 
 
 def unless_skipped(run: Run) -> Run:
@@ -329,52 +322,47 @@ def unless_skipped(run: Run) -> Run:
     return run
 
 
-def problem_response(request: Request, problem: Problem, **facts: Any) -> Response:
-    headers = {"WWW-Authenticate": "Bearer"} if problem.status == 401 else {}
-    if problem.status in (400, 413, 503):
+def problem_response(request: Request, problem: HTTPException) -> Response:
+    status, headers = problem.status_code, dict(problem.headers or {})
+    if status == 401:
+        headers["WWW-Authenticate"] = "Bearer"
+    if status in (400, 413, 503):
         headers["Connection"] = "close"  # the rest of a body is not waited for, nor guessed at
     if path_of(request).startswith("/api/") or "text/html" not in request.headers.get("accept", ""):
-        return JSONResponse({"error": problem.text, **facts}, problem.status, headers)
+        facts = problem.facts if isinstance(problem, Refused) else {}
+        return JSONResponse({"error": problem.detail, **facts}, status, headers)
     text = TEMPLATES.get_template("problem.html").render(problem=problem, **place_of(request))
-    return HTMLResponse(text, problem.status)
-
-
-def refused(request: Request, error: Exception) -> Response:
-    assert isinstance(error, Refused)
-    return problem_response(request, error.problem, **error.facts)
+    return HTMLResponse(text, status, problem.headers)
 
 
 def ledger_unavailable(request: Request, error: Exception) -> Response:
     """Does not show the error, which contains the ledger's address and is logged."""
     log.warning("ledger unavailable", error=explained(error))
-    return problem_response(request, Problem(503, "the ledger is unavailable"))
+    return problem_response(request, Refused(503, "the ledger is unavailable"))
 
 
-def not_served(request: Request, error: Exception) -> Response:
-    """There is no such route, or not with this method."""
+def refused(request: Request, error: Exception) -> Response:
+    """By us, or because there is no such route, or not with this method."""
     assert isinstance(error, HTTPException)
-    answer = problem_response(request, Problem(error.status_code, error.detail))
-    answer.headers.update(error.headers or {})
-    return answer
+    return problem_response(request, error)
 
 
 def invalid_job(request: Request, error: Exception) -> Response:
     assert isinstance(error, InvalidJob)
-    return problem_response(request, Problem(422, str(error)), problems=error.problems)
+    return problem_response(request, Refused(422, str(error), problems=error.problems))
 
 
 def job_conflict(request: Request, error: Exception) -> Response:
     assert isinstance(error, JobConflict)
-    return problem_response(request, Problem(412, str(error)), version=error.version)
+    return problem_response(request, Refused(412, str(error), version=error.version))
 
 
 def answered_with(status: int) -> Callable[[Request, Exception], Response]:
-    return lambda request, error: problem_response(request, Problem(status, str(error)))
+    return lambda request, error: problem_response(request, Refused(status, str(error)))
 
 
 EXCEPTION_HANDLERS = {
-    HTTPException: not_served,
-    Refused: refused,
+    HTTPException: refused,
     RedisError: ledger_unavailable,
     OSError: ledger_unavailable,
     OutOfTime: answered_with(503),
