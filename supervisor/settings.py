@@ -31,6 +31,8 @@ ROOT_PATH = "SUPERVISOR_ROOT_PATH"
 NOTIFY = "SUPERVISOR_NOTIFY"
 #: How long a notice waits for others of its kind and cause, such as 30s.
 NOTIFY_WAIT = "SUPERVISOR_NOTIFY_WAIT"
+#: When the summary of the day before is sent, and whose days those are: 07:00 Europe/Berlin.
+NOTIFY_DAILY = "SUPERVISOR_NOTIFY_DAILY"
 
 #: Where people see the service, for the links in notices.
 PAGE_URL = "SUPERVISOR_PAGE_URL"

@@ -52,6 +52,7 @@ NAMED = {
     "notices": {"outbound"},
     "outbound": {"notices"},
     "sentry": {"notices", "outbound"},
+    "summary": {"notices"},
 }
 
 WITH_CELERY = {"app", "sending", "worker", "beat", "features", "jobs", "django"}

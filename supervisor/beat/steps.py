@@ -10,7 +10,7 @@
    vanished; notices, pings and whatever else goes to other servers, from threads; the log.
 3. **Follow.** What fills the time until the next tick: edits of schedule files and of other sources
    of jobs, which child processes read; the messages of edited jobs; runs of jobs with
-   `run_at_start`, once the files are read; the audit.
+   `run_at_start`, once the files are read; the audit; the summary of the day before.
 
 A feature is a line or two here.
 """
@@ -38,6 +38,7 @@ from supervisor.features.audit.step import Auditor
 from supervisor.features.following.step import Following, Starts
 from supervisor.features.notices.step import FileNotices, Notices
 from supervisor.features.outbound.step import sending_of
+from supervisor.features.summary.step import Summaries
 from supervisor.ledger.leader import Leader
 from supervisor.ledger.ledger import Ledger
 from supervisor.sending.app_settings import owner_of, required_settings, schedules_of
@@ -102,6 +103,7 @@ class Steps:
             FileNotices(notices),
             self.starts,
             Auditor(ledger, self.entries.revive),
+            Summaries(ledger, leadership),
         )
 
     def follows(self) -> str | None:

@@ -57,7 +57,7 @@ local function note_event(job, wanted, event, run, reason)
   local key = job == '' and K.beat or K.job(job)
   if event == 'recovered' then
     if redis.call('HDEL', key, 'troubled') == 0 then return end
-  elseif event ~= 'overlapped' then
+  elseif event ~= 'overlapped' and event ~= 'daily' then
     redis.call('HSET', key, 'troubled', 1)
   end
   redis.call('RPUSH', K.events, cjson.encode({ job = job, event = event, at = now, run = run, reason = reason or '' }))
@@ -140,7 +140,10 @@ local function note_end(run, outcome, reason, counters)
     append(last, { 'last_success', now })
     latest = { 'last_success_start', run.started }  -- the latest to begin need not be the last to end
   end
-  if FAILURES[outcome] then append(last, { 'last_failure', now }) end
+  if FAILURES[outcome] then
+    append(last, { 'last_failure', now })
+    count_of_day('failed', 1)
+  end
   tally(run.job, append({ 'n:finished:' .. outcome, 1 }, counters), latest, unpack(last))
   close(run, outcome, reason)
   ping(run, PINGS[outcome] or 'fail', outcome, reason)

@@ -54,7 +54,18 @@ local function failure(fault)
   return { 'failed', type(fault) == 'table' and fault.err or tostring(fault), '', {} }
 end
 
+-- What went wrong, of all jobs together, by the quarter of an hour: a part of a day in each time zone. `what`:
+-- failed, skipped or missed.
+local function count_of_day(what, by)
+  local quarter = math.floor(now / QUARTER)
+  local key = K.day(math.floor(quarter / QUARTERS_A_DAY))
+  local total = redis.call('HINCRBY', key, quarter .. ' ' .. what, by)
+  if total == tonumber(by) then redis.call('PEXPIRE', key, COUNTS_OF_DAYS_KEPT) end
+end
+
 local function count(job, what, by)
+  local word = string.match(what, '^%l+')
+  if word == 'skipped' or word == 'missed' then count_of_day(word, by or 1) end
   redis.call('HINCRBY', K.job(job), 'n:' .. what, by or 1)
 end
 

@@ -130,6 +130,11 @@ GROUPS_KEPT = timedelta(minutes=10)
 #: Silences of notices at one time.
 MOST_SILENCES = 1_000
 
+#: What went wrong is counted by QUARTER, and known for this long: features/summary/store.py.
+QUARTER = timedelta(minutes=15)
+QUARTERS_A_DAY = 96
+COUNTS_OF_DAYS_KEPT = timedelta(days=8)
+
 #: Skips in a row that are too many where the job says nothing.
 SKIPS_IN_A_ROW = 3
 
@@ -233,6 +238,8 @@ local RUNS_WITH_PARAMS, DROPPED_PARAM = {RUNS_WITH_PARAMS}, '{DROPPED_PARAM}'
 local MOST_PINGS, MOST_REVOCATIONS = {MOST_PINGS}, {MOST_REVOCATIONS}
 local MOST_EVENTS, GROUPS_KEPT = {MOST_EVENTS}, {to_ms(GROUPS_KEPT)}
 local SKIPS_IN_A_ROW, MOST_SILENCES = {SKIPS_IN_A_ROW}, {MOST_SILENCES}
+local QUARTER, QUARTERS_A_DAY = {to_ms(QUARTER)}, {QUARTERS_A_DAY}
+local COUNTS_OF_DAYS_KEPT = {to_ms(COUNTS_OF_DAYS_KEPT)}
 local MOST_RUNNING = {LARGEST_COUNT}
 local EDITS_KEPT, CONTENTS_KEPT, FORMER_KEPT = {EDITS_KEPT}, {CONTENTS_KEPT}, {FORMER_KEPT}
 local ACTIONS_KEPT = {ACTIONS_KEPT}

@@ -175,6 +175,11 @@ class Keys:
     incidents_due = Single("index:incidents")
     # HASH    id -> when it ends in ms, a blank, and JSON (features/notices/silences.py)
     silences = Single("silences")
+    # HASH    "<quarter of an hour> <failed, skipped or missed>" -> how many, of all jobs; `%s` and
+    #         the quarter count from 1970, in UTC; expires COUNTS_OF_DAYS_KEPT after the first
+    day = Named("day:%s")
+    # HASH    date -> JSON (features/summary/rule.py); the newest SUMMARIES_KEPT days, summed up
+    days = Single("days")
     # SET     loaded jobs with `notify`
     watched = Single("watched")
     # ZSET    run id -> ms of the last publish; runs that were sent and have not begun

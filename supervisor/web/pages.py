@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
+from zoneinfo import ZoneInfo
 
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
@@ -15,6 +16,8 @@ from starlette.routing import Route
 
 from supervisor.errors import NotConfigured, UnknownJob
 from supervisor.features.notices.silences import SilenceStore, silenced
+from supervisor.features.summary.rule import Day, unknown_words
+from supervisor.features.summary.store import SummaryStore
 from supervisor.job.run import LogLine, Run, RunState, StepId
 from supervisor.job.templates import log_link
 from supervisor.ledger.ledger import Ledger
@@ -86,6 +89,21 @@ def beat(asked: Asked) -> Context:
         "is_silent": is_silent,
         "refusal": refusal,  # beats and workers that run cannot say so then
         "troubles": [] if refusal else list(troubles_of(asked.ledger, asked.broker)),
+    }
+
+
+def day(asked: Asked) -> Context:
+    """The last day that is summed up."""
+    found = SummaryStore(asked.ledger).latest()
+    if found is None:
+        return {"summary": None}
+    summary, before = found
+    last = Day.before(asked.now, ZoneInfo(summary.zone))
+    return {
+        "summary": summary,
+        "before": before,
+        "is_yesterday": last.date == summary.date,
+        "unknown": unknown_words(summary) if summary.partial else "",
     }
 
 
@@ -261,7 +279,7 @@ class Page:
 
 
 PAGES = (
-    Page("/", "jobs.html", (beat, jobs)),
+    Page("/", "jobs.html", (beat, day, jobs)),
     Page("/timeline", "timeline.html", (beat, all_jobs)),
     Page("/failures", "failures.html", (beat, failures)),
     Page("/queues", "queues.html", (beat, queues, unguarded)),

@@ -50,7 +50,7 @@ LATER = timedelta(milliseconds=1)
 FORGET_AFTER = timedelta(days=7)
 
 #: Events that a success does not end.
-WITHOUT_END = frozenset({Event.OVERLAPPED, Event.RECOVERED})
+WITHOUT_END = frozenset({Event.OVERLAPPED, Event.RECOVERED, Event.DAILY})
 
 
 class Facts(BaseModel):

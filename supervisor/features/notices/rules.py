@@ -47,12 +47,13 @@ class Event(StrEnum):
     SCHEDULE_REJECTED = "schedule_rejected"
     NO_BEAT = "no_beat"
     REDIS_UNAVAILABLE = "redis_unavailable"
+    DAILY = "daily"
     TEST = "test"
 
 
 #: Those of no job, which go where SUPERVISOR_NOTIFY says.
 SERVICE_EVENTS = frozenset(
-    {Event.SCHEDULE_REJECTED, Event.NO_BEAT, Event.REDIS_UNAVAILABLE, Event.TEST}
+    {Event.SCHEDULE_REJECTED, Event.NO_BEAT, Event.REDIS_UNAVAILABLE, Event.DAILY, Event.TEST}
 )
 JOB_EVENTS = frozenset(Event) - SERVICE_EVENTS
 
@@ -80,7 +81,7 @@ class Destination(BaseModel):
 class Answer(StrEnum):
     """What became of a message. refused: trying again would not help. unavailable: it may.
 
-    unwanted: it was not sent, since there is no address for it any more.
+    unwanted: it was not sent: there is no address for it any more, or not one for notices like it.
     """
 
     TAKEN = "taken"
@@ -137,12 +138,15 @@ SERVICE_TITLES = {
     Event.SCHEDULE_REJECTED: "Schedule files were rejected",
     Event.NO_BEAT: "No beat leads",
     Event.REDIS_UNAVAILABLE: "Redis is unavailable",
+    Event.DAILY: "The summary of a day",
     Event.TEST: "A test of notices",
 }
 
 
 def title(notice: Notice) -> str:
     """One line: ``import-orders failed: ConnectionError``, ``500 jobs failed: ConnectionError``."""
+    if notice.event is Event.DAILY:
+        return notice.reason.partition("\n")[0]
     if notice.event in SERVICE_TITLES:
         return SERVICE_TITLES[notice.event]
     if not notice.jobs:
@@ -155,6 +159,9 @@ def title(notice: Notice) -> str:
 
 def body(notice: Notice) -> str:
     """Plain text, a fact on each line."""
+    if notice.event is Event.DAILY:
+        _, _, rest = notice.reason.partition("\n")
+        return "\n".join(filter(None, [rest, notice.link]))
     lines = [_named(notice)] if notice.job_count > 1 else []
     if notice.reason:
         lines.append("".join(c if c.isprintable() else " " for c in notice.reason))

@@ -74,6 +74,8 @@ def send(
     if find_spec("apprise") is None:
         return Answer.UNAVAILABLE, MISSING
     service = _service(url)
+    if service is not None and service.schema == "pagerduty" and notice.event is Event.DAILY:
+        return Answer.UNWANTED, ""  # it would open an incident
     if service is not None:
         return _notify(service, notice)
     return Answer.REFUSED, f"Apprise cannot use this address: {url.partition('://')[0]}://***"
@@ -165,7 +167,7 @@ STATUS = re.compile(r"\berror=(\d{3})\b")
 #: How a service shows it, where it has more than one way; all others are failures.
 KINDS = {
     Event.RECOVERED: "success",
-    Event.TEST: "info",
+    **dict.fromkeys((Event.DAILY, Event.TEST), "info"),
     **dict.fromkeys((Event.LATE, Event.SKIPPED, Event.OVERLAPPED), "warning"),
 }
 

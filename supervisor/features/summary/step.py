@@ -1,0 +1,97 @@
+"""The step of beat that sums up the day before, and has it sent: SUPERVISOR_NOTIFY_DAILY.
+
+Some jobs at a time, while no tick is due; a beat that dies meanwhile leaves it to the next, which
+begins again. The summary is kept in the ledger, and the event of its notice names the day: it is
+made once, whichever beats lead.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from datetime import date, datetime
+
+from supervisor.beat.turn import Turn
+from supervisor.features.notices.incidents import SERVICE
+from supervisor.features.notices.rules import Event
+from supervisor.features.notices.store import Finding, NoticeStore
+from supervisor.features.summary.rule import Daily, Day, JobDay, job_day, lines, summary_of
+from supervisor.features.summary.store import SummaryStore
+from supervisor.job.spec import JobSpec
+from supervisor.ledger.ledger import Ledger
+from supervisor.ledger.requests import Leadership
+from supervisor.logs import get_logger
+from supervisor.settings import NOTIFY_DAILY
+from supervisor.ticks.expectations import interval_of, late_after, next_ticks, usual_duration
+
+#: To judge the runs of one job takes less than this.
+JOB_SECONDS = 0.02
+
+log = get_logger("supervisor.summary")
+
+
+class Summaries:
+    def __init__(
+        self, ledger: Ledger, leadership: Leadership, environ: Mapping[str, str] = os.environ
+    ) -> None:
+        """Raises NotConfigured for what `environ` says wrongly."""
+        self._ledger = ledger
+        self._leadership = leadership
+        self._daily = Daily.of(NOTIFY_DAILY, environ.get(NOTIFY_DAILY, ""))
+        self._store = SummaryStore(ledger)
+        self._days: list[Day] = []
+        self._left: list[str] = []
+        self._judged: list[JobDay] = []
+        self._looked_at: date | None = None
+        self._noted: date | None = None
+
+    def is_due(self, turn: Turn) -> bool:
+        return not turn.has_more
+
+    def do(self, turn: Turn) -> None:
+        now = turn.look.at
+        day = Day.before(now, self._daily.zone)
+        if self._looked_at != day.date:
+            self._begin(day)
+        while self._days:
+            self._sum_up_some(self._days[0], now)
+            if turn.seconds_left < JOB_SECONDS:
+                return
+        clock = self._daily.clock
+        if clock and self._noted != day.date and now >= day.at(clock):
+            self._note(day)
+
+    def _begin(self, day: Day) -> None:
+        """The day, and first the one before, if they are not summed up yet."""
+        saved = self._store.saved()
+        self._days = [each for each in (day.day_before, day) if each.date not in saved]
+        self._looked_at, self._judged = day.date, []
+        self._left = self._ledger.job_names()
+
+    def _sum_up_some(self, day: Day, now: datetime) -> None:
+        if self._left:
+            for spec in self._ledger.some_specs([self._left.pop()], remembered=False).values():
+                self._judged.append(self._judge(spec, day, now))
+            return
+        summary = summary_of(day, self._store.counts(day), self._judged)
+        self._store.save(summary)
+        log.info("day summed up", **summary.model_dump(mode="json"))
+        self._days.pop(0)
+        self._judged, self._left = [], self._ledger.job_names() if self._days else []
+
+    def _judge(self, spec: JobSpec, day: Day, now: datetime) -> JobDay:
+        runs, kept = self._store.runs(spec.name, day)
+        if not runs:
+            return JobDay(spec.name, 0, 0, None, is_whole=True)
+        [record] = self._ledger.records_of([spec])
+        interval = interval_of(next_ticks(spec, now))
+        late = late_after(spec, interval, usual_duration(spec, record.durations, interval))
+        is_whole = runs[0].at < day.start or kept < spec.history
+        return job_day(spec.name, runs, day, late, is_whole=is_whole)
+
+    def _note(self, day: Day) -> None:
+        self._noted = day.date
+        saved = self._store.saved()
+        text = "\n".join(lines(saved[day.date], saved.get(day.day_before.date)))
+        found = Finding(SERVICE, Event.DAILY, Event.DAILY, day.date.isoformat(), text)
+        NoticeStore(self._ledger).note([found], self._leadership)
