@@ -241,7 +241,8 @@ def test_the_reader_has_no_command_that_writes(guarded: Guarded) -> None:
 def test_every_command_of_the_ledger_is_granted(guarded: Guarded, user: str) -> None:
     """Also those that a short run of the product does not come to."""
     folders = [ROOT / "supervisor" / name for name in ("store", "ledger", "features")]
-    sources = [path for folder in folders for path in folder.rglob("*")]
+    release = ROOT / "supervisor/features/adoption/release.py"  # an administrator runs it, once
+    sources = [path for folder in folders for path in folder.rglob("*") if path != release]
     texts = [path.read_text() for path in sources if path.suffix in (".lua", ".py")]
     called = re.findall(
         r"\b(?:redis\.p?call\('|(?:pipe|client)\.)(\w+?)(?:_iter)?[('\"]", "".join(texts)
