@@ -239,7 +239,7 @@ def latest_failures(ledger: Ledger, limit: int) -> list[Run]:
 
 
 #: Runs whose ends are read for a list of failures, newest of each job first.
-MOST_ENDS = 20_000
+MOST_ENDS = 40_000
 
 
 @dataclass(frozen=True, slots=True)
