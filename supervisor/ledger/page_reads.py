@@ -208,6 +208,15 @@ def trace_from(run_id: str, values: Sequence[str | None]) -> Trace:
     )
 
 
+def neighbours(ledger: Readings, run: Run) -> tuple[str | None, str | None]:
+    """The runs of the job that were admitted before and after this one, where they are kept."""
+    ids = ledger.client.zrange(ledger.keys.history(run.job), 0, -1)
+    if run.id not in ids:
+        return None, None
+    place = ids.index(run.id)
+    return ids[place - 1] if place else None, next(iter(ids[place + 1 : place + 2]), None)
+
+
 def open_ids(ledger: Ledger) -> list[str]:
     """Ids of runs that have not ended: with a lease, sent, to be sent, due later, waiting."""
     keys = ledger.keys

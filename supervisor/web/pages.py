@@ -4,14 +4,16 @@ that changed.
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 from zoneinfo import ZoneInfo
 
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, Response
+from starlette.responses import HTMLResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
 from supervisor.errors import NotConfigured, UnknownJob
@@ -19,22 +21,26 @@ from supervisor.features.notices.silences import SilenceStore, silenced
 from supervisor.features.summary.rule import Day, unknown_words
 from supervisor.features.summary.store import SummaryStore
 from supervisor.job.run import LogLine, Run, RunState, StepId
+from supervisor.job.secrets import masked
+from supervisor.job.spec import JobSpec
 from supervisor.job.templates import log_link
 from supervisor.ledger.ledger import Ledger
-from supervisor.ledger.page_reads import running_runs, traces
+from supervisor.ledger.page_reads import neighbours, running_runs, traces
 from supervisor.ledger.queues import Queues
 from supervisor.operate import repeating
 from supervisor.operate.job_edits import JobEdits, document_text
 from supervisor.operate.shapes import params_shape
 from supervisor.operate.why import answer
 from supervisor.operate.why_facts import facts_of_run_id, is_tick
-from supervisor.operate.words import LogText, removal_words
+from supervisor.operate.words import LogText, removal_words, stamp
 from supervisor.schedule import due_at
+from supervisor.ticks.plan import upcoming
 from supervisor.web.access import Access
 from supervisor.web.access_file import Role
 from supervisor.web.failures_page import SPANS as SPANS_OF_FAILURES
 from supervisor.web.failures_page import FailuresQuery, failures_listing
 from supervisor.web.http import TEMPLATES, Refused, Threads, check, place_of
+from supervisor.web.job_charts import days_of, durations_of
 from supervisor.web.jobs_page import (
     JobsQuery,
     failing,
@@ -58,6 +64,8 @@ RUNS_SHOWN = 25
 MOST_FAILURES = 100
 LINES_SHOWN = 20
 KEPT_ITEMS_SHOWN = 20
+TIMES_SHOWN = 8
+LONGEST_SEARCH = 200
 
 #: Seconds between two looks of a browser at the timeline of all jobs.
 TIMELINE_WAIT = 20
@@ -149,6 +157,20 @@ def job(asked: Asked) -> Context:
     }
 
 
+def job_charts(asked: Asked) -> Context:
+    """Times to come, outcomes by day and hour, durations beside their limits."""
+    ledger, now = asked.ledger, asked.now
+    spec = ledger.spec(asked.target)
+    runs = traces(ledger, [spec.name], spec.history)[spec.name]
+    return {
+        "spec": spec,
+        "is_paused": bool(ledger.paused([spec.name])),
+        "coming": upcoming(spec, now, TIMES_SHOWN),
+        "days": days_of(spec, runs, now, UTC),
+        "durations": durations_of(spec, runs, now, UTC),
+    }
+
+
 def removal_of(asked: Asked) -> str:
     """Who removed the job, and when, if that is known."""
     words = removal_words(asked.ledger, asked.target)
@@ -184,7 +206,14 @@ def job_log(asked: Asked) -> Context:
     found = asked.ledger.history(asked.target, RUNS_SHOWN)
     last = next((run for run in found if run.started_at), None)
     lines = numbered(asked.ledger.reports.lines(last.id) if last else [])
-    return {"logged": last, "lines": lines[-LINES_SHOWN:], "line_count": len(lines), "failures": []}
+    return {
+        "logged": last,
+        "lines": lines[-LINES_SHOWN:],
+        "line_count": len(lines),
+        "failures": [],
+        "log_of": "",
+        "find": "",
+    }
 
 
 def run(asked: Asked) -> Context:
@@ -198,7 +227,28 @@ def run(asked: Asked) -> Context:
         "success_due_at": due,
         "log_url": log_url,
         "may_repeat": spec is not None and repeating.is_run_again(found),
+        "neighbours": neighbours(asked.ledger, found),
+        "arguments": arguments_of(found, spec),
     }
+
+
+def arguments_of(run: Run, spec: JobSpec | None) -> dict[str, str]:
+    """For people: what the run was given, or what its job has by now; none of steps and items."""
+    given = {"Arguments": run.args, "Keyword arguments": run.kwargs}
+    shown = {name: code(run.masked(value)) for name, value in given.items() if value is not None}
+    if spec is None or run.has_steps or StepId.of(run.id):
+        return shown
+    own = {"Arguments": spec.args, "Keyword arguments": spec.kwargs}
+    of_job = {
+        f"{name}, of the job": code(masked(spec.mask, value))
+        for name, value in own.items()
+        if value and name not in shown
+    }
+    return shown | of_job
+
+
+def code(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, default=str)
 
 
 def explanation(ledger: Ledger, run: Run) -> list[str]:
@@ -227,9 +277,18 @@ def steps(asked: Asked) -> Context:
 
 
 def run_log(asked: Asked) -> Context:
-    reports = asked.ledger.reports
+    """The log, or its lines that have what is looked for, and how the run failed."""
+    reports, wanted = asked.ledger.reports, asked.query.get("find", "").strip()[:LONGEST_SEARCH]
     lines, failures = numbered(reports.lines(asked.target)), reports.failures(asked.target)
-    return {"logged": None, "lines": lines, "line_count": len(lines), "failures": failures}
+    found = [each for each in lines if wanted.lower() in each[1].text.lower()] if wanted else lines
+    return {
+        "logged": None,
+        "lines": found,
+        "line_count": len(lines),
+        "failures": failures,
+        "log_of": asked.target if lines else "",
+        "find": wanted,
+    }
 
 
 def numbered(lines: Sequence[LogLine]) -> list[tuple[str, LogLine]]:
@@ -284,7 +343,7 @@ PAGES = (
     Page("/failures", "failures.html", (beat, failures)),
     Page("/queues", "queues.html", (beat, queues, unguarded)),
     Page("/record", "record.html", (beat, record)),
-    Page("/jobs/{target:path}", "job.html", (job, timeline, runs, job_log, job_record)),
+    Page("/jobs/{target:path}", "job.html", (job, job_charts, timeline, runs, job_log, job_record)),
     Page("/runs/{target:path}", "run.html", (run, steps, run_log)),
 )
 
@@ -296,7 +355,21 @@ def page_routes(
         target = request.path_params.get("target", "")
         return Asked(ledger, target, request.query_params, ledger.now(), broker, edits)
 
-    return [Route(page.path, endpoint_of(page, asked, access, threads)) for page in PAGES]
+    async def download(request: Request) -> Response:
+        return await threads.run(request, log_file, ledger, request.path_params["target"])
+
+    pages = [Route(page.path, endpoint_of(page, asked, access, threads)) for page in PAGES]
+    return [*pages, Route("/logs/{target:path}", download)]
+
+
+def log_file(ledger: Ledger, run_id: str) -> Response:
+    """A run's log as a file, with its tracebacks at the end. Raises UnknownRun."""
+    reports, found = ledger.reports, ledger.run(run_id)
+    lines = [f"{stamp(line.at)} {line.step or ''} {line.text}" for line in reports.lines(found.id)]
+    tracebacks = [failure.traceback.rstrip() for failure in reports.failures(found.id)]
+    name = re.sub("[^A-Za-z0-9._-]+", "-", found.id)
+    headers = {"Content-Disposition": f'attachment; filename="{name}.log"'}
+    return PlainTextResponse("\n".join([*lines, *tracebacks, ""]), headers=headers)
 
 
 def endpoint_of(

@@ -25,6 +25,7 @@ from supervisor.store.connection import NotServed, check_served, explained
 from supervisor.web.access import Access, AccessCheck, guarded
 from supervisor.web.actions import action_routes, login_routes
 from supervisor.web.api import Api, api_routes
+from supervisor.web.backfill import backfill_routes
 from supervisor.web.bulk import bulk_routes
 from supervisor.web.editor import editor_routes
 from supervisor.web.http import (
@@ -155,6 +156,7 @@ def create(
         *bulk_routes(ledger, threads),
         *action_routes(ledger, edits, threads),
         *silence_routes(ledger, threads),
+        *backfill_routes(ledger, threads),
         *page_routes(ledger, access, broker, edits, threads),
     ]
     return Starlette(

@@ -293,6 +293,7 @@ def test_a_click_on_a_label_lists_the_jobs_that_have_it(address: str, page: Page
 
 ON_A_PHONE = (
     *("/", "/timeline", "/jobs/tells", "/jobs/made", "/queues", "/record", "/login", "/runs/{run}"),
+    *("/actions/backfill/works?from=2026-03-01&to=2026-03-03",),
     *("/actions/new", "/actions/edit/made", "/failures", "/actions/bulk?of=jobs&verb=pause&all=1"),
 )
 
@@ -331,6 +332,7 @@ PAGES = (
     ),
     *("/actions/cancel/{run}", "/actions/new", "/actions/edit/made", "/jobs/made"),
     *("/actions/retry/{failed}", "/actions/bulk?of=jobs&verb=pause&all=1"),
+    *("/actions/backfill/works?from=2026-03-01&to=2026-03-03", "/runs/{failed}?find=x"),
     *("/actions/bulk?of=failures&verb=retry&all=1",),
     *("/actions/silence/", "/actions/silence/made", "/actions/unsilence/made"),
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import json
 import re
 from datetime import timedelta
@@ -528,3 +529,59 @@ def test_a_run_shows_how_it_failed_its_lines_and_where_others_are(
     assert whole["log_url"] == link
     assert [failure["attempt"] for failure in whole["failures"]] == [1]
     assert "not so" in reader.get(f"/jobs/{spec.name}").text
+
+
+def test_the_page_of_a_run_links_the_runs_before_and_after_it(
+    reader: httpx.Client, ledger: Ledger
+) -> None:
+    spec = admitted(ledger, 0, 1, 2, overlap="allow")
+    pages = [reader.get(f"/runs/{run_id(spec, second)}").text for second in range(3)]
+    links = [re.findall(r'rel="(prev|next)" href="runs/([^"]+)"', page) for page in pages]
+    first, second, third = (run_id(spec, number) for number in range(3))
+    assert links == [
+        [("next", second)],
+        [("prev", first), ("next", third)],
+        [("prev", second)],
+    ]
+
+
+def test_the_page_of_a_run_shows_the_arguments_of_its_job_masked(
+    reader: httpx.Client, ledger: Ledger
+) -> None:
+    spec = admitted(ledger, 0, args=[7], kwargs={"token": "hush", "day": "mon"}, mask=["token"])
+    text = html.unescape(reader.get(f"/runs/{run_id(spec, 0)}").text)
+    assert "<dt>Arguments, of the job<dd><code>[7]</code>" in text
+    assert '"day": "mon"' in text
+    assert "hush" not in text
+
+
+def test_a_log_is_searched_and_downloaded(reader: httpx.Client, ledger: Ledger) -> None:
+    spec = job(ledger)
+    at_work(ledger, spec, 0)
+    run = run_id(spec, 0)
+    texts = ("connecting", "Reading page 1", "reading page 2")
+    lines = tuple(ReportedLine(number, text, 0.0) for number, text in enumerate(texts, 1))
+    ledger.reports.write(run, "token", Reported(1, None, lines), 0.0)
+    found = reader.get(f"/runs/{run}", params={"find": "READING"}).text
+    assert "2 of 3 lines." in found
+    assert "<span>connecting</span>" not in found
+    assert "No line has" in reader.get(f"/runs/{run}", params={"find": "<nothing>"}).text
+    file = reader.get(f"/logs/{run}")
+    assert file.headers["content-type"].startswith("text/plain")
+    assert file.headers["content-disposition"] == (
+        'attachment; filename="nightly-2026-03-01T00-00-00Z.log"'
+    )
+    assert [line.split("Z ", 1)[1].strip() for line in file.text.splitlines()] == [*texts]
+    assert reader.get("/logs/unknown@1").status_code == 404
+
+
+def test_the_page_of_a_job_has_its_times_and_where_its_history_begins(
+    reader: httpx.Client, ledger: Ledger
+) -> None:
+    spec = job(ledger, every=None, cron="30 2 * * *", timezone="Europe/Berlin")
+    at_work(ledger, spec, 0)
+    ledger.finish(run_id(spec, 0), "token", RunState.FAILED, "it broke")
+    text = reader.get("/jobs/nightly").text
+    assert re.search(r"<h2>Times to come</h2>\s*<ol.*02:30 CES?T", text)
+    assert "The history begins 2026-03-01 00:00:00Z" in text
+    assert "Durations" in text

@@ -100,7 +100,7 @@ def tried(serve: Serve, ledger: Ledger, directory: Path) -> Iterator[tuple[str, 
 
 
 def shown(path: str) -> str:
-    is_of_run = "/runs/" in path or "cancel" in path
+    is_of_run = any(word in path for word in ("/runs/", "/logs/", "cancel"))
     path = path.replace("{target:path}", "RUN" if is_of_run else "JOB")
     path = path.replace("{silence}", "JOB")
     return path.replace("{job:path}", "JOB").replace("{run:path}", "RUN")

@@ -1,0 +1,124 @@
+"""The form that runs a job for times that have passed: it names them, and is sent once they fit."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from functools import partial
+
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, RedirectResponse, Response
+from starlette.routing import Route
+
+from supervisor.errors import InvalidKey, InvalidRequest
+from supervisor.job.policies import OverlapPolicy
+from supervisor.job.spec import JobSpec
+from supervisor.ledger.ledger import Ledger
+from supervisor.operate import control
+from supervisor.schedule import schedule_of, ticks_between
+from supervisor.times import INSTANT, in_utc
+from supervisor.web.http import (
+    TEMPLATES,
+    Refused,
+    Threads,
+    actor_of,
+    form_endpoint,
+    job_url,
+    place_of,
+    root_of,
+)
+
+Fields = Mapping[str, str]
+
+#: Times that the form takes at once; the command takes as many as it is told.
+MOST_TIMES = 500
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """ticks: the nominal times from `from` to before `to`. overlap: the policy of their runs."""
+
+    ticks: Sequence[datetime]
+    overlap: OverlapPolicy
+
+    @classmethod
+    def of(cls, fields: Fields, spec: JobSpec, now: datetime) -> Asked:
+        """Raises InvalidRequest."""
+        start, end = (moment(fields, name, spec) for name in ("from", "to"))
+        if start >= end:
+            raise InvalidRequest("from must be before to")
+        if end > now:
+            raise InvalidRequest("to is in the future: beat will run the job at those times")
+        ticks = ticks_between(schedule_of(spec), start - INSTANT, end - INSTANT, MOST_TIMES + 1)
+        if len(ticks) > MOST_TIMES:
+            what = f"there are more than {MOST_TIMES} times"
+            raise InvalidRequest(f"{what}: do it in parts, or with `supervisor backfill --limit`")
+        if not ticks:
+            raise InvalidRequest("the job has no time from then until then")
+        word = fields.get("overlap", "")
+        known = word in set(OverlapPolicy)
+        return cls(ticks, OverlapPolicy(word) if known else OverlapPolicy.QUEUE_ALL)
+
+
+def moment(fields: Fields, name: str, spec: JobSpec) -> datetime:
+    """A time by the clocks of the job. Raises InvalidRequest."""
+    try:
+        return in_utc(datetime.fromisoformat(fields.get(name, "")[:40]), spec.zone)
+    except ValueError as error:
+        raise InvalidRequest(f"{name} is not a time such as 2026-03-01T02:00") from error
+
+
+def form(ledger: Ledger, request: Request, _: Fields) -> Response:
+    """Without times it asks for them; with times it shows which runs there will be."""
+    return page(ledger, request, dict(request.query_params))
+
+
+def page(
+    ledger: Ledger, request: Request, fields: Fields, error: str = "", status: int = 200
+) -> Response:
+    spec, asked = scheduled(ledger, request), None
+    if "from" in fields and not error:
+        try:
+            asked = Asked.of(fields, spec, ledger.now())
+        except InvalidRequest as refusal:
+            error, status = str(refusal), 400
+    text = TEMPLATES.get_template("backfill.html").render(
+        spec=spec,
+        asked=asked,
+        policies=list(OverlapPolicy),
+        fields=fields,
+        error=error,
+        is_alone="part" not in request.query_params,
+        **place_of(request),
+    )
+    return HTMLResponse(text, status)
+
+
+def send(ledger: Ledger, request: Request, fields: Fields) -> Response:
+    """Runs the job for as many times as the form showed, and no others."""
+    spec = scheduled(ledger, request)
+    try:
+        asked = Asked.of(fields, spec, ledger.now())
+        if fields.get("times") != str(len(asked.ticks)):
+            raise InvalidRequest(f"these are {len(asked.ticks)} times by now: look again")
+        by, reason = actor_of(request), fields.get("reason", "")
+        control.backfill_ticks(ledger, spec, asked.ticks, asked.overlap, by=by, reason=reason)
+    except (InvalidKey, InvalidRequest) as error:
+        return page(ledger, request, fields, str(error), 400)
+    return RedirectResponse(f"{root_of(request)}/{job_url(spec.name)}", 303)
+
+
+def scheduled(ledger: Ledger, request: Request) -> JobSpec:
+    spec = ledger.spec(request.path_params["target"])
+    if not spec.has_schedule:
+        raise Refused(409, f"{spec.name} has no schedule, and so no times that have passed")
+    return spec
+
+
+def backfill_routes(ledger: Ledger, threads: Threads) -> list[Route]:
+    path = "/actions/backfill/{target:path}"
+    return [
+        Route(path, form_endpoint(threads, partial(form, ledger))),
+        Route(path, form_endpoint(threads, partial(send, ledger)), methods=["POST"]),
+    ]
