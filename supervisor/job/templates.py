@@ -86,6 +86,8 @@ def lock_key(
 
 def visible(name: str, argument: Any, mask: Mask) -> str:
     """The argument as text, or a digest of it if the text would show what `mask` hides."""
+    if not mask:
+        return as_text(argument)
     whole = {name: argument}
     hides = as_text(masked(mask, whole)) != as_text(whole)
     return digest_of((), whole) if hides else as_text(argument)

@@ -94,7 +94,7 @@ local function admit(known, rules_text, id, job, nominal, lock, kind, message, a
   nominal = tonumber(nominal) or now + delay
 
   if not leads then return 'not_leader', '', '' end
-  if (spec or '') ~= '' then
+  if (spec or '') ~= '' and hget(K.guarded, job) ~= spec then
     redis.call('HSET', K.guarded, job, spec)
     redis.call('HSETNX', K.job(job), 'created', now)
   end
@@ -136,9 +136,10 @@ local function admit(known, rules_text, id, job, nominal, lock, kind, message, a
 
   local record = { 'rules', rules_text, 'lock', lock, 'job', job, 'nominal', nominal, 'queued', now, 'kind', kind }
   expires = tonumber(expires) and now + tonumber(expires)
-  if (message or '') ~= '' then
+  local lines = (message or '') ~= '' and lines_of(message, 3) or nil
+  if lines then
     note(record, 'message', message)
-    note(record, 'said', lines_of(message, 3)[3])
+    note(record, 'said', lines[3])
   end
   note(record, 'args', args)
   note(record, 'kwargs', kwargs)
@@ -182,7 +183,7 @@ local function admit(known, rules_text, id, job, nominal, lock, kind, message, a
     redis.call('ZADD', K.delayed, now + delay, id)
     return 'delay', '', ''
   end
-  local own = { message = message ~= '' and message or nil,
+  local own = { lines = lines,
     has_arguments = (args or '') .. (kwargs or '') .. (options or '') ~= '' }
   return place({ id = id, job = job, rules = rules, requeues = 0, token = '', slot = 1, wait_until = wait_until,
     expires = expires, nominal = nominal, kind = kind, stage = is_of_steps and '' or nil, record = record,

@@ -94,9 +94,6 @@ REASON_LENGTH = 300
 #: Runs of each kind that one call rescues; more blocked the server for too long.
 RUNS_PER_RESCUE = 100
 
-#: Runs that one call records as sent, likewise.
-RUNS_PER_SENT = 500
-
 #: Jobs of which one call writes when they are next due, likewise.
 JOBS_PER_RESCHEDULE = 200
 
@@ -520,8 +517,8 @@ class Ledger(Readings):
 
     def sent(self, queues: Mapping[str, str]) -> None:
         """The broker took the messages of these runs, each for its queue."""
-        for some in chunks(list(queues.items()), RUNS_PER_SENT):
-            self.functions("sent", *chain.from_iterable(some))
+        if queues:
+            self.functions("sent", *chain.from_iterable(queues.items()))
 
     def reschedule(
         self, schedule: str, jobs: Sequence[tuple[str, str, float, datetime | None]]

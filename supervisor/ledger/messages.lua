@@ -35,9 +35,10 @@ local function lines_of(text, number)
   return found
 end
 
--- That of a call was made by its caller; once a retry has changed what it says, Celery makes it anew.
-local function message_of_call(text, run)
-  local queue, list, _, template = unpack(lines_of(text, 3))
+-- That of a call was made by its caller; once a retry has changed what it says, Celery makes it anew. `lines`: of
+-- the record's `message`.
+local function message_of_call(lines, run)
+  local queue, list, _, template = unpack(lines)
   return list ~= '' and { queue = queue, list = list, text = filled(template, run) } or nil
 end
 
@@ -56,10 +57,10 @@ local function message_of(run)
   if not v then
     local known = redis.call('HMGET', K.run(run.id), 'message', 'changed', 'args', 'kwargs', 'options', 'retry_options',
       'made')
-    v = { message = known[1], is_changed = known[2], has_arguments = known[3] or known[4] or known[5] or known[6],
-      made = known[7] }
+    v = { lines = known[1] and lines_of(known[1], 3), is_changed = known[2],
+      has_arguments = known[3] or known[4] or known[5] or known[6], made = known[7] }
   end
-  if v.message then return not v.is_changed and message_of_call(v.message, run) or nil end
+  if v.lines then return not v.is_changed and message_of_call(v.lines, run) or nil end
   if v.has_arguments then return nil end
   return message_of_job(run, v.made)
 end
