@@ -24,7 +24,7 @@ from tools.chaos.judgement import judge
 from tools.chaos.leadership import Leadership
 from tools.chaos.overlaps import overlaps
 from tools.chaos.report import as_text, report
-from tools.chaos.witness import Execution, at_work, executions
+from tools.chaos.witness import Execution, at_work, executions, groups_at_work
 
 JOB = ChaosJob("job", "queue_one")
 
@@ -107,6 +107,15 @@ MORE_COUNTED = {"counters": {"triggered": 4, "finished:succeeded": 4}}
 THIRD_OPEN = [*QUIET.rows[:2], row(3, RunState.RUNNING)]
 THIRD_MISSED = [*QUIET.rows[:2], row(9, RunState.MISSED, first=3, ended_at=4.0)]
 
+#: Workers took two messages of the second run, or took the second so late that it may be another.
+TWO_MESSAGES = {"messages": {run(1): [1.05], run(2): [2.05, 2.2]}}
+ONE_LATE = {run(1): [1.05], run(2): [2.05, 4.2]}
+RETRIED = [row(1), row(2, outcomes=((1, "failed"), (2, "succeeded"))), row(3)]
+
+#: The job was edited before the second run was due.
+EDITED = {"edits": [(0, 0.0), (1, 1.5)]}
+OF_THE_EDIT = [QUIET.executions[0], *(replace(each, version=1) for each in QUIET.executions[1:])]
+
 
 @pytest.mark.parametrize(
     ("changes", "kinds"),
@@ -177,6 +186,16 @@ THIRD_MISSED = [*QUIET.rows[:2], row(9, RunState.MISSED, first=3, ended_at=4.0)]
         ({**FOLLOWER, **LESS_COUNTED, "rows": QUIET.rows[:2], "followed": THIRD_OPEN}, []),
         ({**FOLLOWER, **LESS_COUNTED, "rows": QUIET.rows[:2], "followed": THIRD_MISSED}, []),
         ({**FOLLOWER, "followed": THIRD_MISSED}, []),
+        (TWO_MESSAGES, ["message sent twice"]),
+        ({**TWO_MESSAGES, "rows": RETRIED}, []),
+        ({"messages": ONE_LATE}, []),
+        ({**TWO_MESSAGES, "repeated": {run(2)}}, []),
+        ({**TWO_MESSAGES, "ends": [(0, 2.1)]}, []),
+        ({**TWO_MESSAGES, "ends": [(0, 2.9)]}, ["message sent twice"]),
+        ({**TWO_MESSAGES, "windows": [AWAY]}, []),
+        ({**TWO_MESSAGES, "job": replace(JOB, task="work_by_celery")}, []),
+        ({**EDITED, "executions": OF_THE_EDIT}, []),
+        (EDITED, ["arguments of an older version"] * 2),
     ],
 )
 def test_each_broken_promise_is_found(changes: dict[str, Any], kinds: list[str]) -> None:
@@ -265,6 +284,7 @@ def test_the_witness_knows_who_worked_until_when(tmp_path: Path) -> None:
     ]
     assert seen[1].at_work == (Interval(2.0, 2.5), Interval(9.0, 9.5))
     assert at_work(path) == {10, 12}
+    assert (groups_at_work(path, "job"), groups_at_work(path, "other")) == ({1}, set())
 
 
 def test_a_beat_leads_while_no_other_does(tmp_path: Path) -> None:

@@ -6,9 +6,12 @@ import json
 import os
 import random
 import time
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
-from celery import Celery
+from celery import Celery, Task
+from celery.signals import task_received
 
 import supervisor
 from supervisor import current_run
@@ -22,10 +25,25 @@ app = Celery("chaos", broker=os.environ["CHAOS_BROKER"])
 supervise(app, schedules="schedules")
 
 WITNESS = Path("witness.jsonl")
+MESSAGES = Path("messages.jsonl")
+
+
+class SentByCelery(Task):  # type: ignore[type-arg]
+    """With an `apply_async` of its own, Celery has to make each message of its runs."""
+
+    def apply_async(self, *args: Any, **options: Any) -> Any:
+        return super().apply_async(*args, **options)
 
 
 @app.task
-def work(shortest: float, longest: float, long_share: float) -> None:
+def work(shortest: float, longest: float, long_share: float, version: int = 0) -> None:
+    """version: of the job, which is edited now and then."""
+    attempt(shortest, longest, long_share, version)
+    sign("end")
+
+
+@app.task(base=SentByCelery)
+def work_by_celery(shortest: float, longest: float, long_share: float) -> None:
     attempt(shortest, longest, long_share)
     sign("end")
 
@@ -40,10 +58,10 @@ def stumble(shortest: float, longest: float, long_share: float) -> None:
     sign("end")
 
 
-def attempt(shortest: float, longest: float, long_share: float) -> None:
+def attempt(shortest: float, longest: float, long_share: float, version: int = 0) -> None:
     is_long = random.random() < long_share
     bounds = LONG_SECONDS if is_long else (shortest, longest)
-    sign("start")
+    sign("start", version)
     try:
         work_for(random.uniform(*bounds))
     except BaseException:  # cancelled, replaced, or its lease was lost
@@ -60,8 +78,13 @@ def work_for(seconds: float) -> None:
     time.sleep(max(0.0, until - time.monotonic()))
 
 
-def sign(event: str) -> None:
-    """One line in one write: appended whole, or, when a kill comes first, not at all."""
+@task_received.connect
+def note_message(request: Any, **_: Any) -> None:
+    """A worker's main process has taken a message from its queue."""
+    note(MESSAGES, {"run": request.id, "at": monotonic()})
+
+
+def sign(event: str, version: int = 0) -> None:
     run = current_run()
     assert run is not None, "only supervised runs are witnessed"
     line = {
@@ -72,10 +95,20 @@ def sign(event: str) -> None:
         "token": run.fencing_token,
         "pid": os.getpid(),
         "group": os.getpgrp(),
-        # One clock for all processes, which no adjustment of the time of day moves.
-        "at": time.clock_gettime(time.CLOCK_MONOTONIC),
+        "version": version,
+        "at": monotonic(),
     }
-    descriptor = os.open(WITNESS, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    note(WITNESS, line)
+
+
+def monotonic() -> float:
+    """One clock for all processes, which no adjustment of the time of day moves."""
+    return time.clock_gettime(time.CLOCK_MONOTONIC)
+
+
+def note(path: Path, line: Mapping[str, Any]) -> None:
+    """One line in one write: appended whole, or, when a kill comes first, not at all."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     try:
         os.write(descriptor, (json.dumps(line) + "\n").encode())
     finally:

@@ -51,7 +51,11 @@ def break_of(
 KILLS = {"kill -9 child at work": 3, "kill -9 worker": 2}
 STALLS = {"SIGSTOP worker": 3, "worker cut off": 1, "replies to worker held": 1}
 REDELIVERIES = {"message delivered twice": 1}
+EDITS = {"job edited": 1}
 BEATS = {"SIGSTOP leading beat": 1}
+
+#: Where a worker that is gone is known by its leases alone, and no other process reports its runs.
+NO_PROOF = ("guard/liveness.py", "        yield os.fstat(fd).st_ino\n", "        yield None\n")
 
 BREAKS = (
     break_of(
@@ -117,11 +121,13 @@ BREAKS = (
             "    return crash(run, 'lease expired')\n",
             "    return nil\n",
         ),
+        NO_PROOF,
     ),
     break_of(
         "only a next tick rescues runs of dead workers",
-        {"kill -9 worker": 1},
+        {"kill -9 worker of a rare run": 1},
         ("ledger/rescue.lua", "for_each_due(K.leases, settle)\n", ""),
+        NO_PROOF,
     ),
     break_of(
         "runs are rescued too early",
@@ -158,7 +164,53 @@ BREAKS = (
         seconds=(16.0, 18.0),
     ),
     break_of(
-        "what was not published is not sent again",
+        "a message is pushed, and its run's record is not written",
+        REDELIVERIES,
+        (
+            "ledger/slots.lua",
+            "  redis.call('HSET', key, unpack(fields))\n  if run.record and message then\n",
+            "  if run.record or not message then redis.call('HSET', key, unpack(fields)) end\n"
+            "  if run.record and message then\n",
+        ),
+        seconds=(3.0, 4.0),
+    ),
+    break_of(
+        "a run's record is written, and its message is not pushed",
+        REDELIVERIES,
+        (
+            "ledger/slots.lua",
+            "    push(message.list, { message.text }, { run.id })\n",
+            "",
+        ),
+        seconds=(3.0, 4.0),
+    ),
+    break_of(
+        "a message is pushed twice",
+        BEATS,
+        (
+            "ledger/messages.lua",
+            "redis.pcall('LPUSH', list, unpack(texts))",
+            "redis.pcall('LPUSH', list, unpack(texts), unpack(texts))",
+        ),
+        seconds=(16.0, 18.0),
+    ),
+    break_of(
+        "an edited job keeps its message",
+        EDITS,
+        (
+            "ledger/load.lua",
+            "  redis.call('DEL', K.message(job))\n  follow(job, text)\n",
+            "  follow(job, text)\n",
+        ),
+        (
+            "ledger/keep_messages.lua",
+            "redis.call('HEXISTS', K.jobs, job) == 1 then",
+            "redis.call('EXISTS', K.message(job)) == 0 then",
+        ),
+        seconds=(4.0, 6.0),
+    ),
+    break_of(
+        "the outbox is not sent",
         KILLS,
         (
             "beat/publishing.py",

@@ -16,10 +16,10 @@ from tools.chaos.cluster import Cluster
 from tools.chaos.facts import Facts, Finding
 from tools.chaos.faults import FAULTS, Fault, strike
 from tools.chaos.intervals import Interval
-from tools.chaos.jobs import JOBS
+from tools.chaos.jobs import EDITED, JOBS
 from tools.chaos.judgement import FINAL, judge
 from tools.chaos.leadership import Leadership
-from tools.chaos.witness import executions
+from tools.chaos.witness import executions, messages
 
 PACE_SECONDS = 0.05
 LOOK_SECONDS = 0.25
@@ -66,6 +66,7 @@ class Campaign:
         self._next_look = 0.0
         self._next_read = 0.0
         self._next_hunt = 0.0
+        self._edits: list[tuple[int, float]] = []
         self._suspected: set[tuple[str, str]] = set()
         self._found: list[Finding] = []
         self.started = 0.0
@@ -135,9 +136,16 @@ class Campaign:
         if not self._cluster.answers:
             return
         self._leadership.look()
+        self._note_edit()
         if now >= self._next_read:
             self._next_read = now + READ_SECONDS
             self._books.read(self._ledger)
+
+    def _note_edit(self) -> None:
+        """The ledger has a version of the job that is edited: each later run is of that."""
+        version = self._ledger.spec(EDITED).kwargs["version"]
+        if version not in {known for known, _ in self._edits}:
+            self._edits.append((version, time.monotonic()))
 
     def _hunt(self) -> None:
         """Judges while it goes on. What is found twice in a row is found."""
@@ -163,6 +171,7 @@ class Campaign:
     ) -> Iterator[Facts]:
         chronicle, death = self._cluster.chronicle, self._cluster.coroner.death
         seen = executions(self._cluster.witness, death, windows, until)
+        received = messages(self._cluster.messages)
         rows = self._books.rows
         for job in JOBS:
             yield Facts(
@@ -175,6 +184,9 @@ class Campaign:
                 until=until,
                 ends=list(chronicle.ends),
                 followed=rows.get(job.after, ()),
+                messages=received,
+                repeated=self._cluster.redelivery.runs,
+                edits=self._edits if job.name == EDITED else [],
             )
 
 

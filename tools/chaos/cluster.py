@@ -6,6 +6,7 @@ Each of them has a link of its own to the server, which can be made to hang.
 from __future__ import annotations
 
 import heapq
+import json
 import os
 import random
 import signal
@@ -54,6 +55,8 @@ class Cluster:
         self.directory = directory
         self.package = package
         self.witness = directory / "witness.jsonl"
+        self.messages = directory / "messages.jsonl"
+        self.version = 0
         self.rng = rng
         self.agenda = Agenda()
         self.chronicle = Chronicle()
@@ -83,15 +86,20 @@ class Cluster:
     def start(self) -> None:
         """Returns when all of them do their work."""
         self.server.start()
-        schedules = self.directory / "schedules"
-        schedules.mkdir()
-        (schedules / "jobs.yaml").write_text(schedule_file())
+        (self.directory / "schedules").mkdir()
+        self.schedule()
         self.beats = [self._beat(f"beat{n}") for n in range(BEATS)]
         self.workers = [self._worker(f"worker{n}") for n in range(WORKERS)]
         self.coroner.start()
         for member in self.members:
             member.start()
         wait_until(lambda: all(member.is_ready for member in self.members), 60)
+
+    def schedule(self) -> None:
+        """Writes the schedule file, of this version, in one step."""
+        whole = self.directory / "jobs.yaml"
+        whole.write_text(schedule_file(self.version))
+        whole.replace(self.directory / "schedules" / "jobs.yaml")
 
     def open_ledger(self) -> Ledger:
         return Ledger.open(Settings(redis_url=self.server.url))
@@ -217,13 +225,15 @@ SECOND_COPY_SECONDS = ((0.3, 2.0), (4.0, 9.0))
 class Redelivery:
     """A broker that brings messages twice, or loses them: a consumer of its own beside the workers.
 
-    It takes the next message of one of the queues, which a worker would have taken.
+    It takes the next message of one of the queues, which a worker would have taken. runs: of the
+    messages that it brought twice.
     """
 
     def __init__(self, url: str, queues: Sequence[str], rng: random.Random) -> None:
         self._url = url
         self._queues = queues
         self._rng = rng
+        self.runs: set[str] = set()
         self._stopping = threading.Event()
         self._threads: list[threading.Thread] = []
 
@@ -255,6 +265,8 @@ class Redelivery:
             if not taken:
                 return
             queue, message = taken
+            if len(delays) > 1:
+                self.runs.add(json.loads(message)["headers"]["id"])
             for delay in delays:
                 self._stopping.wait(delay)
                 client.rpush(queue, message)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from tools.chaos.books import Row
 from tools.chaos.chronicle import Window
@@ -17,7 +17,9 @@ class Facts:
     """rows: from the books; counters: the ledger's. windows: of all faults; ends: of processes.
 
     chaos: from when all were ready until the jobs were paused. until: the last look. followed: rows
-    of the job that this one follows.
+    of the job that this one follows. messages: when workers took one for a run. repeated: runs of
+    messages that the broker brought twice. edits: versions of the job, and when the ledger was
+    seen to have them.
     """
 
     job: ChaosJob
@@ -29,6 +31,9 @@ class Facts:
     until: float
     ends: Sequence[tuple[int, float]] = ()
     followed: Sequence[Row] = ()
+    messages: Mapping[str, Sequence[float]] = field(default_factory=dict)
+    repeated: Collection[str] = ()
+    edits: Sequence[tuple[int, float]] = ()
 
     def counted(self, *kinds: str) -> int:
         """``counted("finished")`` adds up all its outcomes."""

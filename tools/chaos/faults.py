@@ -15,7 +15,7 @@ from tools.chaos.chronicle import Kind
 from tools.chaos.cluster import Cluster
 from tools.chaos.jobs import LEASE_TTL
 from tools.chaos.member import Member
-from tools.chaos.witness import at_work
+from tools.chaos.witness import at_work, groups_at_work
 
 #: Long enough for a lease, or for the leader's lock, to run out meanwhile.
 WORKER_FREEZE_SECONDS = (LEASE_TTL + 2.0, LEASE_TTL + 4.0)
@@ -73,6 +73,17 @@ def kill_one_of(cluster: Cluster, children: set[int]) -> bool:
 
 def kill_worker(cluster: Cluster, _: Member | None) -> bool:
     return end(cluster, signal.SIGKILL)
+
+
+def kill_worker_of_rare(cluster: Cluster, _: Member | None) -> bool:
+    """Of a run that no next tick brings forward by the way."""
+    groups = groups_at_work(cluster.witness, "rare")
+    ready = [worker for worker in cluster.workers if worker.is_ready]
+    victim = next((worker for worker in ready if worker.pid in groups), None)
+    if victim is None or len(ready) < 2:
+        return False
+    cluster.chronicle.ended(victim.pid)
+    return send(victim, signal.SIGKILL)
 
 
 def end_worker(cluster: Cluster, _: Member | None) -> bool:
@@ -165,6 +176,12 @@ def lose_message(cluster: Cluster, _: Member | None) -> bool:
     return True
 
 
+def edit_job(cluster: Cluster, _: Member | None) -> bool:
+    cluster.version += 1
+    cluster.schedule()
+    return True
+
+
 def hang_redis(cluster: Cluster, _: Member | None) -> bool:
     if not cluster.answers:
         return False
@@ -200,6 +217,7 @@ FAULTS = (
     Fault("kill -9 child at work", 12, kill_child_at_work),
     Fault("kill -9 any child", 8, kill_any_child),
     Fault("kill -9 worker", 7, kill_worker),
+    Fault("kill -9 worker of a rare run", 1, kill_worker_of_rare),
     Fault("SIGTERM worker", 4, end_worker),
     Fault("kill -9 leading beat", 1, kill_leader),
     Fault("kill -9 standby beat", 2, kill_standby),
@@ -212,6 +230,7 @@ FAULTS = (
     Fault("replies to beats lost", 2, lose_replies_of_beats, is_kill=False),
     Fault("message delivered twice", 4, deliver_twice, is_kill=False),
     Fault("message lost", 2, lose_message, is_kill=False),
+    Fault("job edited", 3, edit_job, is_kill=False),
 )
 
 

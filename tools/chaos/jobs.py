@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import yaml
@@ -23,7 +23,8 @@ class ChaosJob:
     """longest: bound of a random duration, in seconds; of a share of the bodies it is LONG_SECONDS.
 
     at_once: runs that may work together. every: seconds from one nominal time to the next. after:
-    the job that it follows, which gives it its nominal times.
+    the job that it follows, which gives it its nominal times. version: of a job that is edited, one
+    more each time.
     """
 
     name: str
@@ -34,6 +35,7 @@ class ChaosJob:
     task: str = "work"
     at_once: int = 1
     after: str = ""
+    version: int | None = None
     more: Mapping[str, Any] = field(default_factory=dict)
 
     @property
@@ -51,6 +53,11 @@ class ChaosJob:
         return bool(self.settings["on_crash"] == "rerun")
 
     @property
+    def is_sent_by_celery(self) -> bool:
+        """Whether its messages go through the outbox."""
+        return self.task == "work_by_celery"
+
+    @property
     def settings(self) -> dict[str, Any]:
         times = {"after": [self.after]} if self.after else {"every": f"{self.every}s"}
         own = {
@@ -59,6 +66,8 @@ class ChaosJob:
             "args": [0.1, self.longest, self.long_share],
             "overlap": self.overlap,
         }
+        if self.version is not None:
+            own["kwargs"] = {"version": self.version}
         return {**COMMON, **own, **self.more}
 
 
@@ -74,7 +83,7 @@ POOL = os.environ.get("CHAOS_POOL") or "prefork"
 #: is left lying of `rare` no next tick brings forward by the way.
 EVERY_JOB = (
     ChaosJob("skip", "skip"),
-    ChaosJob("queue_one", "queue_one"),
+    ChaosJob("queue_one", "queue_one", version=0),
     ChaosJob("queue_all", "queue_all", every=5),
     ChaosJob("rare", "queue_one", long_share=1.0, every=30),
     ChaosJob("replace", "replace", more={"stop_grace": "1s"}),
@@ -83,6 +92,7 @@ EVERY_JOB = (
     ChaosJob("serial", "queue_one", more={"serial": True}),
     ChaosJob("retries", "skip", task="stumble", more={"max_retries": 2, "retry_backoff": "1s"}),
     ChaosJob("no_rerun", "queue_one", more={"on_crash": "fail"}),
+    ChaosJob("outbox", "queue_one", task="work_by_celery"),
     follower("after_skip", after="skip", after_policy="done"),
     follower("after_after", after="after_skip", after_policy="done"),
     follower("after_retries", after="retries"),
@@ -94,5 +104,11 @@ JOBS = [job for job in EVERY_JOB if POOL == "prefork" or job.overlap != "replace
 QUEUES = "celery,serial.serial"
 
 
-def schedule_file() -> str:
-    return yaml.safe_dump({"jobs": {job.name: job.settings for job in JOBS}}, sort_keys=False)
+#: The one that is edited.
+[EDITED] = [job.name for job in JOBS if job.version is not None]
+
+
+def schedule_file(version: int = 0) -> str:
+    """version: of the job that is edited."""
+    jobs = [replace(job, version=version) if job.name == EDITED else job for job in JOBS]
+    return yaml.safe_dump({"jobs": {job.name: job.settings for job in jobs}}, sort_keys=False)

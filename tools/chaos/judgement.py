@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
+from supervisor.beat.queued_messages import PATIENCE
 from supervisor.job.run import RunState
 from tools.chaos.chronicle import Kind
 from tools.chaos.facts import Facts, Finding
@@ -30,6 +31,8 @@ FINAL = frozenset(
         "fencing token went back",
         "overlap without a fault that excuses it",
         "job stuck",
+        "message sent twice",
+        "arguments of an older version",
     }
 )
 
@@ -53,6 +56,8 @@ def judge(facts: Facts) -> list[Finding]:
             ("overlap without a fault that excuses it", unexcused(seen)),
             ("job stuck", stuck(facts)),
             ("end not followed by one run", wrongly_followed(facts)),
+            ("message sent twice", sent_twice(facts)),
+            ("arguments of an older version", outdated(facts)),
         )
         for detail in details
     ]
@@ -237,3 +242,39 @@ def wrongly_followed(facts: Facts) -> Iterator[str]:
     ):
         if seconds:
             yield f"{what} for the seconds {sorted(seconds)[:10]}, {len(seconds)} in all"
+
+
+def sent_twice(facts: Facts) -> Iterator[str]:
+    """Of a run of one attempt that no fault came near, workers took one message.
+
+    One that is not begun for a while is sent again; where Celery sends it, that may happen at once,
+    if a reply is lost.
+    """
+    if facts.job.is_sent_by_celery:
+        return
+    for row in facts.rows:
+        surely_once = row.due_at + PATIENCE.total_seconds()
+        taken = [at for at in facts.messages.get(row.run, ()) if at < surely_once]
+        if len(taken) < 2 or len(row.outcomes) > 1 or row.run in facts.repeated:
+            continue
+        if not is_struck(facts, Interval(row.due_at, max(taken))):
+            yield f"{row.run} had {len(taken)} messages before one could be taken for lost"
+
+
+def is_struck(facts: Facts, interval: Interval) -> bool:
+    return any(w.with_grace.touches(interval) for w in facts.windows) or any(
+        interval.start <= at <= interval.end for _, at in facts.ends
+    )
+
+
+def outdated(facts: Facts) -> Iterator[str]:
+    """A run that was due when the ledger had an edit of its job is of that version, or a later."""
+    rows = {row.run: row for row in facts.rows}
+    for execution in facts.executions:
+        row = rows.get(execution.run)
+        known = [version for version, since in facts.edits if row and since < row.due_at]
+        if known and execution.version < max(known):
+            yield (
+                f"{execution.run} attempt {execution.attempt} has the arguments of version "
+                f"{execution.version}, and was due when the ledger had {max(known)}"
+            )

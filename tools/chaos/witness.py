@@ -22,7 +22,7 @@ class Execution:
 
     end: how it ended: end, fail, interrupted, died, or open when it had not. at_work: its time
     from start to end without the stretches in which its process was frozen.
-    token: what it was given for fencing.
+    token: what it was given for fencing. version: of the job, as its message said.
     """
 
     job: str
@@ -34,6 +34,7 @@ class Execution:
     end: str
     at_work: tuple[Interval, ...]
     token: int = 0
+    version: int = 0
 
     @property
     def is_done(self) -> bool:
@@ -77,13 +78,28 @@ def of_one(
             end=end,
             at_work=tuple(without(whole, frozen)),
             token=start["token"],
+            version=start.get("version", 0),
         )
+
+
+def messages(path: Path) -> dict[str, list[float]]:
+    """When workers took messages, by run."""
+    found = defaultdict[str, list[float]](list)
+    for line in lines_of(path):
+        found[line["run"]].append(line["at"])
+    return found
 
 
 def at_work(path: Path) -> set[int]:
     """The processes in which an attempt has started, and has not said that it ended."""
     last = {attempt_of(line): line["event"] for line in lines_of(path)}
     return {pid for (pid, *_), event in last.items() if event == "start"}
+
+
+def groups_at_work(path: Path, job: str) -> set[int]:
+    """The process groups of the workers in which a run of the job has started, and not ended."""
+    last = {attempt_of(line): line for line in lines_of(path) if line["job"] == job}
+    return {line["group"] for line in last.values() if line["event"] == "start"}
 
 
 def attempt_of(line: Mapping[str, Any]) -> tuple[int, str, int]:
