@@ -177,7 +177,7 @@ def health(context: Context, what: str, name: str | None, port: int, as_json: bo
     For liveness probes: exits 0 if healthy and 1 if not, after one request to Redis, or to the
     server on this host. A beat on standby is healthy, and so is a worker that waits for its broker.
     A worker is not healthy if it consumes no queue, or if its main loop has been stuck for a
-    minute. While Redis is unavailable, all processes count as healthy.
+    minute. While Redis is unavailable or refuses writes, all processes count as healthy.
     """
     if (what == "worker") != (name is not None):
         raise click.UsageError("a worker needs --name; beat and serve do not take it")
@@ -186,7 +186,10 @@ def health(context: Context, what: str, name: str | None, port: int, as_json: bo
         fault = fault_of_server(port)
     else:
         try:
-            fault = fault_of(what, name, present(context))
+            ledger = ledger_of(context)
+            fault = fault_of(what, name, ledger.presences.roll().present)
+            if fault and (refusal := ledger.refusal()):  # nothing can report, nor do better
+                fault, known = f"unknown: {refusal}", False
         except (RedisError, OSError) as error:
             fault, known = f"unknown: the ledger is unavailable ({error})", False
     if as_json:
@@ -198,10 +201,9 @@ def health(context: Context, what: str, name: str | None, port: int, as_json: bo
         sys.exit(1)
 
 
-def present(context: Context) -> Iterable[Present]:
-    # The app is not imported if the environment has the URL: a probe should be cheap.
-    ledger = Ledger.open(context.settings) if context.given_url else context.ledger
-    return ledger.presences.roll().present
+def ledger_of(context: Context) -> Ledger:
+    """The app is not imported if the environment has the URL: a probe should be cheap."""
+    return Ledger.open(context.settings) if context.given_url else context.ledger
 
 
 def fault_of(what: str, name: str | None, there: Iterable[Present]) -> str | None:

@@ -405,7 +405,9 @@ def obstacles(facts: Facts) -> Iterator[str]:
     job, beat, time = facts.job, facts.beat, facts.local.time
     if job.paused:
         yield pause_words(facts)
-    if not facts.beat_leads and job.spec.has_schedule:
+    if facts.refusal:
+        yield f"nothing starts, since {harmless(facts.refusal)}"
+    elif not facts.beat_leads and job.spec.has_schedule:
         last = beat.last_tick_at
         yield f"no beat has led since {time(last)}" if last else "no beat has led yet"
     yield from grace(facts)

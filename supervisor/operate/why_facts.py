@@ -95,7 +95,7 @@ class Facts:
     open_runs: the first of the job's, where the
     question names no time, and open_count: how many there are. grace_until: no run starts before,
     because the server is new. paused_at: None unless the job is paused. upstreams: what a job
-    without a schedule follows.
+    without a schedule follows. refusal: while no beat leads, why Redis refuses writes, if it does.
     """
 
     now: datetime
@@ -110,6 +110,7 @@ class Facts:
     grace_until: datetime | None = None
     paused_at: datetime | None = None
     upstreams: Upstreams = field(default_factory=dict)
+    refusal: str | None = None
 
     @property
     def local(self) -> LocalTime:
@@ -185,6 +186,7 @@ def about(ledger: Ledger, name: str) -> Facts:
         watermark=mark.watermark,
         grace_until=ready_at if ready_at and ready_at > now else None,
         paused_at=mark.pause.start if job.paused and mark.pause else None,
+        refusal=None if beat.leads(now) else ledger.refusal(),
     )
 
 

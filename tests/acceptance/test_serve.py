@@ -125,12 +125,15 @@ def test_a_server_that_refuses_writes_is_read_and_named(tmp_path: Path) -> None:
         assert "nightly@" in verbs["runs"]
         assert "Redis refuses writes: MISCONF" in verbs["doctor"]
         assert "no beat is running" not in verbs["doctor"]
+        assert "nothing starts, since Redis refuses writes: MISCONF" in said_by(
+            bare, "why", "nightly"
+        )
         ledger.client.close()
 
 
-def said_by(url: str, verb: str) -> str:
+def said_by(url: str, *verb: str) -> str:
     """What a command says that was started now: its connections are new ones."""
-    words = ["-m", "supervisor", "--redis-url", url, verb]
+    words = ["-m", "supervisor", "--redis-url", url, *verb]
     return warm.run(words, Path.cwd(), os.environ).stdout
 
 

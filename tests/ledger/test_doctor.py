@@ -112,6 +112,8 @@ def test_a_server_that_cannot_write_to_its_disk_is_told_of(tmp_path: Path, appen
         wait_until(lambda: any("MISCONF" in finding["what"] for finding in said(server.url)))
         with pytest.raises(redis.ResponseError, match="MISCONF"):
             ledger.client.set("key", "value", px=1_000)
+        code, told = health(server.url, "beat")  # a restart would not help
+        assert (code, "Redis refuses writes: MISCONF" in told) == (0, True)
         ledger.client.close()
 
 
@@ -143,6 +145,19 @@ def test_what_is_read_of_the_ledger_is_told(healthy: Ledger, redis_url: str) -> 
     healthy.client.hset(healthy.keys.beat, mapping=rejected)
     checks = sorted(finding["check"] for finding in said(redis_url) if finding["wrong"])
     assert checks == ["queues", "schedule files"]
+
+
+@pytest.mark.parametrize("has_jobs", [True, False])
+def test_after_a_first_broken_file_nothing_stays_in_force(
+    ledger: Ledger, redis_url: str, has_jobs: bool
+) -> None:
+    if has_jobs:
+        job(ledger)
+    rejected = {"last_reload_successful": 0, "problems": '["jobs.yaml:1: no"]'}
+    ledger.client.hset(ledger.keys.beat, mapping=rejected)
+    [found] = [finding for finding in said(redis_url) if finding["check"] == "schedule files"]
+    assert ("stay in force" in found["why"]) is has_jobs
+    assert ("nothing is loaded yet" in found["why"]) is not has_jobs
 
 
 def says_of_its_clock(ledger: Ledger, name: str, seconds: float) -> None:

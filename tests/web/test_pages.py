@@ -6,6 +6,7 @@ import html
 import json
 import re
 from datetime import timedelta
+from html import unescape
 from html.parser import HTMLParser
 from urllib.parse import quote, urlsplit
 
@@ -91,6 +92,22 @@ def test_what_jobs_and_people_write_is_text_everywhere(
     assert sources == ["static/page.js"] * elements.names.count("script")
     assert [name for _, name, _ in elements.attributes if name.startswith("on")] == []
     assert elements.values("style") == []
+
+
+@pytest.mark.parametrize("has_jobs", [True, False])
+def test_after_a_first_broken_file_the_page_asks_for_no_file(
+    reader: httpx.Client, ledger: Ledger, has_jobs: bool
+) -> None:
+    if has_jobs:
+        job(ledger)
+    problem = "jobs.yaml:3: job 'a': no 'cron'"
+    said_by_beat = {"problems": json.dumps([problem]), "last_reload_successful": 0}
+    ledger.client.hset(ledger.keys.beat, mapping=said_by_beat)
+    page = reader.get("/", headers={"accept": "text/html"}).text
+    assert unescape(page).count(problem) == 1
+    assert ("The files loaded last stay in force." in page) is has_jobs
+    assert ("No job is loaded yet: correct these first." in page) is not has_jobs
+    assert "supervisor init" not in page
 
 
 #: What Python's `splitlines` takes for the end of a line.

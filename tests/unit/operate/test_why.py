@@ -336,6 +336,15 @@ TABLE = {
         calendar=calendar_of(JOB, at(10, 5)),
         watermark=at(10, 0),
     ),
+    "overdue, for Redis refuses writes": told(
+        None,
+        "09:05 was due 55m1s ago and has not been emitted yet",
+        "nothing starts, since Redis refuses writes: MISCONF",
+        calendar=calendar_of(JOB, FIVE_PAST),
+        watermark=NINE,
+        beat=SILENT,
+        refusal="Redis refuses writes: MISCONF",
+    ),
     "overdue, for no beat leads": told(
         None,
         "09:05 was due 55m1s ago and has not been emitted yet",
