@@ -23,6 +23,7 @@ from supervisor.cli.common import (
     Failure,
     MomentType,
     Named,
+    coloured,
     examples,
     json_option,
     moment_of,
@@ -106,7 +107,7 @@ def show_findings(findings: Sequence[Finding], checks: int, *, as_json: bool) ->
         print_json([finding_shape(finding) for finding in findings])
         return
     for finding in findings:
-        click.echo(f"{'note ' if finding.is_note else 'WRONG'}  {harmless(finding.what)}")
+        click.echo(coloured(f"{'note ' if finding.is_note else 'WRONG'}  {harmless(finding.what)}"))
         click.echo(f"       why  {harmless(finding.why)}")
         click.echo(f"       do   {harmless(finding.todo)}")
     wrong = sum(not finding.is_note for finding in findings)

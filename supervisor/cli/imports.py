@@ -18,6 +18,7 @@ from supervisor.cli.common import (
     json_option,
     pass_context,
     print_done,
+    progress,
     to_file,
 )
 from supervisor.errors import REFUSED, SupervisorError
@@ -105,7 +106,8 @@ def _import_of_app(
 
     refuse_to_overwrite(output, force)
     app = context.app_for("import")
-    items = read(app, datetime.now(UTC))
+    with progress(f"reading {source}"):
+        items = read(app, datetime.now(UTC))
     deliver(header(source, zone_remark(app), GRID), items, output, as_json=as_json)
 
 
@@ -127,7 +129,8 @@ def deliver(
     as_json: bool,
 ) -> None:
     """Writes the file, and exits."""
-    written = write(header, items)
+    with progress("writing the schedule file"):
+        written = write(header, items)
     reports = written.reports
     for report in () if as_json else reports:
         click.echo(report, err=True)
@@ -203,7 +206,8 @@ def adopt(context: Context, output: Path | None, force: bool, dry_run: bool, as_
     directory = context.schedules(None) if is_supervised else Path("schedules")
     output = output or directory / ADOPTED
     there = jobs_there(directory, but=output if force or not dry_run else None)
-    sources = sources_of(app, datetime.now(UTC), there)
+    with progress("reading the app's schedules"):
+        sources = sources_of(app, datetime.now(UTC), there)
     if dry_run:
         app = app if is_supervised else supervise(app)
         if as_json:

@@ -20,6 +20,7 @@ from supervisor.cli.common import (
     DurationType,
     MomentType,
     Named,
+    coloured,
     examples,
     is_on_terminal,
     json_option,
@@ -276,7 +277,7 @@ def print_whole(ledger: Ledger, run_id: str) -> None:
         found["returned_twice"] = f"{name} by {', '.join(by)}; that of {by[-1]} is used"
     for key, value in found.items():
         if value is not None:
-            click.echo(f"{key:<18}{harmless(str(value))}")
+            click.echo(coloured(f"{key:<18}{harmless(str(value))}"))
     if dropped := dropped_words(run):
         click.echo(dropped)
     for attempt in attempts:

@@ -23,6 +23,7 @@ from supervisor.cli.common import (
     print_done,
     print_json,
     print_table,
+    progress,
     reason_option,
 )
 from supervisor.errors import REFUSED
@@ -164,7 +165,10 @@ def backfill_ticks(
             click.echo(iso_utc(tick))
         return
     policy, by = OverlapPolicy(overlap), context.actor
-    admissions = control.backfill_ticks(context.ledger, spec, ticks, policy, by=by, reason=reason)
+    with progress(f"queuing {plural(len(ticks), 'run')}"):
+        admissions = control.backfill_ticks(
+            context.ledger, spec, ticks, policy, by=by, reason=reason
+        )
     if as_json:
         placed = zip(admissions, ticks, strict=True)
         results = (result(a.run_id, a.placement.value, a.reason, tick) for a, tick in placed)
