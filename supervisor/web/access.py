@@ -37,6 +37,7 @@ from supervisor.web.access_file import (
     AccessFile,
     Policy,
     Role,
+    Token,
     digest,
     is_same,
 )
@@ -97,12 +98,16 @@ class Access:
         return self.file.policy if self.file else NO_FILE
 
     @property
-    def has_tokens(self) -> bool:
-        return self.token is not None or bool(self.policy.tokens)
+    def tokens(self) -> tuple[Token, ...]:
+        """SUPERVISOR_TOKEN, if there is one, and those of the file."""
+        if self.token is None:
+            return self.policy.tokens
+        hashed = f"sha256:{digest(self.token)}"
+        return (Token(role=Role.EDITOR, name=OWN_NAME, hash=hashed), *self.policy.tokens)
 
     @property
     def has_actions(self) -> bool:
-        return self.has_tokens or self.policy.proxy is not None
+        return bool(self.tokens) or self.policy.proxy is not None
 
     @property
     def anonymous(self) -> Role | None:
@@ -113,26 +118,15 @@ class Access:
         """`host`: the Host header of a request."""
         return not self.is_local or is_loopback(host_in(host))
 
-    def name_of(self, given: str) -> str | None:
-        """The name of the token; None for an unknown one."""
-        if self.token is not None and is_same(given, self.token):
-            return OWN_NAME
-        found = self.policy.token(digest(given))
-        return found.name if found else None
+    def token_sent(self, given: str) -> Token | None:
+        """The token that was sent. Compares it with all, so that the time taken reveals nothing."""
+        hashed = f"sha256:{digest(given)}"
+        found = [token for token in self.tokens if is_same(hashed, token.hash)]
+        return found[0] if found else None
 
-    def digest_of(self, name: str) -> str | None:
-        """The digest of the token of that name."""
-        if name == OWN_NAME:
-            return digest(self.token) if self.token is not None else None
-        found = self.policy.named(name)
-        return found.hash if found else None
-
-    def role_of(self, name: str) -> Role | None:
-        """The role of the token of that name; None once the file no longer has it."""
-        if name == OWN_NAME:
-            return Role.EDITOR
-        found = self.policy.named(name)
-        return found.role if found else None
+    def named(self, name: str) -> Token | None:
+        """The token of that name; None once the file no longer has it."""
+        return next((token for token in self.tokens if token.name == name), None)
 
 
 #: The name of SUPERVISOR_TOKEN, which no token in the file can have.
@@ -268,11 +262,11 @@ class AccessCheck:
         if path_of(request).startswith(ALIKE):
             return None
         scheme, _, given = request.headers.get("authorization", "").partition(" ")
-        bearer = access.name_of(given.strip()) if scheme.lower() == "bearer" else None
+        bearer = access.token_sent(given.strip()) if scheme.lower() == "bearer" else None
         if bearer:
-            return Visitor(bearer, access.role_of(bearer), is_bearer=True)
+            return Visitor(bearer.name, bearer.role, is_bearer=True)
         person = person_of(request, access)
-        if not (person or (cookie and access.has_tokens)):
+        if not (person or (cookie and access.tokens)):
             return None
         asked = self._threads.submit(self._known, cookie, person)
         return await asyncio.wait_for(asyncio.wrap_future(asked), seconds)
@@ -280,10 +274,10 @@ class AccessCheck:
     def _known(self, cookie: str, person: Visitor | None) -> Visitor | None:
         """The visitor with this cookie, or else the person whom the proxy names."""
         access, key = self._access, self._sessions.key()
-        session = self._sessions.read(key, cookie, access.digest_of) if cookie else None
+        session = self._sessions.read(key, cookie, access.named) if cookie else None
         # The file may have changed since the name was found in it.
-        if session and (role := access.role_of(session.name)):
-            return Visitor(session.name, role, session, FormToken(key, f"session {session.id}"))
+        if session and (token := access.named(session.name)):
+            return Visitor(token.name, token.role, session, FormToken(key, f"session {session.id}"))
         return person and replace(person, form_token=FormToken(key, f"person {person.name}"))
 
 

@@ -192,14 +192,6 @@ class Policy(Part):
     tokens: tuple[Token, ...] = ()
     proxy: Proxy | None = None
 
-    def token(self, token_digest: str) -> Token | None:
-        """The token that was sent. Compares it with all, so that the time taken reveals nothing."""
-        found = [t for t in self.tokens if is_same(f"sha256:{token_digest}", t.hash)]
-        return found[0] if found else None
-
-    def named(self, name: str) -> Token | None:
-        return next((token for token in self.tokens if token.name == name), None)
-
 
 NO_FILE = Policy()
 

@@ -195,16 +195,15 @@ def login_routes(access: Access, sessions: Sessions, visits: Visits) -> list[Rou
 
     async def login(request: Request) -> Response:
         fields = await form_body(request)
-        target, token = own_path(fields.get("next", "/")), fields.get("token", "")
-        name = access.name_of(token)
-        if name is None:
+        target = own_path(fields.get("next", "/"))
+        token = access.token_sent(fields.get("token", ""))
+        if token is None:
             await run_in_threadpool(visits.enter_refused, visitor_at(request), "login", "page")
             return shown(request, target, access, "That is not a token.", 403)
-        if not visits.may_log_in(name):
+        if not visits.may_log_in(token.name):
             return shown(request, target, access, "Too many logins: try again in a minute.", 429)
-        digest = access.digest_of(name) or ""
-        cookie = await threads.run(request, sessions.begin, name, digest)
-        await run_in_threadpool(visits.enter, visitor_at(request, name), "login")
+        cookie = await threads.run(request, sessions.begin, token)
+        await run_in_threadpool(visits.enter, visitor_at(request, token.name), "login")
         response = RedirectResponse(access.prefix + target, 303)
         response.set_cookie(
             COOKIE,

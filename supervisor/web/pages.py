@@ -386,7 +386,7 @@ def endpoint_of(
             "now": asked.now,
             "may_act": may_act,
             "may_edit": may_act and visitor.may(Role.EDITOR) and asked.edits.are_saved,
-            "may_log_in": access.has_tokens and not visitor.is_person,
+            "may_log_in": bool(access.tokens) and not visitor.is_person,
             "sign_out": access.policy.proxy.sign_out if access.policy.proxy else None,
             **place_of(request),
         }

@@ -22,6 +22,7 @@ from itsdangerous import BadData, Signer, URLSafeTimedSerializer
 
 from supervisor.ledger.ledger import Ledger
 from supervisor.times import to_ms
+from supervisor.web.access_file import Token
 
 COOKIE = "supervisor_session"
 
@@ -66,22 +67,22 @@ class Sessions:
         self._client.execute_command("SET", place, secrets.token_urlsafe(32), "NX")
         return self._client.get(place) or secrets.token_urlsafe(32)
 
-    def begin(self, name: str, token_digest: str) -> str:
-        """The cookie of a new session. name: of the token that was shown."""
+    def begin(self, token: Token) -> str:
+        """The cookie of a new session. token: that was shown."""
         key = self.key()
-        facts = {"name": name, "id": secrets.token_hex(16), "seal": seal_of(key, token_digest)}
+        facts = {"name": token.name, "id": secrets.token_hex(16), "seal": seal_of(key, token)}
         return serializer(key, "session").dumps(facts)
 
-    def read(self, key: str, cookie: str, digest_of: Callable[[str], str | None]) -> Session | None:
+    def read(self, key: str, cookie: str, named: Callable[[str], Token | None]) -> Session | None:
         """The session of this cookie; None if it is over, or was never one.
 
-        digest_of: the digest of the token of that name, if there is one.
+        named: the token of that name, if there is one.
         """
         facts = loaded(key, "session", cookie)
         if facts is None:
             return None
-        token_digest = digest_of(facts["name"])
-        if token_digest is None or seal_of(key, token_digest) != facts["seal"]:
+        token = named(facts["name"])
+        if token is None or seal_of(key, token) != facts["seal"]:
             return None
         if self._client.get(self._keys.session_ended(facts["id"])):
             return None
@@ -103,6 +104,6 @@ def loaded(key: str, purpose: str, text: str) -> Any:
         return None
 
 
-def seal_of(key: str, token_digest: str) -> str:
+def seal_of(key: str, token: Token) -> str:
     """Shows which token it was only to a process that has the key and the token."""
-    return Signer(key, salt="seal", digest_method=sha256).get_signature(token_digest).decode()
+    return Signer(key, salt="seal", digest_method=sha256).get_signature(token.hash).decode()

@@ -118,13 +118,13 @@ def test_the_cookie_proves_the_token_without_containing_it(serve: Serve) -> None
 def test_a_session_ends_with_its_time_and_with_its_token(
     ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    sessions = Sessions(ledger)
-    cookie, key = sessions.begin("token", digest(TOKEN)), sessions.key()
-    named = {"token": digest(TOKEN)}.get
+    sessions, token, other = Sessions(ledger), *(Access(t).tokens[0] for t in (TOKEN, TOKEN + "x"))
+    cookie, key = sessions.begin(token), sessions.key()
+    named = {"token": token}.get
     found = sessions.read(key, cookie, named)
     assert found is not None
     assert found.name == "token"
-    assert sessions.read(key, cookie, lambda _: digest(TOKEN + "x")) is None
+    assert sessions.read(key, cookie, lambda _: other) is None
     assert sessions.read(key, cookie, lambda _: None) is None
     assert sessions.read(key + "x", cookie, named) is None
     monkeypatch.setattr("supervisor.web.sessions.TTL_SECONDS", -1)
