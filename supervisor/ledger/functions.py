@@ -195,6 +195,7 @@ READING = {
     "open_runs": ("open", "run"),
     "due": ("job", "jobs"),
     "traces": ("history", "run"),
+    "durations": ("history", "run"),
 }
 
 #: Where each file is.

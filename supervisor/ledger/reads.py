@@ -21,14 +21,13 @@ from supervisor.ledger.records import (
     MARK_FIELDS,
     NO_RUNS,
     BeatRecord,
-    Histogram,
+    Durations,
     JobRecord,
     Mark,
     OpenRuns,
     Origin,
     beat_from,
     counted,
-    histogram_from,
     job_from,
     mark_from,
     origin_from,
@@ -194,6 +193,9 @@ JOBS_COUNTED, RUNS_COUNTED, COUNTS_AHEAD = 50, 500, 20
 
 #: Jobs whose last runs one call reads: with 200 runs each, it takes the server some milliseconds.
 JOBS_TRACED = 10
+
+#: Of a job with a longer history, so many of the last runs say how long one takes.
+MOST_DURATIONS = 1_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -392,9 +394,17 @@ class Readings:
         """Raises UnknownJob."""
         return self.records_of([self.spec(name)])[0]
 
-    def durations(self, job: str) -> Histogram:
-        """How long attempts of the job took."""
-        return histogram_from(self.client.hgetall(self.keys.job(job)), "duration")
+    def durations_of(self, specs: Sequence[JobSpec]) -> dict[str, Durations]:
+        """How long the runs in each job's history took, up to MOST_DURATIONS of the last."""
+        most = min(MOST_DURATIONS, max((spec.history for spec in specs), default=0))
+        portions = chunks([spec.name for spec in specs], JOBS_TRACED)
+        calls = (Call((most, *some)) for some in portions)
+        replies = chain.from_iterable(self.functions.stream("durations", calls))
+        lines = zip(chain.from_iterable(portions), replies, strict=True)
+        return {
+            name: Durations(tuple(sorted(int(ms) / 1000 for ms in line.split())))
+            for name, line in lines
+        }
 
     def newest_version(self) -> int:
         """The newest version of any job that was loaded, edited or removed."""

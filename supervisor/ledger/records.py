@@ -120,6 +120,24 @@ class Histogram:
         return lower + (self.bounds[bucket] - lower) * share
 
 
+@dataclass(frozen=True, slots=True)
+class Durations:
+    """How long the runs in a job's history took, in seconds and in order: the last attempt of each
+    that succeeded, failed or timed out."""
+
+    seconds: tuple[float, ...] = ()
+
+    @property
+    def longest(self) -> float | None:
+        return self.seconds[-1] if self.seconds else None
+
+    def quantile(self, q: float) -> float | None:
+        """The shortest that a share of `q` does not exceed, by nearest rank; None without runs."""
+        if not self.seconds:
+            return None
+        return self.seconds[max(0, math.ceil(q * len(self.seconds)) - 1)]
+
+
 #: The fields of a job's hash that hold its histograms: the buckets, and the sum in ms.
 HISTOGRAM_FIELDS = {
     name: (*(f"h:{name}:{i}" for i in range(1, len(BOUNDS) + 2)), f"h:{name}:sum")

@@ -14,7 +14,7 @@ from supervisor.job.spec import JobSpec
 from supervisor.job.topology import Needs
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.page_reads import absences, admitted_at, server_since
-from supervisor.ledger.records import BeatRecord, Histogram, JobRecord
+from supervisor.ledger.records import BeatRecord, Durations, JobRecord
 from supervisor.ledger.replies import ms_of
 from supervisor.operate.words import LocalTime
 from supervisor.schedule import schedule_of, ticks_between
@@ -25,8 +25,8 @@ from supervisor.times import DAY, INSTANT, clock_time
 #: States of ticks that never became a run; one record stands for a range of them.
 PASSED_OVER = (RunState.MISSED, RunState.EXCLUDED)
 
-#: Fewer attempts than this say nothing about what is usual.
-ENOUGH_ATTEMPTS = 5
+#: Fewer runs than this say nothing about what is usual.
+ENOUGH_RUNS = 5
 
 #: Up to this many of a job's open runs are explained.
 MOST_OPEN = 5
@@ -56,7 +56,7 @@ class RunFacts:
     """A run and, one level deep, the run that blocked it.
 
     admitted_at: when the ledger recorded it; None once the job's history has dropped that. usual:
-    seconds that 95 of 100 attempts of its job do not exceed.
+    seconds that 95 of 100 runs in its job's history do not exceed.
     queue: where its message was sent; before that, as its job says. blocker: None when nothing
     blocked the run, or the record is gone. no_beat: the time at which no beat led, around the
     run's. workers: of a run that is queued or expired. drained_at: of such a run, since when its
@@ -237,7 +237,7 @@ def facts_of_run(ledger: Ledger, run: Run, *, looks_deeper: bool = True) -> RunF
         run=run,
         admitted_at=admitted_at(ledger, [run]).get(run.id),
         queue=queue,
-        usual=usual_of(ledger.durations(run.job)) if spec else None,
+        usual=usual_of(ledger.durations_of([spec])[spec.name]) if spec else None,
         steps=ledger.steps.records(run.id) if run.has_steps else (),
         blocker=facts_of_run(ledger, blocker, looks_deeper=False) if blocker else None,
         no_beat=no_beat_at(ledger, run),
@@ -254,8 +254,8 @@ def known_run(ledger: Ledger, run_id: str) -> Run | None:
         return None
 
 
-def usual_of(durations: Histogram) -> float | None:
-    return durations.quantile(0.95) if durations.observations >= ENOUGH_ATTEMPTS else None
+def usual_of(durations: Durations) -> float | None:
+    return durations.quantile(0.95) if len(durations.seconds) >= ENOUGH_RUNS else None
 
 
 def no_beat_at(ledger: Ledger, run: Run) -> tuple[datetime, datetime] | None:

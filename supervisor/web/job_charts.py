@@ -14,7 +14,6 @@ from supervisor.ledger.page_reads import Trace
 from supervisor.operate.words import duration, span, stamp
 from supervisor.ticks.expectations import interval_of, next_ticks
 from supervisor.times import DAY
-from supervisor.web.jobs_page import NEVER_STARTED
 from supervisor.web.pictures import Label, Window, labels_of
 
 #: Pixels: of the chart, and of the room above its highest point.
@@ -23,6 +22,9 @@ ABOVE = 12
 
 #: A limit that is farther above the longest run than this is named, and not drawn.
 FAR = 1.6
+
+#: As in durations.lua.
+WORKED = (RunState.SUCCEEDED, RunState.FAILED, RunState.TIMED_OUT)
 
 #: The axis is at least so long.
 SHORTEST = timedelta(hours=1)
@@ -108,8 +110,8 @@ def durations_of(
 
 
 def took(run: Trace) -> float | None:
-    """Seconds of the last attempt of a run that has ended."""
-    return None if run.state.is_open or run.state in NEVER_STARTED else run.duration_seconds
+    """Seconds of the last attempt of a run that succeeded, failed or timed out."""
+    return run.duration_seconds if run.state in WORKED else None
 
 
 def limits_of(spec: JobSpec, now: datetime) -> Iterator[tuple[str, float]]:

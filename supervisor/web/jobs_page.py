@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
 from itertools import takewhile
-from statistics import median
 from typing import Any
 from urllib.parse import urlencode
 
@@ -25,7 +24,7 @@ from supervisor.ledger.page_reads import (
 )
 from supervisor.ledger.presence import Roll, WorkerFacts
 from supervisor.ledger.queues import LedgerQueues, Queue, Queues, queues
-from supervisor.ledger.records import JobRecord, OpenRuns
+from supervisor.ledger.records import Durations, JobRecord, OpenRuns
 from supervisor.logs import get_logger
 from supervisor.operate.shapes import Worker
 from supervisor.operate.words import duration, stamp
@@ -477,9 +476,10 @@ def words_of(traces: Sequence[Trace]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """How long the last runs took, against how far apart their ticks are. Seconds."""
+    """How long the runs in the history took, against how far apart ticks are. Seconds."""
 
     median: float | None
+    p95: float | None
     longest: float | None
     interval: float | None
 
@@ -538,22 +538,26 @@ def rows_of(ledger: Ledger, names: Sequence[str], now: datetime) -> list[JobRow]
     """The rows, in the order of the names."""
     specs = ledger.some_specs(names)
     records = ledger.records_of([specs[name] for name in names if name in specs])
-    found = traces(ledger, [record.spec.name for record in records], LENGTH)
-    return [row_of(record, found[record.spec.name], now) for record in records]
+    shown = [record.spec for record in records]
+    runs, durations = traces(ledger, [s.name for s in shown], LENGTH), ledger.durations_of(shown)
+    return [
+        row_of(record, runs[name], durations[name], now)
+        for record in records
+        if (name := record.spec.name)
+    ]
 
 
-def row_of(job: JobRecord, runs: Sequence[Trace], now: datetime) -> JobRow:
-    pace = pace_of(job.spec, runs, now)
+def row_of(job: JobRecord, runs: Sequence[Trace], durations: Durations, now: datetime) -> JobRow:
+    pace = pace_of(job.spec, durations, now)
     held = (run for run in reversed(runs) if run.blocked_by and run.state is RunState.SKIPPED)
     return JobRow(job, failing(runs), chart_of(runs, pace.interval), pace, next(held, None))
 
 
-def pace_of(spec: JobSpec, runs: Iterable[Trace], now: datetime) -> Pace:
+def pace_of(spec: JobSpec, durations: Durations, now: datetime) -> Pace:
     interval = interval_of(next_ticks(spec, now))
-    lasted = [run.duration_seconds for run in runs if run.state not in NEVER_STARTED]
-    known = [seconds for seconds in lasted if seconds is not None]
     return Pace(
-        median(known) if known else None,
-        max(known, default=None),
+        durations.quantile(0.5),
+        durations.quantile(0.95),
+        durations.longest,
         interval.total_seconds() if interval else None,
     )

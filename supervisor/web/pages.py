@@ -144,11 +144,12 @@ def job(asked: Asked) -> Context:
     except UnknownJob as error:
         raise Refused(404, f"{error}{removal_of(asked)}") from error
     last = traces(asked.ledger, [asked.target], RUNS_SHOWN)[asked.target]
+    durations = asked.ledger.durations_of([record.spec])[asked.target]
     loaded = asked.edits.job(asked.target)
     silences = SilenceStore(asked.ledger).in_force(asked.now)
     return {
         "job": record,
-        "pace": pace_of(record.spec, last, asked.now),
+        "pace": pace_of(record.spec, durations, asked.now),
         "failing": failing(last),
         "following": picture_of(asked.ledger, record),
         "loaded": loaded,

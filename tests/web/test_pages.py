@@ -18,6 +18,8 @@ from supervisor.ledger.functions import ATTEMPTS_KEPT
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.presence import Attendance, Broker, WorkerFacts
 from supervisor.ledger.replies import ms_of
+from supervisor.operate.why import answer
+from supervisor.operate.why_facts import facts_of_run_id
 from supervisor.web.access import Access
 from supervisor.web.jobs_page import PAGE_SIZE
 from tests.ledger.jobs import admitted, at_work, begin, begun, job, pause, run_id, ticks, try_often
@@ -602,3 +604,22 @@ def test_the_page_of_a_job_has_its_times_and_where_its_history_begins(
     assert re.search(r"<h2>Times to come</h2>\s*<ol.*02:30 CES?T", text)
     assert "The history begins 2026-03-01 00:00:00Z" in text
     assert "Durations" in text
+
+
+def test_the_list_the_page_and_why_say_the_same_of_durations(
+    reader: httpx.Client, ledger: Ledger
+) -> None:
+    spec = job(ledger)
+    for second in range(1, 31):  # longer than the chart of the list
+        run = run_id(spec, second)
+        at_work(ledger, spec, second, f"token {second}")
+        ledger.finish(run, f"token {second}", RunState.SUCCEEDED)
+        ended = int(ledger.client.hget(ledger.keys.run(run), "finished"))
+        ledger.client.hset(ledger.keys.run(run), "started", ended - 1000 * (31 - second))
+    at_work(ledger, spec, 40)
+    for path in ("/", "/jobs/nightly"):
+        text = reader.get(path).text
+        assert '15s <span class="faint">median,</span> 30s <span class="faint">longest' in text
+    assert "p95 29s" in text
+    assert "the longest 30s" in text
+    assert "usually finishes within 29s" in " ".join(answer(facts_of_run_id(ledger, run_id(spec, 40))))
