@@ -37,6 +37,9 @@ NOTIFY_DAILY = "SUPERVISOR_NOTIFY_DAILY"
 #: Where people see the service, for the links in notices.
 PAGE_URL = "SUPERVISOR_PAGE_URL"
 
+#: What the pages are headed with, such as production.
+INSTALLATION = "SUPERVISOR_NAME"
+
 #: Signs webhooks that have no secret of their own.
 NOTIFY_SECRET = "SUPERVISOR_NOTIFY_SECRET"
 

@@ -47,6 +47,7 @@ from supervisor.operate.shapes import iso_utc
 from supervisor.operate.words import stamp
 from supervisor.settings import (
     ACCESS_FILE,
+    INSTALLATION,
     PAGE_URL,
     ROOT_PATH,
     TOKEN,
@@ -303,7 +304,8 @@ def serve(
     ledger = ledger_for_answers(settings)
     metrics = Metrics(ledger, broker, labels=labels, access_file=access.file)
     watch_for_outages(ledger, settings)
-    app = create(ledger, access, metrics, broker, context.app)
+    name = os.environ.get(INSTALLATION, "")
+    app = create(ledger, access, metrics, broker, context.app, name)
     config = uvicorn.Config(
         app,
         log_config=None,

@@ -6,9 +6,11 @@ import asyncio
 import json
 import re
 import time
+import zlib
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import ContextVar, copy_context
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, ParamSpec, TypeVar
 from urllib.parse import parse_qsl, quote, urlsplit
@@ -218,15 +220,38 @@ def brief(run_id: str, job: str, now: datetime) -> str:
     return run_id.removeprefix(f"{job}@").removeprefix(f"{now.astimezone(UTC):%Y-%m-%d}T")
 
 
+LONGEST_NAME = 60
+
+#: Colours that page.css has for installations.
+HUES = 6
+
+
+@dataclass(frozen=True, slots=True)
+class Installation:
+    """What tells one installation's pages from another's: its name, and a colour for that name."""
+
+    name: str = ""
+
+    @property
+    def hue(self) -> int | None:
+        """The number of a colour; None without a name."""
+        return zlib.crc32(self.name.encode()) % HUES if self.name else None
+
+
 def place_of(request: Request) -> dict[str, Any]:
-    """For the layout: the root that addresses are relative to, the page's own address, and its
-    visitor.
+    """For the layout: the root that addresses are relative to, the page's own address, its
+    visitor, and the installation.
     """
     raw_path = request.scope["raw_path"].decode("latin-1")
     path = raw_path.removeprefix(root_of(request)).lstrip("/")
     query = request.scope["query_string"].decode("latin-1")
     here = f"./{path}" + (f"?{query}" if query else "")
-    return {"root": root_of(request), "here": here, "visitor": request.state.visitor}
+    return {
+        "root": root_of(request),
+        "here": here,
+        "visitor": request.state.visitor,
+        "installation": request.app.state.installation,
+    }
 
 
 def root_of(request: Request) -> str:

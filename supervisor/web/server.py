@@ -30,7 +30,9 @@ from supervisor.web.bulk import bulk_routes
 from supervisor.web.editor import editor_routes
 from supervisor.web.http import (
     EXCEPTION_HANDLERS,
+    LONGEST_NAME,
     Budget,
+    Installation,
     OutOfTime,
     Threads,
 )
@@ -141,10 +143,12 @@ def create(
     metrics: Metrics | None = None,
     broker: Queues | None = None,
     app: Celery | None = None,
+    name: str = "",
 ) -> Starlette:
     """broker: that of the app; without it, as the ledger and the workers report it.
 
-    app: whose jobs are made and edited here; without it, none are.
+    app: whose jobs are made and edited here; without it, none are. name: of the installation, for
+    people.
     """
     threads, edits, visits = Threads(), JobEdits(ledger, app), Visits(ledger)
     sessions = Sessions(ledger)
@@ -159,7 +163,7 @@ def create(
         *backfill_routes(ledger, threads),
         *page_routes(ledger, access, broker, edits, threads),
     ]
-    return Starlette(
+    made = Starlette(
         routes=[
             *guarded(routes, visits),
             Mount("/static", StaticFiles(packages=[("supervisor.web", "static")])),
@@ -170,3 +174,5 @@ def create(
         ],
         exception_handlers=EXCEPTION_HANDLERS,
     )
+    made.state.installation = Installation(name[:LONGEST_NAME])
+    return made

@@ -432,6 +432,19 @@ def in_every_state(workers: Workers) -> JobSpec:
     return spec
 
 
+def test_the_list_is_searched_while_one_types(address: str, page: Page) -> None:
+    page.goto(address)
+    stays(page)
+    page.keyboard.press("/")
+    page.keyboard.type("tel")
+    expect(page.locator("td.head")).to_have_count(1)
+    assert page.url.endswith("/?search=tel")
+    page.keyboard.type("x")
+    expect(page.get_by_text("No job matches.")).to_be_visible()
+    expect(page.get_by_label("Find a job by name")).to_have_value("telx")
+    assert has_stayed(page)
+
+
 def test_the_timeline_is_zoomed_moved_and_searched_by_keys(address: str, page: Page) -> None:
     page.goto(f"{address}/timeline")
     for key, address_after in (

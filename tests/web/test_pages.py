@@ -22,11 +22,12 @@ from supervisor.operate.why import answer
 from supervisor.operate.why_facts import facts_of_run_id
 from supervisor.web.access import Access
 from supervisor.web.jobs_page import PAGE_SIZE
+from supervisor.web.server import create
 from tests.ledger.jobs import admitted, at_work, begin, begun, job, pause, run_id, ticks, try_often
 from tests.ledger.processes import worker_is_there
 from tests.ledger.test_many_waiting import crowd
 from tests.web.conftest import Serve
-from tests.web.visits import FROM_OUR_PAGE, TOKEN, log_in
+from tests.web.visits import FROM_OUR_PAGE, TOKEN, log_in, serving_app
 
 HTML = {"accept": "text/html"}
 
@@ -622,4 +623,19 @@ def test_the_list_the_page_and_why_say_the_same_of_durations(
         assert '15s <span class="faint">median,</span> 30s <span class="faint">longest' in text
     assert "p95 29s" in text
     assert "the longest 30s" in text
-    assert "usually finishes within 29s" in " ".join(answer(facts_of_run_id(ledger, run_id(spec, 40))))
+    assert "usually finishes within 29s" in " ".join(
+        answer(facts_of_run_id(ledger, run_id(spec, 40)))
+    )
+
+
+def test_each_page_is_headed_with_the_installations_name_and_its_colour(ledger: Ledger) -> None:
+    def headed(name: str) -> str:
+        with serving_app(create(ledger, name=name)) as address:
+            return httpx.get(f"{address}/", verify=False).text
+
+    production, staging = headed("production <1>"), headed("staging")
+    assert "<title>Jobs - production &lt;1&gt;</title>" in production
+    assert '<p class="installation">production &lt;1&gt;</p>' in production
+    hues = [re.findall(r'class="top (hue-[0-5])"', page) for page in (production, staging)]
+    assert len(hues[0]) == len(hues[1]) == 1
+    assert "installation" not in headed("")

@@ -50,10 +50,38 @@ function madeOf(part) {
   return copy.innerHTML;
 }
 
+// What is typed there is looked for at once, and stays.
+const SEARCH = "[role=search] [name=search]";
+
+function keepSearch(part, fresh) {
+  const typed = part.querySelector(SEARCH), field = fresh.querySelector(SEARCH);
+  if (!typed || !field) return () => {};
+  const isFocused = typed === document.activeElement, place = typed.selectionStart;
+  field.value = typed.value;
+  return () => {
+    if (!isFocused) return;
+    field.focus();
+    field.setSelectionRange(place, place);
+  };
+}
+
+let searchTimer = null;
+
+document.addEventListener("input", (event) => {
+  const form = event.target.matches(SEARCH) && event.target.form;
+  if (!form) return;
+  clearTimeout(searchTimer);
+  searchTimer = setTimeout(() => {
+    const words = new URLSearchParams([...new FormData(form)].filter(([, word]) => word));
+    history.replaceState(null, "", form.action + (words.size ? `?${words}` : ""));
+    refresh().catch(() => say("No connection, trying again"));
+  }, 300);
+});
+
 function isInUse(part) {
   const selection = getSelection();
   const isSelected = !selection.isCollapsed && part.contains(selection.anchorNode);
-  const fields = [...part.querySelectorAll("input:not([type=hidden]), textarea")];
+  const fields = [...part.querySelectorAll("input:not([type=hidden]), textarea")].filter((field) => !field.matches(SEARCH));
   const isTyped = fields.some((field) => field === document.activeElement || field.value !== field.defaultValue || field.checked !== field.defaultChecked);
   return isSelected || isTyped;
 }
@@ -66,7 +94,9 @@ function replace(part, fresh) {
   const opened = part.querySelectorAll("details");
   fresh.querySelectorAll("details").forEach((details, number) => { details.open = opened[number]?.open ?? false; });
   const scrolled = log && log.scrollTop + log.clientHeight < log.scrollHeight - 4 ? log.scrollTop : null;
+  const focusSearch = keepSearch(part, fresh);
   part.replaceWith(fresh);
+  focusSearch();
   const href = focused?.getAttribute("href");
   const found = [...fresh.querySelectorAll(focusable)];
   if (focused) (href ? found.find((a) => a.getAttribute("href") === href) : found[place])?.focus();
