@@ -124,8 +124,9 @@ def impatient_ledger(app: Celery, _pid: int) -> Ledger:
 def lineage(task: Any, options: Mapping[str, Any]) -> dict[str, Any]:
     """The options by which Celery's canvas and monitors know the running task that makes a call.
 
-    Empty outside of a task. They are recorded with the call, because a run that waits is published
-    by a worker that gives its lock back, or by beat, and neither is its parent.
+    Empty outside of a task. They are recorded with the call: a message that is made later - after a
+    retry with other arguments, or because the broker was away - is made by a process that is not
+    its parent.
     """
     parent: Any = task.app.current_worker_task
     if parent is None:
