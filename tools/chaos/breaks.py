@@ -199,8 +199,8 @@ BREAKS = (
         EDITS,
         (
             "ledger/load.lua",
-            "  redis.call('DEL', K.message(job))\n  follow(job, text)\n",
-            "  follow(job, text)\n",
+            "  redis.call('DEL', K.message(job))\n  note_former(job, content)\n",
+            "  note_former(job, content)\n",
         ),
         (
             "ledger/keep_messages.lua",
