@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from datetime import timedelta
+from datetime import date, timedelta
 from pathlib import Path
 from typing import Literal
 
@@ -16,6 +16,8 @@ from playwright.sync_api import Browser, BrowserContext, Page, expect
 from supervisor import jobs
 from supervisor.app import supervise
 from supervisor.deploy.embedded import EmbeddedServer
+from supervisor.features.summary.rule import Summary
+from supervisor.features.summary.store import SummaryStore
 from supervisor.job.run import Run, RunState, ulid
 from supervisor.job.spec import JobSpec
 from supervisor.ledger.actions import Actor
@@ -337,6 +339,20 @@ PAGES = (
     *("/actions/silence/", "/actions/silence/made", "/actions/unsilence/made"),
 )
 
+A_DAY = Summary(
+    date=date(2026, 3, 1),
+    zone="Europe/Berlin",
+    failed=3,
+    late=1,
+    slower=1,
+    skipped=14,
+    missed=0,
+    failing={"works": 3},
+    slow={"tells": 2.1},
+    jobs=3,
+    partial=1,
+)
+
 #: Where nothing has happened yet, or nothing matches.
 EMPTY = ("/", "/timeline", "/failures", "/queues", "/record", "/?state=failing", "/jobs/unknown")
 
@@ -427,6 +443,7 @@ def in_every_state(workers: Workers) -> JobSpec:
     ledger.cancel(run_id(spec, 10), "enough")
     ledger.admit(ticks(spec, 20, 21, 22))
     ledger.pause(spec.name, "for a reason")
+    SummaryStore(ledger).save(A_DAY)
     by = Actor("ann", "cli")
     control.silence(ledger, "made", duration=timedelta(days=1), by=by, reason="an upgrade")
     return spec

@@ -219,7 +219,9 @@ def lines(summary: Summary, before: Summary | None) -> Iterator[str]:
     if summary.failing:
         yield "Most failures: " + ", ".join(f"{job} ({n})" for job, n in summary.failing.items())
     if summary.slow:
-        yield "Slowest: " + ", ".join(f"{job} ({n:g} times)" for job, n in summary.slow.items())
+        yield "Slower than usual: " + ", ".join(
+            f"{job} ({n:g} times)" for job, n in summary.slow.items()
+        )
     if summary.partial:
         yield unknown_words(summary)
     yield f"Days of {summary.zone}"

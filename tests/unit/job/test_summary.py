@@ -106,7 +106,7 @@ def test_the_words_of_a_day() -> None:
         "Sun 2026-03-01: 1,300 failed, 1 late, 2 slower than usual, 14 skipped",
         "The day before: nothing went wrong",
         "Most failures: a (2), b (1)",
-        "Slowest: c (3 times), b (2 times)",
+        "Slower than usual: c (3 times), b (2 times)",
         "Not known: late and slow runs at the beginning of the day"
         " (1 of 3 jobs ran more often than their history keeps)",
         "Days of UTC",
