@@ -37,6 +37,20 @@ TOKEN = "supervisor_token"
 #: Set before the task is traced: digests of the message as it came (job/content.py).
 CONTENT = "supervisor_content"
 
+#: Headers that Celery makes for each message; all others are the app's own, or another library's.
+CELERYS_HEADERS = frozenset(
+    (
+        *("lang", "task", "id", "shadow", "eta", "expires", "group", "group_index", "retries"),
+        *("timelimit", "root_id", "parent_id", "argsrepr", "kwargsrepr", "origin", "ignore_result"),
+        *("replaced_task_nesting", "stamped_headers", "stamps", "compression", HEADER),
+    )
+)
+
+
+def own_headers(headers: Mapping[str, Any]) -> dict[str, Any]:
+    """The headers that code beside Celery's has given a message."""
+    return {name: value for name, value in headers.items() if name not in CELERYS_HEADERS}
+
 
 HINT = (
     "give each deployment queues of its own"

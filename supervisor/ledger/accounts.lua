@@ -127,7 +127,6 @@ end
 
 -- Cancelled and replaced are people's wishes: no alarm, and no success either.
 local PINGS = { succeeded = 'success', cancelled = 'log', replaced = 'log' }
-local FAILURES = { failed = true, timed_out = true, lost = true, expired = true }
 local EVENTS = {
   succeeded = 'recovered', failed = 'failed', timed_out = 'failed', lost = 'lost', expired = 'missed',
 }

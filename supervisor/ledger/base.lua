@@ -112,11 +112,14 @@ end
 -- What is kept of the rules of a run that has ended: what people are shown with it, and what a late report needs.
 local KEPT_RULES = { 'mask', 'follows', 'max_duration', 'min_duration', 'notify' }
 
--- The end state of a run. It stays readable for HISTORY_TTL.
+local FAILURES = { failed = true, timed_out = true, lost = true, expired = true }
+
+-- The end state of a run. It stays readable for HISTORY_TTL. The message of a call that failed stays with it: a run
+-- that repeats it has the headers that the app's own code gave it.
 local function close(run, state, reason)
   local key, kept = K.run(run.id), {}
   redis.call('HSET', key, 'state', state, 'finished', now, 'reason', reason or '')
-  redis.call('HDEL', key, 'message', 'said')
+  redis.call('HDEL', key, 'said', FAILURES[state] and '' or 'message')
   for _, name in ipairs(KEPT_RULES) do kept[name] = run.rules[name] end
   if next(kept) then
     redis.call('HSET', key, 'rules', cjson.encode(kept))

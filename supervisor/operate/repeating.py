@@ -18,6 +18,7 @@ from datetime import datetime
 from typing import Any
 
 from supervisor.errors import Conflict, InvalidRequest, SupervisorError
+from supervisor.guard.delivery import own_headers
 from supervisor.job.content import content_of_job
 from supervisor.job.run import (
     FAILURES,
@@ -174,12 +175,11 @@ def repeat_of(ledger: Ledger, run: Run, *, whole: bool = False) -> Repeat:
             spec.args if args is None else args,
             spec.kwargs if kwargs is None else kwargs,
         )
-    options = {name: value for name, value in run.options.items() if name not in OF_CALLER}
     request = replace(
         request,
         nominal_at=run.nominal_at,
         repeats=run.id,
-        options=options,
+        options=options_of(run),
         key=key_of(run, spec, arguments, is_edited=is_edited),
     )
     return Repeat(run, spec, request, done, is_edited)
@@ -271,6 +271,14 @@ def spec_of(ledger: Ledger, run: Run, spec: JobSpec) -> JobSpec:
         what = f"{run.job} was edited so often since that the arguments of {run.id} are not known"
         raise Conflict(f"{what}: trigger it with arguments")
     return found
+
+
+def options_of(run: Run) -> dict[str, Any]:
+    """Those of its messages, with the headers that the app's own code gave the first of a call."""
+    options = {name: value for name, value in run.options.items() if name not in OF_CALLER}
+    headers = own_headers(run.message.headers) if run.message else {}
+    headers |= options.get("headers", {})
+    return {**options, "headers": headers} if headers else options
 
 
 def key_of(

@@ -40,7 +40,7 @@ from kombu.compression import get_encoder
 from supervisor.catalog.job_checks import GuardedCall, guarded_task_spec, spec_without_schedule
 from supervisor.errors import InvalidGuard, UnknownRun
 from supervisor.guard.current_run import current_run
-from supervisor.guard.delivery import GUARD, HEADER, work_of
+from supervisor.guard.delivery import GUARD, HEADER, own_headers, work_of
 from supervisor.job.policies import OverlapPolicy
 from supervisor.job.run import Message, RunState, is_below, manual_id
 from supervisor.job.spec import GuardedTaskSpec, JobSpec
@@ -50,7 +50,7 @@ from supervisor.ledger.replies import Admission, Placement
 from supervisor.ledger.requests import CallArguments, RunRequest
 from supervisor.logs import get_logger
 from supervisor.sending.app_settings import required_settings
-from supervisor.sending.content import OF_RUNS, own_headers
+from supervisor.sending.content import OF_RUNS
 from supervisor.sending.messages import of_job, run_of
 from supervisor.sending.publisher import NothingSent, Publisher, as_json, publisher_of
 from supervisor.sending.queues import is_unavailable

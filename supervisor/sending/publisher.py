@@ -24,7 +24,7 @@ from celery.app.task import extract_exec_options  # type: ignore[attr-defined]
 from kombu.exceptions import OperationalError
 from kombu.utils.json import dumps
 
-from supervisor.guard.delivery import HEADER, LEDGER
+from supervisor.guard.delivery import HEADER, LEDGER, own_headers
 from supervisor.job.run import Message, Run, RunState, StepId
 from supervisor.job.secrets import masked
 from supervisor.ledger.ledger import Ledger
@@ -34,7 +34,6 @@ from supervisor.sending.app_settings import owner_of, required_settings
 from supervisor.sending.content import (
     Captured,
     RunProducer,
-    own_headers,
     publish_captured,
     serializer_of_runs,
 )

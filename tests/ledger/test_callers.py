@@ -15,9 +15,11 @@ from celery import Celery, Task, signals
 from supervisor import jobs
 from supervisor.app import supervise
 from supervisor.job.run import RunState
+from supervisor.ledger.actions import Actor
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.replies import Placement
 from supervisor.ledger.requests import CallArguments
+from supervisor.operate import repeating
 from supervisor.sending.calls import start
 from supervisor.sending.publisher import publisher_of
 from tests.ledger.jobs import begin, job, ticks, with_messages
@@ -122,6 +124,24 @@ def test_retries_and_rescued_runs_are_their_callers(app: Celery, ledger: Ledger)
     due(ledger, run)
     publisher.publish(ledger.outbox())
     assert tenants(ledger) == [(run, "t1")] * 4
+
+
+def test_a_call_that_is_run_again_is_its_callers(app: Celery, ledger: Ledger) -> None:
+    """With the arguments and the key of the call, and without its place in a canvas."""
+    task, publisher = guarded(app), publisher_of(app)
+    with within("t1"):
+        call = task.apply_async((7,), headers={"guard": {"key": "of t1"}}, root_id="canvas")
+    begin(ledger, call.id)
+    ledger.finish(call.id, "token", RunState.FAILED)
+    again = repeating.retry(ledger, call.id, by=Actor("ann", "cli")).run
+    assert again
+    publisher.publish(ledger.outbox())
+    assert tenants(ledger) == [(call.id, "t1"), (again.id, "t1")]
+    assert (again.args, again.rules.lock) == ([7], "of t1")
+    assert "root_id" not in again.options
+    begin(ledger, again.id)
+    ledger.finish(again.id, "token", RunState.SUCCEEDED)
+    assert (ledger.run(call.id).message is None, ledger.run(again.id).message) == (False, None)
 
 
 def test_the_steps_of_a_run_are_its_callers(app: Celery, ledger: Ledger) -> None:

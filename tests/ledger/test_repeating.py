@@ -249,6 +249,44 @@ def test_a_repeat_goes_on_with_the_plan_of_its_run(ledger: Ledger) -> None:
         again(ledger, first)
 
 
+def test_steps_after_the_failed_one_run_again_in_any_case(
+    ledger: Ledger,
+) -> None:
+    spec = pipeline(ledger, STEPS, on_step_failure="continue")
+    ledger.admit(ticks(spec, 1))
+    run = run_id(spec, 1)
+    succeed(ledger, run, "extract")
+    succeed(ledger, run, "scan")
+    fail(ledger, run, "convert")
+    succeed(ledger, run, "index")
+    repeat = again(ledger, run).id
+    assert open_steps(ledger, repeat) == ["convert"]
+    succeed(ledger, repeat, "convert")
+    assert open_steps(ledger, repeat) == ["index"]
+
+
+def test_a_batch_runs_again_with_all_of_its_items(ledger: Ledger) -> None:
+    steps = [
+        {"task": "proj.extract", "priority": 2},
+        {"task": "proj.words", "priority": 1, "foreach": "files"},
+    ]
+    spec = pipeline(ledger, steps)
+    ledger.admit(ticks(spec, 1))
+    run = run_id(spec, 1)
+    succeed(ledger, run, "extract", files=["a", "b"])
+    first, second = ledger.steps.expand(f"{run}~words", ["a", "b"])
+    begin(ledger, first, "good")
+    ledger.finish(first, "good", RunState.SUCCEEDED)
+    fails(ledger, second)
+    repeat = again(ledger, run).id
+    assert open_steps(ledger, repeat) == ["words"]
+    assert ledger.steps.param(repeat, "files") == ["a", "b"]
+    for item in ledger.steps.expand(f"{repeat}~words", ["a", "b"]):
+        begin(ledger, item, "again")
+        ledger.finish(item, "again", RunState.SUCCEEDED)
+    assert ledger.run(repeat).state is RunState.SUCCEEDED
+
+
 def test_a_repeat_that_waits_begins_with_the_same_step(ledger: Ledger) -> None:
     run = failed_steps(ledger)
     spec = pipeline(ledger, STEPS, overlap="queue_one")
