@@ -19,7 +19,7 @@ from supervisor.operate.repeating import left_of
 #: What differs from run to run: run ids, times, UUIDs, addresses, long or broken numbers. Short
 #: whole numbers stay: HTTP 404 is not HTTP 500.
 DIFFERING = re.compile(
-    r"[\w.-]+@(?:manual-|start-)?[0-9A-Z][\w:.+-]{9,}(?:~\S+)?"
+    r"(?<![\w.-])[\w.-]+@(?:manual-|start-)?[0-9A-Z][\w:.+-]{9,}(?:~\S+)?"
     r"|\d{4}-\d\d-\d\d(?:[T ]\d\d:\d\d(?::\d\d(?:\.\d+)?)?(?:Z|[+-]\d\d:?\d\d)?)?"
     r"|\b[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}\b"
     r"|\b0x[0-9a-f]+\b"

@@ -52,7 +52,7 @@ def test_runs_that_code_starts_wait_where_it_says_so(team: Project) -> None:
         + """
 slow = [("team_steps.slow", 1)]
 def call(**more):
-    return start(slow, job="slow", params={"seconds": 5}, **more)
+    return start(slow, job="slow", params={"seconds": 60}, **more)
 calls = [call(), call()]
 calls += [call(key="k:{seconds}", overlap="queue_one") for _ in range(3)]
 print(json.dumps(calls))"""
@@ -60,6 +60,8 @@ print(json.dumps(calls))"""
     *beside, held, waits, skipped = (run.state.value for run in team.ledger.runs(runs))
     assert {*beside, held} <= {"queued", "running"}
     assert (waits, skipped) == ("waiting", "skipped")
+    for run in runs[:-1]:
+        team.ledger.cancel(run, "the test is over")
 
 
 def test_what_cannot_be_started_is_refused_at_once(team: Project) -> None:
