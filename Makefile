@@ -88,7 +88,7 @@ chaos-catches: $(STAMP) ### break the product in many ways (ONLY=) and see that 
 
 soak: $(STAMP) ### drive the ledger against its model for SOAK_STEPS steps
 	SUPERVISOR_SOAK_STEPS=$(SOAK_STEPS) $(BIN)/python -m pytest \
-	  tests/ledger/test_model.py tests/ledger/test_stages_model.py
+	  tests/ledger/test_model.py tests/ledger/test_stages_model.py tests/ledger/test_older_ledgers.py
 
 foreign-tests: $(STAMP) ### run tests of others (SUITE=celery TESTS= GO_ON=1) as they are, and supervised
 	$(BIN)/python -m tools.foreign $(if $(GO_ON),--go-on) $(or $(SUITE),celery) $(TESTS)

@@ -46,7 +46,7 @@ from datetime import timedelta
 from enum import IntEnum
 from functools import partial
 from types import MappingProxyType
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 from structlog.contextvars import bind_contextvars, reset_contextvars
 
@@ -55,7 +55,7 @@ from supervisor.features.run_log import capture_lines, traceback_text
 from supervisor.guard import child_table, liveness
 from supervisor.guard.child_table import RAISED, way_to_this_code
 from supervisor.guard.current_run import CurrentRun, current_attempt, current_run, set_current_run
-from supervisor.guard.delivery import Delivery, note_shared_queue
+from supervisor.guard.delivery import Delivery, note_shared_queue, work_of
 from supervisor.guard.lease import is_trusted
 from supervisor.guard.progress import Report, Reporter
 from supervisor.job.content import Content
@@ -73,7 +73,7 @@ from supervisor.job.secrets import (
 )
 from supervisor.job.steps import Params
 from supervisor.ledger.ledger import Ledger
-from supervisor.ledger.replies import Ending, Finished, Grant, Refusal, Refused
+from supervisor.ledger.replies import Ending, Finished, Grant, Known, Refusal, Refused
 from supervisor.ledger.requests import NOTHING, CallArguments
 from supervisor.logs import get_logger
 from supervisor.store.connection import RedisError, may_pass
@@ -89,6 +89,8 @@ PAUSE_SECONDS = 0.5
 SILENT_SECONDS = 60
 
 log = get_logger("supervisor.guard")
+
+T = TypeVar("T")
 
 
 class Phase(IntEnum):
@@ -196,7 +198,7 @@ class Attempt:
         self.grant, self.phase = answer, Phase.GRANTED
         set_current_run(self._current_run(answer))
         self._interrupt_here = way_to_this_code(self._to_be_raised)
-        child_table.enter(answer.token, self, answer.asked_at)
+        child_table.enter(answer.token, self, answer.asked_at, answer.known)
         return None
 
     def confirm(self) -> Refused | None:
@@ -330,7 +332,10 @@ class Attempt:
         self._report(
             outcome,
             reason,
-            lambda: finish(self.run_id, token, outcome, reason, returned, ended_at, traceback),
+            lambda: finish(
+                *(self.run_id, token, outcome, reason, returned, ended_at, traceback),
+                known=self.known,
+            ),
         )
 
     def retry(self, delay: timedelta, reason: str, failure: BaseException | None = None) -> None:
@@ -342,7 +347,10 @@ class Attempt:
         self._report(
             RunState.RETRYING,
             reason,
-            lambda: retry(self.run_id, token, delay, reason, asked, ended_at, traceback),
+            lambda: retry(
+                *(self.run_id, token, delay, reason, asked, ended_at, traceback),
+                known=self.known,
+            ),
         )
 
     def retry_by_backoff(self, failure: Exception) -> timedelta:
@@ -397,6 +405,10 @@ class Attempt:
         except Exception as error:  # noqa: BLE001 - it asks the job's exceptions for their texts
             log.warning("traceback not kept", run=self.run_id, error=repr(error))
             return ""
+
+    @property
+    def known(self) -> Known:
+        return self._granted.known
 
     @property
     def _granted(self) -> Grant:
@@ -489,6 +501,9 @@ class Attempt:
         facts = {"job": grant.job, "run": grant.run_id, "attempt": grant.attempt}
         try:
             finished = self._insist(report, facts)
+            if finished.ending is Ending.UNKNOWN:
+                self._insist(self._write_back, facts)
+                finished = self._insist(report, facts)
         except (RedisError, WrongSchema) as error:
             log.error(
                 "end not reported", **facts, outcome=word, reason=why(error), error=str(error)
@@ -496,7 +511,7 @@ class Attempt:
             return
         finally:
             self.phase = Phase.OVER
-        if finished.ending is Ending.STALE:
+        if finished.ending in (Ending.STALE, Ending.UNKNOWN):
             if finished.overlapped_with:
                 log.error("runs overlapped", **facts, other=finished.overlapped_with)
             log.error("lease lost", **facts, outcome=word)
@@ -505,7 +520,12 @@ class Attempt:
         if finished.to_publish:
             self._guard.publish(finished.to_publish)
 
-    def _insist(self, report: Callable[[], Finished], facts: Mapping[str, Any]) -> Finished:
+    def _write_back(self) -> bool:
+        """For a ledger that is older than the run, or has it as ended without this attempt."""
+        work = replace(work_of(self.delivery.header), worker=self._guard.worker)
+        return self._guard.ledger.restore_ended(work, self.delivery.token, self.known)
+
+    def _insist(self, report: Callable[[], T], facts: Mapping[str, Any]) -> T:
         """Reports until the ledger takes it. Raises RedisError when it has to give up."""
         given_up_at, logged_again_at = math.inf, 0.0
         while True:

@@ -8,6 +8,7 @@
    for a time limit, its main process knows what to report.
 3. The main process records that the worker is stopping. A child then does not report for ever.
 4. A main process whose loop does not hear that a child has begun an attempt finds the child here.
+5. A child records what it was granted: its main process tells a ledger that is older than that.
 
 The table is shared memory, made before the children are forked. A child's entry is found by its
 process id, and names the attempt that it is about.
@@ -45,13 +46,14 @@ from typing import TYPE_CHECKING, Any
 
 from supervisor.errors import LeaseLost, RunCancelled, RunInterrupted
 from supervisor.job.run import RunState
+from supervisor.ledger.replies import Known
 
 if TYPE_CHECKING:
     from supervisor.guard.attempt import Attempt
 
-#: State, the attempt's token, a time, and the owner's pid. The time is when the attempt asked for
-#: its lease, and once its work has ended, when that was (by `times.clock`).
-ENTRY = Struct("=B32sdI")
+#: State, the attempt's token, a time, the owner's pid, and what is in Known. The time is when the
+#: attempt asked for its lease, and once its work has ended, when that was (by `times.clock`).
+ENTRY = Struct("=B32sdIQIQ")
 IDLE, RUNNING = 0, 1
 #: Outcomes that are reported with nothing but a reason; their states follow those above.
 ENDS = (RunState.SUCCEEDED, RunState.FAILED, RunState.TIMED_OUT, RunState.CANCELLED)
@@ -89,13 +91,13 @@ def run_here() -> None:
     own_pid = os.getpid()
 
 
-def enter(token: str, attempt: Attempt, asked_at: float) -> None:
+def enter(token: str, attempt: Attempt, asked_at: float, known: Known) -> None:
     """This process enters a job's code, for the attempt with this token."""
     if _pid == own_pid:
         here[token] = attempt
     elif _table is not None:
         _table[_offset] = IDLE
-        ENTRY.pack_into(_table, _offset, IDLE, token.encode(), asked_at, _pid)
+        ENTRY.pack_into(_table, _offset, IDLE, token.encode(), asked_at, _pid, *known)
         _table[_offset] = RUNNING
 
 
@@ -129,7 +131,7 @@ def is_running(pid: int, token: str) -> bool:
         return token in here
     if _table is None:
         return True
-    state, whose, _, owner = ENTRY.unpack_from(_table, offset_of(pid))
+    state, whose, _, owner, *_ = ENTRY.unpack_from(_table, offset_of(pid))
     if owner not in (0, pid):  # another process' number falls on the same entry
         return True
     return bool(state == RUNNING and whose.rstrip(b"\0") == token.encode())
@@ -139,15 +141,26 @@ def asked_at(pid: int, token: str) -> float | None:
     """When that process asked for the lease under which it is inside this attempt's code."""
     if _table is None:
         return None
-    state, whose, since, _ = ENTRY.unpack_from(_table, offset_of(pid))
+    state, whose, since, *_ = ENTRY.unpack_from(_table, offset_of(pid))
     return since if state == RUNNING and whose.rstrip(b"\0") == token.encode() else None
+
+
+def known(pid: int, token: str) -> Known | None:
+    """What that process was granted for this attempt, if it is inside the attempt's code."""
+    if pid == own_pid:
+        attempt = here.get(token)
+        return attempt.known if attempt else None
+    if _table is None:
+        return None
+    state, whose, _, _, *granted = ENTRY.unpack_from(_table, offset_of(pid))
+    return Known(*granted) if state == RUNNING and whose.rstrip(b"\0") == token.encode() else None
 
 
 def record_end(token: str, outcome: RunState, ended_at: float) -> None:
     """Records how the attempt ended, and that its work did at `ended_at`, before it is reported."""
     if _table is None or outcome not in ENDS:
         return
-    ENTRY.pack_into(_table, _offset, IDLE, token.encode(), ended_at, _pid)
+    ENTRY.pack_into(_table, _offset, IDLE, token.encode(), ended_at, _pid, 0, 0, 0)
     _table[_offset] = RUNNING + 1 + ENDS.index(outcome)
 
 
@@ -155,7 +168,7 @@ def end_of(pid: int, token: str) -> tuple[RunState, float] | None:
     """How that process' attempt ended, and when its work did, if it has recorded that."""
     if _table is None:
         return None
-    state, whose, ended_at, _ = ENTRY.unpack_from(_table, offset_of(pid))
+    state, whose, ended_at, *_ = ENTRY.unpack_from(_table, offset_of(pid))
     is_own = state > RUNNING and whose.rstrip(b"\0") == token.encode()
     return (ENDS[state - RUNNING - 1], ended_at) if is_own else None
 

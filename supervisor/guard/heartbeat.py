@@ -23,7 +23,8 @@ A tick's path, step 5 of 6. Next: ledger/finish.lua.
    grace. If the last call hung, no new call is made that could end later than the next moment at
    which a child must be interrupted or killed. Interrupts and kills are decided by the clock after
    every call, whether it succeeded or not, and no run holds up another.
-5. If the server has forgotten a run, the run is written again; its work and its lease go on.
+5. If the server has forgotten a run, or is older than the attempt, the run or the attempt is
+   written again; its work and its lease go on (ledger/comebacks.lua).
 6. If the server says that a run goes on whose end was reported, a replica was promoted that had
    not received the end. The lease is no longer renewed, and rescue acts by `on_crash`.
 """
@@ -203,9 +204,11 @@ class Heartbeat(threading.Thread):
                 self._children.close(lease.pid)
                 lease.state = State.DEAD
         leases = self._with_child()
+        for lease in leases:
+            lease.look()
         sent_at = clock()
         try:
-            renewals = self._ledger.renew([(x.run_id, x.token, x.begun) for x in leases])
+            renewals = self._ledger.renew([(x.run_id, x.token, x.begun, x.known) for x in leases])
         except FAULTS as error:
             self._hung_seconds = clock() - sent_at
             log.warning("leases not renewed", runs=[x.run_id for x in leases], error=str(error))
@@ -219,6 +222,9 @@ class Heartbeat(threading.Thread):
             return
         if renewal.state is LeaseState.UNKNOWN and lease.should_be_known:
             renewal = self._restored(lease)
+        if renewal.state is LeaseState.LOST and not renewal.detail and not lease.is_at_work:
+            self._forget(lease)  # it has ended since this was asked
+            return
         match renewal.state:
             case LeaseState.RENEWED | LeaseState.REASSERTED | LeaseState.STOP:
                 if lease.is_over():
@@ -245,8 +251,10 @@ class Heartbeat(threading.Thread):
                     self._forget(lease)
 
     def _restored(self, lease: Lease) -> Renewal:
+        if lease.known is None:
+            return Renewal(LeaseState.FAILED, "it is not known what was granted")
         try:
-            return self._ledger.restore(lease.work, lease.token, lease.asked())
+            return self._ledger.restore(lease.work, lease.token, lease.known, lease.asked())
         except FAULTS as error:
             return Renewal(LeaseState.FAILED, str(error))
 
@@ -350,14 +358,18 @@ class Heartbeat(threading.Thread):
         reason = f"worker process {lease.pid} died"
         recorded = child_table.end_of(lease.pid, lease.token)
         if recorded is None:
-            finished = self._ledger.report_dead(lease.run_id, lease.token, reason)
+            finished = self._ledger.report_dead(lease.run_id, lease.token, reason, lease.known)
             if finished.ending in DEATHS:  # not what the child reported before it died
                 event = DEATHS[finished.ending]
                 log.warning(event, job=lease.work.job, run=lease.run_id, reason=reason)
             return
         outcome, ended_at = recorded
         note = "" if outcome is RunState.SUCCEEDED else f"{reason} before it could say why"
-        finished = self._ledger.finish(lease.run_id, lease.token, outcome, note, ended_at=ended_at)
+        finish, facts = self._ledger.finish, (lease.run_id, lease.token, outcome, note)
+        finished = finish(*facts, ended_at=ended_at, known=lease.known)
+        if finished.ending is Ending.UNKNOWN and lease.known:
+            self._ledger.restore_ended(lease.work, lease.token, lease.known)
+            finished = finish(*facts, ended_at=ended_at, known=lease.known)
         if finished.ending is Ending.ENDED:  # not by the child itself before
             log.warning("run ended", job=lease.work.job, run=lease.run_id, outcome=outcome.value)
 

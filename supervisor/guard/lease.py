@@ -43,6 +43,7 @@ from enum import Enum, auto
 
 from supervisor.guard import child_table
 from supervisor.job.policies import OnLeaseLost
+from supervisor.ledger.replies import Known
 from supervisor.ledger.requests import Begun, CallArguments, Work
 from supervisor.times import clock
 
@@ -87,7 +88,8 @@ class Lease:
     returns what the run's caller gave it, for a ledger that has forgotten the run.
     kill_at: when interrupted work is killed; None before the interrupt and after the kill.
     overlapped_with: the run that began while this one was running, once that is logged. over_since:
-    when the heartbeat first found that the task is no longer active. All times by `times.clock`.
+    when the heartbeat first found that the task is no longer active. known: what the child was
+    granted, once that was found in the child table. All times by `times.clock`.
     """
 
     work: Work
@@ -102,6 +104,7 @@ class Lease:
     kill_at: float | None = None
     overlapped_with: str | None = None
     over_since: float | None = None
+    known: Known | None = None
 
     def __post_init__(self) -> None:
         self.trust_from(self.taken_at)
@@ -153,15 +156,23 @@ class Lease:
     def has_surely_begun(self) -> bool:
         """Also True if no renewal has said so yet, for example because the server hangs."""
         is_due = clock() - self.taken_at > SURELY_BEGUN_SECONDS
-        return self.has_begun or (self.is_active() and self._may_be_running() and is_due)
+        return (
+            self.has_begun
+            or self.known is not None
+            or (self.is_active() and self._may_be_running() and is_due)
+        )
 
     @property
     def begun(self) -> Begun:
         """What a renewal tells the ledger about it."""
         # Once the end is reported nothing is known: the run may be at a later attempt.
-        if not self.has_begun or not self.is_active():
+        if not (self.has_begun or self.known) or not self.is_active():
             return Begun.UNKNOWN
         return Begun.KNOWN if self._may_be_running() else Begun.OVER
+
+    @property
+    def is_at_work(self) -> bool:
+        return self.is_active() and self._may_be_running()
 
     @property
     def should_be_known(self) -> bool:
@@ -176,6 +187,10 @@ class Lease:
         if self.kill_at is not None:
             return self.kill_at
         return math.inf if self.is_lost or not self.has_surely_begun else self.trusted_until
+
+    def look(self) -> None:
+        """Notes what its child was granted."""
+        self.known = child_table.known(self.pid, self.token) or self.known
 
     def _may_be_running(self) -> bool:
         return child_table.is_running(self.pid, self.token)

@@ -90,9 +90,9 @@ end
 local function note_start(run)
   -- One that follows others is due when they have ended; one that repeats another, when it was asked for.
   local due = (run.kind == 'after' or run.kind == 'repeat') and run.queued or run.nominal
-  local is_first = run.attempt == 1 and not run.has_started
-  local counters = is_first and append({ 'n:started', 1 }, observation('start_delay', now - due)) or {}
-  tally(run.job, counters, nil, 'last_start', now, 'consecutive_skips', 0)
+  local is_first = not run.has_started
+  local counters = is_first and append({ 'n:started', 1 }, observation('start_delay', run.started - due)) or {}
+  tally(run.job, counters, nil, 'last_start', digits(run.started), 'consecutive_skips', 0)
   if run.had_skips then redis.call('HDEL', K.lock_state(run.rules.lock), 'skips:' .. run.job) end
   if is_first then ping(run, 'start', 'started') end
 end
@@ -108,7 +108,7 @@ end
 local function attempts_with(run, outcome, reason)
   local line = cjson.encode({
     number = run.attempt, started = run.started, finished = now, outcome = outcome,
-    worker = run.worker, reason = reason or '',
+    worker = run.worker, reason = reason or '', fence = digits(run.fence),
   })
   local before = run.attempt > 1 and hget(K.run(run.id), 'attempts') or ''
   if run.attempt > ATTEMPTS_KEPT then before = last_lines(before, ATTEMPTS_KEPT - 1) end

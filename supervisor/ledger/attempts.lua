@@ -117,6 +117,8 @@ end
 local function undo_begin(run, token)
   run.attempt = run.attempt - 1
   redis.call('HSET', K.run(run.id), 'attempt', run.attempt, 'last_token', token)
+  forget_begin(run.rules.lock, run.slot, run)
+  if run.rules.serial ~= '' then forget_begin(run.rules.serial, 1, run) end
   leave_serial(run)
   forget_indexes(run.id)  -- of one that was given up meanwhile, and sent again or left to Celery
   enqueue(run)
@@ -156,7 +158,7 @@ local function succeeded_by_begin(run, lock) return 'succeeds:' .. run.attempt .
 
 -- The attempts that were given up under the lock are one too many from now on, if they are running still.
 local function name_successor(lock, run, given_up)
-  local named, successor = '', digits(now_us) .. ' ' .. run.id
+  local named, successor = '', digits(run.began or now_us) .. ' ' .. run.id
   for token, id in string.gmatch(given_up, '(%S+) ([^\n]*)\n') do
     local known = hget(K.run(id), 'lost:' .. token)
     if known == '' or known == successor then  -- named under the run's other lock
@@ -184,7 +186,7 @@ end
 -- An attempt begins, perhaps as the successor of some that were given up.
 local function note_successor(run)
   local lock, serial, given_up = run.rules.lock, run.rules.serial, run.given_up
-  if run.parent and run.crashes > 0 then given_up = hget(K.lock_state(lock), 'given_up') end
+  if run.parent and (run.crashes > 0 or run.comes_back) then given_up = hget(K.lock_state(lock), 'given_up') end
   if given_up and is_full(run) then name_successor(lock, run, given_up) end
   given_up = serial ~= '' and hget(K.lock_state(serial), 'given_up')
   if given_up then name_successor(serial, run, given_up) end
@@ -200,20 +202,27 @@ local function note_overlap(id, other)
   if redis.call('EXISTS', K.run(id)) == 1 then redis.call('HSET', K.run(id), 'overlapped_with', other) end
 end
 
+-- An overlap of two runs, from and until when in microseconds.
+local function count_beside(run, other, from, till)
+  count(run.job, 'overlaps')
+  note_event(run.job, run.rules.notify, 'overlapped', run.id, 'at the same time as ' .. other)
+  note_overlap(run.id, other)
+  note_overlap(other, run.id)
+  count(run.job, 'overlap_ms', math.max(0, math.ceil((till - from) / 1000)))
+end
+
 -- An attempt that was given up reports until when it was running, in microseconds. If it has a successor, the two
 -- overlapped from the successor's begin on. Counted once an attempt, its length as it grows. Returns the successor.
 local function count_overlap(run, token, till)
   local v = redis.call('HMGET', K.run(run.id), 'lost:' .. token, 'seen:' .. token)
-  local began, other = string.match(v[1], '^(%d+) (.*)$')
-  local from = began and math.max(tonumber(began), tonumber(v[2] or 0))
-  if not began or till <= from then return nil end
+  local since, other = string.match(v[1], '^(%d+) (.*)$')
+  local from = since and math.max(tonumber(since), tonumber(v[2] or 0))
+  if not since or till <= from then return nil end
   if not v[2] then
-    count(run.job, 'overlaps')
-    note_event(run.job, run.rules.notify, 'overlapped', run.id, 'at the same time as ' .. other)
-    note_overlap(run.id, other)
-    note_overlap(other, run.id)
+    count_beside(run, other, from, till)
+  else
+    count(run.job, 'overlap_ms', math.ceil((till - from) / 1000))
   end
-  count(run.job, 'overlap_ms', math.ceil((till - from) / 1000))
   redis.call('HSET', K.run(run.id), 'seen:' .. token, digits(till))
   return other
 end
@@ -233,16 +242,20 @@ function settle_silent(id)
     redis.call('ZREM', K.leases, id)
     return nil
   end
-  local lock, ends_at = run.rules.lock, tonumber(redis.call('ZSCORE', K.leases, id) or 0)
+  local lock = run.rules.lock
   if run.state == 'waiting' then
     redis.call('ZREM', K.leases, id)
-    if run.wait_until and run.wait_until > now then redis.call('ZADD', K.leases, run.wait_until, id) end
-    if not run.wait_until or run.wait_until > now then return nil end
+    if not run.wait_until then return nil end
+    local ends_at = math.max(run.wait_until, grace_end(run))
+    if ends_at > now then
+      redis.call('ZADD', K.leases, digits(ends_at), id)
+      return nil
+    end
     leave_waiting(lock, id)
     skip(run, 'wait_expired')
     return 'skipped'
   end
-  local owner = lease_token(run)
+  local owner, ends_at = lease_token(run), tonumber(redis.call('ZSCORE', K.leases, id) or 0)
   if owner == run.token then return nil end
   if (run.stage or '') ~= '' and (run.state == 'running' or run.state == 'queued') then
     return settle_family(run)
@@ -251,7 +264,7 @@ function settle_silent(id)
     -- Its holder has a lease's time to come back to a server that has changed, and a heartbeat's to one
     -- that was unavailable.
     local mercy_until = tonumber(hget(K.server, 'mercy_until') or 0)
-    ends_at = math.max(ends_at, server_since() + run.rules.lease_ttl, mercy_until)
+    ends_at = math.max(ends_at, grace_end(run), mercy_until)
   end
   if not owner and ends_at > now then
     hold_lease(run, run.token, ends_at - now)
@@ -263,10 +276,9 @@ function settle_silent(id)
   end
   local left_for = left_to_end(run)
   local has_expired = run.expires and run.expires <= now and run.attempt == 0
-  local is_in_grace = server_since() + run.rules.lease_ttl > now
-  if not owner and run.state == 'queued' and not left_for and not has_expired
-    and (is_in_grace or is_drained(id)) then
-    -- No worker was allowed to begin it: another deadline.
+  if not owner and (run.state == 'queued' or run.state == 'retrying') and not left_for
+    and (grace_end(run) > now or (not has_expired and run.state == 'queued' and is_drained(id))) then
+    -- No worker was allowed to begin it, or to say that one had: another deadline.
     hold_lease(run, run.token, patience(run))
     return 'held'
   end

@@ -4,7 +4,7 @@
 --       retries of the run (or ''), the worker's proof of life and this token (or ''), and of the message the task,
 --       digests of its args and kwargs, and that of an item with what follows it (or ''), see job/content.py
 -- gives {'begin', fencing token, attempt, nominal ms, lease_ttl ms, job, stage of the whole run, which of its
---        arguments are the job's own and have references, those in its own (JSON)}, or
+--        arguments are the job's own and have references, those in its own (JSON), slot}, or
 --       {'duplicate', state}  another delivery of this run is running or has ended, this one's attempt was given
 --                             up, or its message is of before a retry, which may have given other arguments
 --       {'parked', run}       another run of the serial queue is running; published again after it
@@ -66,7 +66,7 @@ local references, former = references_of_job()
 local function granted()
   local stage = run.parent and hget(K.run(root_of(id)), 'stage') or ''
   return { 'begin', digits(run.fence), run.attempt, run.nominal, run.rules.lease_ttl, run.job, stage, references,
-    own[3] or '[]' }
+    own[3] or '[]', run.slot }
 end
 
 -- The reply to the first call was lost, or came too late to be trusted: what is granted again is alive.
@@ -97,7 +97,7 @@ if redis.call('HEXISTS', K.drained, queue) == 1 then
   return { 'drained', queue }
 end
 
-local granted_from = server_since() + ttl
+local granted_from = grace_end(run)
 if granted_from > now then
   redis.call('ZREM', K.sent, id)
   redis.call('ZADD', K.outbox, granted_from, id)
@@ -113,7 +113,6 @@ if serial ~= '' then
     join_waiting(serial, id, run.queued)
     return { 'parked', holder }
   end
-  hold(serial, 1, id, token, ttl)
 end
 
 begin_attempt(run, 'state', 'running', 'token', token, 'worker', worker, 'process', process or '', 'queue', queue,
@@ -124,6 +123,7 @@ elseif run.attempt > 1 and not run.parent then
   redis.call('HDEL', K.run(id), 'content')
 end
 hold_lease(run, token, ttl)
+if serial ~= '' then hold(serial, 1, id, token, ttl, 'began:1', began(run)) end
 if run.parked then redis.call('HDEL', K.run(id), 'parked') end
 redis.call('ZREM', K.outbox, id)
 redis.call('ZREM', K.sent, id)

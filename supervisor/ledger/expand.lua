@@ -17,7 +17,7 @@ end
 if redis.call('LLEN', K.items(id)) < total then return { 'more' } end
 
 -- With its items the run begins, and no attempt that comes back can have its place any more.
-local granted_from = server_since() + batch.rules.lease_ttl
+local granted_from = grace_end(batch)
 if granted_from > now then
   redis.call('ZADD', K.outbox, granted_from, id)
   return { 'grace' }

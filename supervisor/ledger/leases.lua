@@ -35,10 +35,23 @@ end
 -- Greater than that of every lease of the same lock before.
 local function fence_after(before) return math.max((before or 0) + 1, now_us) end
 
--- That of an attempt that begins; hold_lease() writes it. What else is known of the lock then saves commands.
-local function next_fence(run)
-  if run.parent then return fence_after(run.fence) end
+-- Which run has begun, and its fencing token, as the state of a lock has it for each slot.
+local function began(run) return digits(run.fence) .. ' ' .. run.id end
+
+local function forget_begin(lock, slot, run)
+  local state, field = K.lock_state(lock), 'began:' .. slot
+  if hget(state, field) == began(run) then redis.call('HDEL', state, field) end
+end
+
+-- The fencing token of an attempt that begins, or that comes back with its `own`; hold_lease() writes what the lock's
+-- state has of it. What else is known of the lock then saves commands.
+local function take_fence(run, own)
+  if run.parent then
+    run.fence = own or fence_after(run.fence)
+    return
+  end
   local v = redis.call('HMGET', K.lock_state(run.rules.lock), 'fence', 'skips:' .. run.job, 'given_up')
-  run.is_fence_new, run.had_skips, run.given_up = true, v[2], v[3]
-  return fence_after(v[1])
+  run.fence, run.had_skips, run.given_up = own or fence_after(v[1]), v[2], v[3]
+  run.begin_fields = { 'fence', digits(math.max(run.fence, tonumber(v[1] or 0))) }
+  if run.rules.max_running > 0 then append(run.begin_fields, { 'began:' .. run.slot, began(run) }) end
 end

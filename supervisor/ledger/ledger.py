@@ -35,6 +35,8 @@ from supervisor.ledger.replies import (
     Cancellation,
     Finished,
     Grant,
+    Known,
+    LeaseState,
     LoadReply,
     Placement,
     Refusal,
@@ -356,7 +358,7 @@ class Ledger(Readings):
         verdict, *rest = self.functions.as_of_sending("begin", call)
         if verdict != "begin":
             return Refused(run_id, Refusal(verdict), rest[0] if rest else None)
-        fence, attempt, nominal, ttl, job, stage, named, places = rest
+        fence, attempt, nominal, ttl, job, stage, named, places, slot = rest
         return Grant(
             run_id=run_id,
             job=job,
@@ -367,18 +369,23 @@ class Ledger(Readings):
             lease_ttl=timedelta(milliseconds=int(ttl)),
             stage=stage,
             references=(*re.findall(r"\w+", named), *json.loads(places)),
+            slot=int(slot),
             asked_at=asked_at,
         )
 
-    def renew(self, leases: Sequence[tuple[str, str, Begun | bool]]) -> list[Renewal]:
-        """Renews the leases (run id, token, whether it has begun) of a worker in one call."""
+    def renew(self, leases: Sequence[tuple[str, str, Begun | bool, Known | None]]) -> list[Renewal]:
+        """Renews the leases (run id, token, whether it has begun, what is known of the attempt) of
+        a worker in one call."""
         facts: list[str | int] = []
-        for run_id, token, has_begun in leases:
-            facts += (run_id, token, int(has_begun))
+        for run_id, token, has_begun, known in leases:
+            facts += (run_id, token, int(has_begun), known.text if known else "")
         return [renewal(reply) for reply in self.functions("renew", *facts)] if facts else []
 
-    def restore(self, work: Work, token: str, asked: CallArguments = NOTHING) -> Renewal:
-        """Writes again a running run that the server has lost, unless another attempt has begun."""
+    def restore(
+        self, work: Work, token: str, known: Known, asked: CallArguments = NOTHING
+    ) -> Renewal:
+        """Writes back an attempt at work whose run the ledger has lost, or has as ended without it,
+        unless another attempt has begun."""
         return renewal(
             self.functions(
                 "restore",
@@ -392,8 +399,18 @@ class Ledger(Readings):
                 *asked.facts,
                 "1" if asked.is_awaited else "",
                 asked.code,
+                known.text,
             )
         )
+
+    def restore_ended(self, work: Work, token: str, known: Known) -> bool:
+        """Writes back an attempt whose work is over, so that its end can be recorded.
+
+        Not that of a call of which there is no record: its end may be known, and its record gone.
+        """
+        if not (work.is_tick or self.ended([work.run_id])):
+            return False
+        return self.restore(work, token, known).state is LeaseState.REASSERTED
 
     def finish(
         self,
@@ -404,21 +421,25 @@ class Ledger(Readings):
         returned: Mapping[str, Any] | None = None,
         ended_at: float | None = None,
         traceback: str = "",
+        known: Known | None = None,
     ) -> Finished:
         """Ends an attempt, in its own name; `outcome` lost lets the job's `on_crash` decide.
 
         returned: by a step, for the params of its run. ended_at: when its work was over, by
-        `times.clock`; now without it. traceback: of one that failed.
+        `times.clock`; now without it. traceback: of one that failed. known: for a ledger that is
+        older than the attempt.
         """
         facts = (outcome.value, reason[:REASON_LENGTH], 0, "", "")
         values = [(name, json.dumps(value)) for name, value in (returned or {}).items()]
         more = [traceback] if traceback else [*chain.from_iterable(values)]
-        return self._finish((run_id, token, *facts), ended_at, more)
+        return self._finish((run_id, token, *facts), ended_at, more, known)
 
-    def report_dead(self, run_id: str, token: str, reason: str) -> Finished:
+    def report_dead(
+        self, run_id: str, token: str, reason: str, known: Known | None = None
+    ) -> Finished:
         """Ends an attempt whose process is gone: it is lost, or what it was being ended for."""
         facts = ("dead", reason[:REASON_LENGTH], 0, "", "")
-        return self._finish((run_id, token, *facts), None)
+        return self._finish((run_id, token, *facts), None, (), known)
 
     def undo_begin(self, run_id: str, token: str) -> Finished:
         """Queues a run again whose attempt may have begun, and whose body never started."""
@@ -433,23 +454,28 @@ class Ledger(Readings):
         asked: CallArguments = NOTHING,
         ended_at: float | None = None,
         traceback: str = "",
+        known: Known | None = None,
     ) -> Finished:
         """Ends a failed attempt; the next is due after `delay`, and the lock is kept.
 
-        asked: what the next attempt, and those after it, have in place of the run's own. ended_at
-        and traceback: as for `finish`.
+        asked: what the next attempt, and those after it, have in place of the run's own. ended_at,
+        traceback and known: as for `finish`.
         """
         args, kwargs, *more = asked.facts
         facts = ("retry", reason[:REASON_LENGTH], to_ms(delay), args, kwargs)
-        return self._finish((run_id, token, *facts), ended_at, [*more, traceback])
+        return self._finish((run_id, token, *facts), ended_at, [*more, traceback], known)
 
     def _finish(
-        self, facts: tuple[str | int, ...], ended_at: float | None, more: Sequence[str] = ()
+        self,
+        facts: tuple[str | int, ...],
+        ended_at: float | None,
+        more: Sequence[str] = (),
+        known: Known | None = None,
     ) -> Finished:
         def call() -> Call:
             """Made again each time that it is sent, which may be for long."""
             ago = 0 if ended_at is None else ms_since(ended_at)
-            return Call((*facts, ago, *more))
+            return Call((*facts, ago, known.text if known else "", *more))
 
         return finished(self.functions.as_of_sending("finish", call))
 

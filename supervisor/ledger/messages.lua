@@ -4,6 +4,21 @@
 -- Celery has made each message once (sending/templates.py), with marks where those of one job's runs differ: \1 and
 -- i for the run's id, t for the delivery tag, r for the number of retries, n for the nominal time in ms.
 
+-- The first lines of a text, and what follows them.
+local function lines_of(text, number)
+  local found, from = {}, 1
+  for i = 1, number do
+    local at = string.find(text, '\n', from, true)
+    found[i], from = string.sub(text, from, at - 1), at + 1
+  end
+  found[number + 1] = string.sub(text, from)
+  return found
+end
+
+local message_of
+
+do
+
 -- A broker's copy that is delivered again has the tag of the first; a second message must not.
 local function filled(text, run)
   local values = {
@@ -24,17 +39,6 @@ local function filled(text, run)
   return table.concat(parts)
 end
 
--- The first lines of a text, and what follows them.
-local function lines_of(text, number)
-  local found, from = {}, 1
-  for i = 1, number do
-    local at = string.find(text, '\n', from, true)
-    found[i], from = string.sub(text, from, at - 1), at + 1
-  end
-  found[number + 1] = string.sub(text, from)
-  return found
-end
-
 -- That of a call was made by its caller; once a retry has changed what it says, Celery makes it anew. `lines`: of
 -- the record's `message`.
 local function message_of_call(lines, run)
@@ -51,7 +55,7 @@ local function message_of_job(run, made)
 end
 
 -- { queue, list, text }, or nil if Celery has to make it: of an item, a batch, a run with arguments of its own.
-local function message_of(run)
+function message_of(run)
   if run.item or run.foreach then return nil end
   local v = run.own
   if not v then
@@ -63,6 +67,8 @@ local function message_of(run)
   if v.lines then return not v.is_changed and message_of_call(v.lines, run) or nil end
   if v.has_arguments then return nil end
   return message_of_job(run, v.made)
+end
+
 end
 
 -- Left to Celery: to the caller, who is told so, or to beat.

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
-from typing import Any
+from typing import Any, NamedTuple
 
 from supervisor.job.run import Reference
 from supervisor.times import clock
@@ -53,13 +53,30 @@ class Admission:
     to_publish: tuple[str, ...] = ()
 
 
+class Known(NamedTuple):
+    """An attempt as its worker knows it, for a ledger that is older than its begin.
+
+    number: of the attempt. slot: of the lock.
+    """
+
+    fencing_token: int
+    number: int
+    slot: int
+
+    @property
+    def text(self) -> str:
+        """As comebacks.lua reads it."""
+        return f"{self.fencing_token} {self.number} {self.slot}"
+
+
 @dataclass(frozen=True, slots=True)
 class Grant:
     """The lease of one attempt. `fencing_token` grows with every lease of the same lock.
 
     stage: of a step, the priority of the stage that its run is at. references: where its arguments
-    have references of a schedule file, as in a Run, or "args", "kwargs" as a whole. asked_at: when
-    the call that was answered with it was sent, by `times.clock`; from then on the lease counts.
+    have references of a schedule file, as in a Run, or "args", "kwargs" as a whole. slot: of the
+    lock. asked_at: when the call that was answered with it was sent, by `times.clock`; from then on
+    the lease counts.
     """
 
     run_id: str
@@ -71,7 +88,12 @@ class Grant:
     lease_ttl: timedelta
     stage: str = ""
     references: tuple[Reference, ...] = ()
+    slot: int = 1
     asked_at: float = field(default_factory=clock, compare=False)
+
+    @property
+    def known(self) -> Known:
+        return Known(self.fencing_token, self.attempt, self.slot)
 
 
 class Refusal(StrEnum):
@@ -122,6 +144,7 @@ class Ending(StrEnum):
     RETRYING = "retrying"
     RESCUED = "rescued"
     ALREADY = "already"
+    UNKNOWN = "unknown"
     STALE = "stale"
 
 

@@ -46,7 +46,11 @@ for_each_due(K.delayed, function(id)
     enqueue(run)
     event('due', id)
   elseif run and (run.state == 'waiting' or run.state == 'retrying') then
-    event(PLACED[place(run)], id)
+    if grace_end(run) > now then
+      redis.call('ZADD', K.delayed, digits(grace_end(run)), id)
+    else
+      event(PLACED[place(run)], id)
+    end
   end
 end)
 

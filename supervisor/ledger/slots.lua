@@ -29,7 +29,7 @@ local function hold_lease(run, token, ms)
   if run.parent then
     extend_root(run.id, ms)
   else
-    hold(run.rules.lock, run.slot, run.id, token, ms, unpack(run.is_fence_new and { 'fence', digits(run.fence) } or {}))
+    hold(run.rules.lock, run.slot, run.id, token, ms, unpack(run.begin_fields or {}))
   end
   redis.call('ZADD', K.leases, digits(now + ms), run.id)
 end
@@ -72,6 +72,10 @@ local function take_slot(run, taken)
   run.slot = 1
   while taken[run.slot] do run.slot = run.slot + 1 end
 end
+
+-- Until when workers may come back whose attempts a server that has changed does not know: nothing begins before, and
+-- what has not begun as far as the server knows does not end.
+local function grace_end(run) return server_since() + run.rules.lease_ttl end
 
 -- For how long a run that is queued may stay so, in ms. A call may have said until when; that it was
 -- begun in time is enough.
@@ -157,7 +161,7 @@ end
 
 -- The end of a run that waits, if it is to begin no more. Returns whether it is.
 local function end_waiting(lock, id, run)
-  local has_expired = run and run.wait_until and run.wait_until <= now
+  local has_expired = run and run.wait_until and run.wait_until <= now and grace_end(run) <= now
   if run and run.state == 'waiting' and not has_expired and is_known(run.job) then return false end
   runs_to_end = runs_to_end - 1
   leave_waiting(lock, id)

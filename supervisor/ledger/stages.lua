@@ -243,7 +243,7 @@ local function begin_family(id)
   local run = load_run(id)
   if not run or run.state ~= 'queued' then return end
   run.token, run.attempt, run.started = 'steps:' .. id, 1, now
-  run.fence = next_fence(run)
+  take_fence(run)
   redis.call('HSET', K.run(id), 'state', 'running', 'token', run.token, 'started', now, 'attempt', 1,
     'fence', digits(run.fence))
   hold_lease(run, run.token, math.max(run.rules.lease_ttl, tonumber(redis.call('ZSCORE', K.leases, id) or now) - now))
@@ -255,7 +255,7 @@ end
 -- record, and their values.
 local function begin_attempt(run, ...)
   if run.parent then begin_family(root_of(run.id)) end
-  run.fence = next_fence(run)
+  take_fence(run)
   run.started, run.attempt = now, run.attempt + 1
   note_successor(run)
   redis.call('HSET', K.run(run.id), 'fence', digits(run.fence), 'started', now, 'attempt', run.attempt, ...)

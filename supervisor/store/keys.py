@@ -50,7 +50,8 @@ class Keys:
     #         were skipped under this lock since one began), slots (how many were taken by runs
     #         without a bound), given_up (a line "<token> <run id>" for each attempt that was, and
     #         that has no successor yet, up to ATTEMPTS_KEPT), failed_at (ms at which rescue last
-    #         failed to promote a run that waits for the lock); expires HISTORY_TTL after use
+    #         failed to promote a run that waits for the lock), began:<slot> ("<fencing token> <run
+    #         id>" of the run that began there last); expires HISTORY_TTL after use
     lock_state = Named("lock:{%s}:state")
     # ZSET    run id -> order of arrival, negative for those that replace the holder; runs that wait
     #         for the lock; goes when empty
@@ -62,7 +63,8 @@ class Keys:
     #         progress_done, _total (empty without one), _text, _at in ms, _attempt: how far that
     #         attempt said it is; reported: "<attempt>:<number>" of the last report that was written
     #         lost:<token>: of an attempt that was given up, empty, or "<microseconds> <run id>" of
-    #         the begin of its successor; seen:<token>: until when their overlap is counted
+    #         the begin of its successor, or "reported"; seen:<token>: until when their overlap is
+    #         counted
     #         succeeds:<attempt>:<lock>: whose successor that attempt is, lines as in given_up
     #         duplicates: how often a second tick or message of it was dropped; differed: how often
     #         a message said something else than the ledger; content: of a step, and of a run whose
@@ -98,6 +100,7 @@ class Keys:
     #         since when it counts, loaded: when its times were last edited), watermark, paused;
     #         removed: the spec (JSON) of a job that is not loaded any more;
     #         apart: why Celery has to make the message of each run;
+    #         dealt_until: the watermark before the server's clock was set back;
     #         troubled: no success since a problem was reported; told:<event>: what beat found at
     #         its last look (findings.lua); expires HISTORY_TTL after the job is removed
     job = Named("job:%s")

@@ -15,7 +15,7 @@ from supervisor.job.spec import JobSpec
 from supervisor.ledger.leader import Look
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.reads import read_job
-from supervisor.ledger.replies import Grant, LeaseState, ms_of
+from supervisor.ledger.replies import Grant, Known, LeaseState, ms_of
 from supervisor.ledger.requests import Tick
 from supervisor.sending.publisher import Publisher
 from supervisor.store.keys import Keys
@@ -69,10 +69,22 @@ def delivery(run: str, token: str = "token") -> Delivery:
     return Delivery(said, token)
 
 
-def renew(ledger: Ledger, run: str, token: str = "token", *, has_begun: bool = True) -> LeaseState:
+def renew(
+    ledger: Ledger,
+    run: str,
+    token: str = "token",
+    known: Known | None = None,
+    *,
+    has_begun: bool = True,
+) -> LeaseState:
     """The heartbeat of one lease."""
-    [renewal] = ledger.renew([(run, token, has_begun)])
+    [renewal] = ledger.renew([(run, token, has_begun, known)])
     return renewal.state
+
+
+def known_of(ledger: Ledger, *, number: int = 1) -> Known:
+    """What a worker knows of an attempt that the server would have granted just now."""
+    return Known(1000 * ms_of(ledger.now()) + 1000, number, 1)
 
 
 def states(ledger: Ledger, spec: JobSpec) -> list[str]:

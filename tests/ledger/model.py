@@ -18,6 +18,9 @@ from supervisor.job.policies import (
 )
 from supervisor.job.run import RunState
 from supervisor.job.spec import JobSpec
+from supervisor.ledger.replies import Known
+
+NOTHING = Known(0, 0, 0)
 
 
 @dataclass
@@ -31,6 +34,7 @@ class Attempt:
     is_forgotten: bool = False
     """The ledger's data was lost while this had its lease."""
     was_counted: bool = False
+    known: Known = NOTHING
     succeeds: set[str] = field(default_factory=set)
     """The tokens of those that were given up, and that overlap with it from its begin on."""
 
@@ -39,6 +43,7 @@ class Attempt:
 class ModelRun:
     """`rank`: its place among those that wait. since: when it was given its slot. is_silent: its
     lease or its deadline ran out, and nobody has looked yet. given_up: tokens whose leases ran out.
+    over: those whose ends are known. fence: of the attempt that began last.
     """
 
     id: str
@@ -57,6 +62,8 @@ class ModelRun:
     held: tuple[str, AfterPolicy] | None = None
     """The run that it waits for, whatever the lock, and how that has to end."""
     given_up: set[str] = field(default_factory=set)
+    over: set[str] = field(default_factory=set)
+    fence: int = 0
 
 
 @dataclass(frozen=True)
@@ -85,6 +92,8 @@ class Model:
         self.skips = self.slots = 0
         self.in_grace = True
         self.overtaken: set[str] = set()
+        self.began: dict[int, int] = {}
+        """Of each slot the fencing token of the attempt that began there last."""
         self.followers: dict[str, list[str]] = {}
         self.endings: list[End | str] = []
         for attempt in self.attempts.values():
@@ -170,6 +179,17 @@ class Model:
         self._start(run, Attempt(run_id, token))
         return "begin"
 
+    def granted(self, token: str, known: Known) -> None:
+        """What the ledger said when it let the attempt begin."""
+        attempt = self.attempts[token]
+        attempt.known = known
+        self._note_begin(self.runs[attempt.run], attempt)
+
+    def _note_begin(self, run: ModelRun, attempt: Attempt) -> None:
+        run.fence = attempt.known.fencing_token
+        if self.most is not None and run.slot:
+            self.began[run.slot] = run.fence
+
     def _start(self, run: ModelRun, attempt: Attempt) -> None:
         run.attempt += 1
         self.counters["started"] += not run.has_started
@@ -186,60 +206,99 @@ class Model:
             self.counters["reasserted"] += run.is_silent
             run.is_silent = False
             return "stop" if run.ending else verdict
-        is_next = run.state is RunState.QUEUED and not run.is_silent
-        if token not in run.given_up:
-            if run.last_token == token or run.state is not RunState.QUEUED:
-                return "ended"
-            if not is_next:
-                return "lost"
-            # The server has forgotten that this one was given up.
-            attempt.is_forgotten, attempt.has_lease, attempt.was_counted = False, True, False
-            self._start(run, attempt)
-            return "reasserted"
-        if is_next and run.last_token == token:
-            self._take_back(run, attempt)
-            self.counters["reasserted"] += 1
-            return "reasserted"
-        self._count_overlap(attempt)
-        return "lost"
+        if token in run.given_up:
+            is_next = run.state is RunState.QUEUED and not run.is_silent
+            if is_next and run.last_token == token:
+                self._take_back(run, attempt)
+                self.counters["reasserted"] += 1
+                return "reasserted"
+            self._count_overlap(attempt)
+            return "lost"
+        if token in run.over or run.last_token == token:
+            return "lost"
+        if not run.state.is_open:
+            return "unknown"
+        return "reasserted" if self._write_back(run, attempt) else "lost"
 
     def restore(self, attempt: Attempt) -> str:
-        """A lease that ran out is settled before anybody takes its slot."""
-        taken: dict[int | None, ModelRun] = {}
-        if self.most is not None:
-            self._settle_silent()
-            taken = {run.slot: run for run in self.holders}
-        slot = 1 if self.most is not None else self._slot_of_its_own()
-        while slot in taken and taken[slot].state is RunState.RUNNING:
-            slot += 1
-        if self.most is not None and slot > self.most:
+        """The ledger does not know the run."""
+        run = ModelRun(attempt.run)
+        if not self._write_back(run, attempt):
             return "lost"
-        self.counters.update(restored=1, started=1)
-        since = self._tick()
-        run = ModelRun(attempt.run, slot=slot, since=since, attempt=1, has_started=True)
         self.runs[attempt.run] = run
-        attempt.is_forgotten, attempt.has_lease, attempt.was_counted = False, True, False
-        self._grant(run, attempt)
-        if slot in taken:
-            self._put_back(taken[slot])
+        self.counters["restored"] += 1
         return "reasserted"
+
+    def _write_back(self, run: ModelRun, attempt: Attempt) -> bool:
+        """The ledger is older than the attempt: it goes on, unless others began after it."""
+        own = attempt.known.fencing_token
+        later = sum(fence > own for fence in self.began.values())
+        is_overtaken = self.most is not None and later >= self.most
+        slot = None if is_overtaken else self._slot_for(run, attempt)
+        if slot is None or run.fence > own:
+            run.given_up.add(attempt.token)
+            if is_overtaken:
+                self.overtaken.add(attempt.token)
+                self._count_overlap(attempt)
+            return False
+        if run.state is RunState.RUNNING:  # an earlier attempt of it
+            run.given_up.add(run.token)
+            self._end_attempt(run)
+        self._leave_waiting(run)
+        self._give_way(slot, run)
+        attempt.is_forgotten, attempt.has_lease, attempt.was_counted = False, True, False
+        run.slot, run.attempt, run.since = slot, attempt.known.number, self._tick()
+        run.is_silent, run.held = False, None
+        self.counters["started"] += not run.has_started
+        run.has_started, self.skips = True, 0
+        self._note_begin(run, attempt)
+        self._grant(run, attempt)
+        if holder := next((r for r in self.holders if r is not run and r.slot == slot), None):
+            self._put_back(holder)
+        return True
+
+    def _slot_for(self, run: ModelRun, attempt: Attempt) -> int | None:
+        """Its run's own, a free one, one of a queued run, one of a run that began before."""
+        if run.slot is not None:
+            return run.slot
+        if self.most is None:
+            return self._slot_of_its_own()
+        held = {holder.slot: holder for holder in self.holders}
+        slots = sorted(range(1, self.most + 1), key=lambda slot: slot != attempt.known.slot)
+        running = RunState.RUNNING
+        return (
+            next((slot for slot in slots if slot not in held), None)
+            or next((slot for slot in slots if held[slot].state is not running), None)
+            or next((s for s in slots if held[s].fence < attempt.known.fencing_token), None)
+        )
+
+    def _give_way(self, slot: int, run: ModelRun) -> None:
+        """What holds the slot was over when the attempt began that comes back."""
+        for other in self.holders:
+            if other is not run and other.slot == slot and other.state is RunState.RUNNING:
+                other.given_up.add(other.token)
+                self._crash(other)
 
     def finish(self, attempt: Attempt, outcome: RunState) -> str:
         """`outcome` retrying: the attempt failed and is to be followed by another."""
         run, token = self.runs.get(attempt.run), attempt.token
         attempt.is_alive = False
         if run is None:
-            return "stale"
+            return "unknown"
         if run.state is not RunState.RUNNING or run.token != token:
             if token not in run.given_up:
-                return "already" if run.last_token == token else "stale"
-            is_next = run.state is RunState.QUEUED and run.last_token == token
-            if outcome is RunState.LOST or not is_next:
-                self.counters["leases_lost"] += 1
+                if token in run.over or run.last_token == token:
+                    return "already" if run.last_token == token else "stale"
+                if not run.state.is_open:
+                    return "unknown"
+                if not self._write_back(run, attempt):
+                    return self._report_late(run, attempt)
+            else:
+                if not self._counts(run, token, outcome):
+                    return self._report_late(run, attempt)
                 self._count_overlap(attempt)
-                run.given_up.discard(token)
-                return "stale"
-            self._take_back(run, attempt)
+                self._leave_waiting(run)
+                self._take_back(run, attempt)
         if outcome is RunState.LOST or (run.ending and outcome is not RunState.SUCCEEDED):
             return "rescued" if self._crash(run) else "ended"
         self._end_attempt(run)
@@ -249,6 +308,20 @@ class Model:
             return "retrying"
         self._finish(run, outcome)
         return "ended"
+
+    def _counts(self, run: ModelRun, token: str, outcome: RunState) -> bool:
+        """Whether the end of an attempt that was given up does: its run has not begun again."""
+        if run.last_token != token or outcome is RunState.LOST:
+            return False
+        waits = run in self.waiting and outcome is not RunState.RETRYING
+        return run.state is RunState.QUEUED or waits
+
+    def _report_late(self, run: ModelRun, attempt: Attempt) -> str:
+        self.counters["leases_lost"] += 1
+        self._count_overlap(attempt)
+        run.given_up.discard(attempt.token)
+        run.over.add(attempt.token)
+        return "stale"
 
     def undo_begin(self, attempt: Attempt) -> str:
         run, token = self.runs.get(attempt.run), attempt.token
@@ -265,6 +338,7 @@ class Model:
             if not is_next:
                 self.counters["leases_lost"] += 1
                 run.given_up.discard(token)
+                run.over.add(token)
                 return "stale"
             self._take_back(run, attempt)
         self.overtaken -= attempt.succeeds
@@ -272,6 +346,8 @@ class Model:
             self._crash(run)
             return "ended"
         self._end_attempt(run)
+        if run.slot and self.began.get(run.slot) == run.fence:
+            del self.began[run.slot]
         run.attempt -= 1
         self._queue(run)
         return "rescued"
@@ -401,12 +477,14 @@ class Model:
         run.state, run.token, run.last_token = RunState.RUNNING, attempt.token, ""
         run.is_silent = False
         run.given_up.discard(attempt.token)
+        run.over.discard(attempt.token)
         self.overtaken.discard(attempt.token)
         attempt.has_lease = True
 
     def _end_attempt(self, run: ModelRun) -> None:
         self.attempts[run.token].has_lease = False
         run.last_token, run.ending, run.is_silent = run.token, None, False
+        run.over.add(run.token)
 
     def _settle_silent(self) -> None:
         for run in self.holders:

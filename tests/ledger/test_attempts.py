@@ -99,7 +99,7 @@ def test_beginning_renewing_and_finishing_are_one_round_trip_each(ledger: Ledger
 
     for step, functions in (
         (lambda: begin(ledger, run_id(spec, 0)), 1),
-        (lambda: ledger.renew([(run_id(spec, 0), "token", True)] * 50), 1),
+        (lambda: ledger.renew([(run_id(spec, 0), "token", True, None)] * 50), 1),
         (lambda: ledger.finish(run_id(spec, 0), "token", RunState.SUCCEEDED), 1),
     ):
         step()  # the first call may have to bring the functions to the server
@@ -127,7 +127,7 @@ def test_a_broken_record_does_not_cost_the_other_runs_their_leases(ledger: Ledge
     for second in (0, 1):
         begin(ledger, run_id(spec, second), f"token-{second}")
     ledger.client.hset(ledger.keys.run(run_id(spec, 0)), "rules", "{")
-    broken, whole = ledger.renew([(run_id(spec, n), f"token-{n}", True) for n in (0, 1)])
+    broken, whole = ledger.renew([(run_id(spec, n), f"token-{n}", True, None) for n in (0, 1)])
     assert broken.state is LeaseState.FAILED
     assert whole.state is LeaseState.RENEWED
 

@@ -22,6 +22,7 @@ from tests.ledger.jobs import (
     begin,
     begun,
     job,
+    known_of,
     lease_runs_out,
     lock_is_free,
     renew,
@@ -83,7 +84,8 @@ def test_a_begin_that_a_promoted_replica_never_heard_of_is_made_good(ledger: Led
     spec = admitted(ledger, 0, ping_url="https://hc.example/1")
     # The worker knows that it began; the ledger does not.
     assert renew(ledger, run_id(spec, 0), has_begun=False) is LeaseState.NOT_BEGUN
-    assert renew(ledger, run_id(spec, 0), has_begun=True) is LeaseState.REASSERTED
+    known = known_of(ledger)
+    assert renew(ledger, run_id(spec, 0), known=known) is LeaseState.REASSERTED
     run: Run = ledger.run(run_id(spec, 0))
     assert (run.state, run.attempt) == (RunState.RUNNING, 1)
     assert ledger.outbox() == []
@@ -105,16 +107,19 @@ def test_what_a_promoted_replica_gave_to_another_is_not_taken_back(
     ledger.admit(ticks(spec, 0))
     if "key" in keys:
         ledger.client.delete(ledger.keys.lock_state(spec.lock), ledger.keys.lock(spec.lock))
+    known = known_of(ledger)
     at_work(ledger, other, 0, "other")
-    assert renew(ledger, run_id(spec, 0), has_begun=True) is LeaseState.LOST
+    assert renew(ledger, run_id(spec, 0), known=known) is LeaseState.LOST
     assert ledger.run(run_id(spec, 0)).state is RunState.QUEUED
+    assert ledger.run(run_id(spec, 0)).overlapped_with == run_id(other, 0)
+    assert ledger.job(spec.name).counters["overlaps"] == 1
 
 
 def test_a_restored_run_that_was_asked_for_leaves_the_ticks_alone(ledger: Ledger) -> None:
     spec = job(ledger)
     nominal = ticks(spec, 60)[0].nominal_at
     by_hand = Work(f"{spec.name}@manual-1", spec.name, nominal, spec.rules(), "worker")
-    ledger.restore(by_hand, "token")
+    ledger.restore(by_hand, "token", known_of(ledger))
     [admission] = ledger.admit(ticks(spec, 59))
     assert admission.blocked_by == by_hand.run_id
 
@@ -124,7 +129,7 @@ def test_a_tick_that_the_server_forgot_is_counted_when_emitted_again(ledger: Led
     spec = begun(ledger)
     ledger.finish(run_id(spec, 0), "token", RunState.SUCCEEDED)
     assert audit(ledger, [spec], MIDNIGHT) == []
-    ledger.restore(work(spec, 1), "later")
+    ledger.restore(work(spec, 1), "later", known_of(ledger))
     for _ in range(2):
         [again] = ledger.admit(ticks(spec, 1))
         assert again.placement is Placement.DUPLICATE
@@ -137,7 +142,7 @@ def test_a_tick_that_ended_and_is_history_no_more_is_not_begun_anew(ledger: Ledg
     """Its worker was frozen meanwhile: another did the work, and many runs have followed."""
     spec = job(ledger, history=1)
     ledger.client.hset(ledger.keys.job(spec.name), "loaded", 1)
-    at_work(ledger, spec, 0, "frozen")
+    known = at_work(ledger, spec, 0, "frozen").known
     lease_runs_out(ledger, spec, run_id(spec, 0))
     ledger.rescue()
     begin(ledger, run_id(spec, 0), "second")
@@ -146,7 +151,7 @@ def test_a_tick_that_ended_and_is_history_no_more_is_not_begun_anew(ledger: Ledg
         at_work(ledger, spec, second)
         ledger.finish(run_id(spec, second), "token", RunState.SUCCEEDED)
     assert renew(ledger, run_id(spec, 0), "frozen") is LeaseState.UNKNOWN
-    assert ledger.restore(work(spec), "frozen").state is LeaseState.LOST
+    assert ledger.restore(work(spec), "frozen", known).state is LeaseState.LOST
     assert lock_is_free(ledger, spec)
 
 
@@ -156,7 +161,7 @@ def test_a_run_that_comes_back_makes_its_job_known_where_code_has_it(
 ) -> None:
     spec = job(ledger)
     ledger.client.delete(ledger.keys.guarded)
-    assert (
-        ledger.restore(work(spec), "token", CallArguments(code=code)).state is LeaseState.REASSERTED
-    )
+    asked = CallArguments(code=code)
+    restored = ledger.restore(work(spec), "token", known_of(ledger), asked)
+    assert restored.state is LeaseState.REASSERTED
     assert (ledger.client.hget(ledger.keys.guarded, spec.name) or "") == code

@@ -18,6 +18,7 @@ from supervisor.guard.attempt import Attempt, Guard
 from supervisor.job.run import RunState
 from supervisor.job.spec import JobSpec
 from supervisor.ledger.ledger import Ledger
+from supervisor.ledger.replies import Known
 from supervisor.settings import Settings
 from tests.ledger.jobs import delivery, job, run_id, ticks
 from tests.logged import capture_logs
@@ -137,7 +138,7 @@ def test_the_end_of_another_attempt_is_nobodys(table: None) -> None:
 
 
 def test_who_is_at_work_is_so_for_one_attempt(table: None) -> None:
-    child_table.enter("token", cast(Attempt, None), asked_at=1.5)
+    child_table.enter("token", cast(Attempt, None), 1.5, Known(7, 1, 1))
     assert child_table.is_running(os.getpid(), "token")
     assert not child_table.is_running(os.getpid(), "the next one's")
     assert child_table.end_of(os.getpid(), "token") is None

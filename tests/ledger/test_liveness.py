@@ -17,7 +17,7 @@ from supervisor.guard.liveness import Witness
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.replies import Finished, LeaseState
 from tests.acceptance import warm
-from tests.ledger.jobs import admitted, renew, run_id
+from tests.ledger.jobs import admitted, known_of, renew, run_id
 from tests.logged import capture_logs
 from tests.waiting import wait_until
 
@@ -343,7 +343,8 @@ def test_an_attempt_whose_begin_a_replica_lost_is_left_alone(
     worker = hire()
     worker.kill()
     assert seen() == [worker.run]
-    assert renew(ledger, worker.run, "second") is LeaseState.REASSERTED
+    known = known_of(ledger, number=2)
+    assert renew(ledger, worker.run, "second", known) is LeaseState.REASSERTED
     assert seen() == []
     assert ledger.run(worker.run).attempt == 2
 

@@ -223,6 +223,7 @@ class LedgerMachine(RuleBasedStateMachine):
         expected = self.model.begin(run, token)
         if isinstance(answer, Grant):
             assert ("begin", self.model.runs[run].attempt) == (expected, answer.attempt)
+            self.model.granted(token, answer.known)
             assert self.ledger.begin(run, token, "worker") == answer
             self.fences.append(answer.fencing_token)
         else:
@@ -250,7 +251,7 @@ class LedgerMachine(RuleBasedStateMachine):
 
     def renew(self, attempt: Attempt) -> None:
         before = self.snapshot()
-        [renewal] = self.ledger.renew([(attempt.run, attempt.token, True)])
+        [renewal] = self.ledger.renew([(attempt.run, attempt.token, True, attempt.known)])
         assert renewal.state == self.model.renew(attempt)
         if renewal.state in ("lost", "ended", "unknown"):
             self.assert_only_counters_differ(before)
@@ -262,11 +263,11 @@ class LedgerMachine(RuleBasedStateMachine):
         second = self.seconds.get(attempt.run, -1)
         nominal = MIDNIGHT + timedelta(seconds=second)
         work = Work(attempt.run, self.spec.name, nominal, self.spec.rules(), "worker")
-        renewal = self.ledger.restore(work, attempt.token)
+        renewal = self.ledger.restore(work, attempt.token, attempt.known)
         assert renewal.state == self.model.restore(attempt)
         if renewal.state == "reasserted":
-            assert self.ledger.restore(work, attempt.token) == renewal
-            self.fences.append(self.ledger.run(attempt.run).fencing_token or 0)
+            assert self.ledger.restore(work, attempt.token, attempt.known) == renewal
+            assert self.ledger.run(attempt.run).fencing_token == attempt.known.fencing_token
 
     @precondition(lambda self: self.living)
     @rule(data=st.data(), outcome=st.sampled_from((*REPORTS, RunState.LOST)))
@@ -286,16 +287,19 @@ class LedgerMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.reported)
     @rule(data=st.data(), outcome=st.sampled_from((*REPORTS, RunState.LOST)))
     def an_end_is_reported_again(self, data: st.DataObject, outcome: RunState) -> None:
-        assert self.finish(self.drawn(data, self.reported), outcome) in ("already", "stale")
+        ending = self.finish(self.drawn(data, self.reported), outcome)
+        assert ending in ("already", "stale", "unknown")
 
     def finish(self, attempt: Attempt, outcome: RunState) -> str:
         before = self.snapshot()
         if outcome is RunState.RETRYING:
-            finished = self.ledger.retry(attempt.run, attempt.token, timedelta(hours=9))
+            delay = timedelta(hours=9)
+            finished = self.ledger.retry(attempt.run, attempt.token, delay, known=attempt.known)
         else:
-            finished = self.ledger.finish(attempt.run, attempt.token, outcome)
+            known = attempt.known
+            finished = self.ledger.finish(attempt.run, attempt.token, outcome, known=known)
         assert finished.ending == self.model.finish(attempt, outcome)
-        if finished.ending in ("already", "stale"):
+        if finished.ending in ("already", "stale", "unknown"):
             self.assert_only_counters_differ(before)
         assert len(set(finished.to_publish)) == len(finished.to_publish)
         assert set(finished.to_publish) <= set(self.model.in_state(RunState.QUEUED))

@@ -290,7 +290,7 @@ def test_what_was_over_later_overlapped_until_then(ledger: Ledger, report: Repor
 @pytest.mark.parametrize("begun", [Begun.OVER, Begun.UNKNOWN])
 def test_a_heartbeat_makes_no_overlap_of_what_may_be_over(ledger: Ledger, begun: Begun) -> None:
     spec = followed(ledger, 50)
-    [renewal] = ledger.renew([(run_id(spec, 0), "token", begun)])
+    [renewal] = ledger.renew([(run_id(spec, 0), "token", begun, None)])
     assert (renewal.state, renewal.detail) == (LeaseState.LOST, None)
     assert "overlaps" not in ledger.job(spec.name).counters
     assert with_success(ledger, run_id(spec, 0), clock() - 60).overlapped_with is None
@@ -298,7 +298,7 @@ def test_a_heartbeat_makes_no_overlap_of_what_may_be_over(ledger: Ledger, begun:
 
 def test_what_a_heartbeat_saw_at_work_is_measured_on_from_there(ledger: Ledger) -> None:
     spec = followed(ledger, 50)
-    [renewal] = ledger.renew([(run_id(spec, 0), "token", Begun.KNOWN)])
+    [renewal] = ledger.renew([(run_id(spec, 0), "token", Begun.KNOWN, None)])
     assert (renewal.state, renewal.detail) == (LeaseState.LOST, run_id(spec, 1))
     seen = ledger.job(spec.name).counters["overlap_ms"]
     with_success(ledger, run_id(spec, 0), clock() - 60)
@@ -344,7 +344,7 @@ def test_two_at_work_on_one_queue_are_an_overlap(ledger: Ledger, runs: tuple[str
     ledger.rescue()
     begin(ledger, second)
     for _ in range(2):
-        [renewal] = ledger.renew([(first, "silent", True)])
+        [renewal] = ledger.renew([(first, "silent", True, None)])
         assert (renewal.state, renewal.detail) == (LeaseState.LOST, second)
     assert ledger.job("first").counters["overlaps"] == 1
     assert ledger.run(first).overlapped_with == second
@@ -388,7 +388,7 @@ def test_a_run_taken_back_after_another_ran_on_its_queue_overlapped(
     begin(ledger, second)
     ledger.finish(second, "token", RunState.SUCCEEDED)
     if does == "renews":
-        [renewal] = ledger.renew([(first, "silent", True)])
+        [renewal] = ledger.renew([(first, "silent", True, None)])
         assert renewal.state is LeaseState.REASSERTED
     else:
         ledger.finish(first, "silent", RunState.SUCCEEDED)

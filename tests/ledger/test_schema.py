@@ -60,7 +60,7 @@ def test_nothing_is_written_to_a_ledger_of_another_schema(used: Ledger, found: i
     writes = {
         "admit": lambda: used.admit([Tick(spec, now)]),
         "begin": lambda: used.begin(run.id, "other", "host:2"),
-        "renew": lambda: used.renew([(run.id, "token", True)]),
+        "renew": lambda: used.renew([(run.id, "token", True, None)]),
         "finish": lambda: used.finish(run.id, "token", RunState.SUCCEEDED),
         "rescue": lambda: used.rescue(),
         "pause": lambda: used.pause("nightly"),

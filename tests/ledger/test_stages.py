@@ -17,7 +17,17 @@ from supervisor.ledger.ledger import RUNS_PER_RESCUE, Ledger
 from supervisor.ledger.replies import Cancellation, Ending, LeaseState, Refused, Rescue
 from supervisor.ledger.requests import RunRequest
 from supervisor.sending.messages import Assignments
-from tests.ledger.jobs import MIDNIGHT, begin, job, lock_is_free, renew, run_id, states, ticks
+from tests.ledger.jobs import (
+    MIDNIGHT,
+    begin,
+    job,
+    known_of,
+    lock_is_free,
+    renew,
+    run_id,
+    states,
+    ticks,
+)
 from tests.ledger.test_comebacks import another_server, grace_is_over, work
 
 STEPS = (
@@ -263,7 +273,7 @@ def test_an_item_that_began_and_ended_as_most_do_is_as_any_other(ledger: Ledger)
     place = batch(ledger, items=3)
     begin(ledger, f"{place}#0", "token 0")
     end(ledger, place, 1)
-    assert ledger.renew([(f"{place}#1", "token 1", True)])[0].state is LeaseState.ENDED
+    assert ledger.renew([(f"{place}#1", "token 1", True, None)])[0].state is LeaseState.ENDED
     again = begin(ledger, f"{place}#2", "token 2")
     assert again == begin(ledger, f"{place}#2", "token 2"), "the reply to the first was lost"
     run = ledger.run(f"{place}#2")
@@ -370,7 +380,7 @@ def test_a_large_batch_is_cancelled_some_items_at_a_time(ledger: Ledger) -> None
     assert done is Cancellation.STOPPING
     assert open_items(ledger, place) == list(range(at_work))
     for item in range(at_work):
-        [renewal] = ledger.renew([(f"{place}#{item}", f"token {item}", True)])
+        [renewal] = ledger.renew([(f"{place}#{item}", f"token {item}", True, None)])
         assert (renewal.state, renewal.detail) == (LeaseState.STOP, "cancelled")
         ledger.finish(f"{place}#{item}", f"token {item}", RunState.CANCELLED)
     assert ledger.run(run_of(place)).state is RunState.CANCELLED
@@ -495,7 +505,7 @@ def test_a_run_that_begins_with_a_batch_makes_way_for_a_living_one(ledger: Ledge
     another_server(ledger)
     assert ledger.steps.expand(place, [1, 2, 3]) == []
     living = job(ledger, "living", key="nightly")
-    assert ledger.restore(work(living), "token").state is LeaseState.REASSERTED
+    assert ledger.restore(work(living), "token", known_of(ledger)).state is LeaseState.REASSERTED
     assert ledger.run(run_of(place)).state is RunState.WAITING
     ledger.finish(work(living).run_id, "token", RunState.SUCCEEDED)
     assert ledger.steps.expand(place, [1, 2, 3]) == []

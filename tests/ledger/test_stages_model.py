@@ -20,9 +20,9 @@ from supervisor.job.run import RunState, StepId
 from supervisor.ledger import functions
 from supervisor.ledger.functions import Functions
 from supervisor.ledger.ledger import Ledger
-from supervisor.ledger.replies import Ending, Finished, Grant
+from supervisor.ledger.replies import Ending, Finished, Grant, Known
 from supervisor.ledger.requests import RunRequest, Work
-from tests.ledger.jobs import MIDNIGHT, job, slot_key, ticks
+from tests.ledger.jobs import MIDNIGHT, job, known_of, slot_key, ticks
 from tests.ledger.machines import run_machine
 from tests.ledger.stages_model import OPEN, Seen, faults
 
@@ -83,6 +83,7 @@ class StagesMachine(RuleBasedStateMachine):
         self.seconds = count()
         self.admitted: list[str] = []
         self.attempts: dict[str, str] = {}
+        self.granted: dict[str, Known] = {}
         self.succeeded: dict[str, str] = {}
         """The step or item, and the token of the attempt whose success was accepted."""
         self.silent: set[str] = set()
@@ -206,7 +207,7 @@ class StagesMachine(RuleBasedStateMachine):
         answer = self.ledger.begin(place, token, "worker")
         if not isinstance(answer, Grant):
             return None
-        self.attempts[token] = place
+        self.attempts[token], self.granted[token] = place, answer.known
         assert before["state"] == "queued"
         assert place not in self.succeeded
         if "item" in before and "attempt" not in before:
@@ -236,9 +237,9 @@ class StagesMachine(RuleBasedStateMachine):
         before = self.seen.run(place)
         is_own = (before.get("state"), before.get("token")) == ("running", token)
         if outcome == "retry":
-            finished = ledger.retry(place, token, timedelta(hours=9))
+            finished = ledger.retry(place, token, timedelta(hours=9), known=self.granted[token])
         elif outcome == "dead":
-            finished = ledger.report_dead(place, token, "killed")
+            finished = ledger.report_dead(place, token, "killed", self.granted[token])
         elif outcome == "unbegun":
             finished = ledger.undo_begin(place, token)
         else:
@@ -246,7 +247,8 @@ class StagesMachine(RuleBasedStateMachine):
             said = {"last": token, f"{step and step.step}": token}
             hands_on = outcome == "succeeded" and step and step.item is None
             returned = said if hands_on else None
-            finished = ledger.finish(place, token, RunState(outcome), "", returned)
+            known = self.granted[token]
+            finished = ledger.finish(place, token, RunState(outcome), "", returned, known=known)
         if is_own:
             assert finished.ending not in (Ending.ALREADY, Ending.STALE)
         if finished.ending is Ending.ENDED and outcome == "succeeded":
@@ -258,7 +260,7 @@ class StagesMachine(RuleBasedStateMachine):
     @rule(data=st.data())
     def hearts_beat(self, data: st.DataObject) -> None:
         tokens = data.draw(st.lists(st.sampled_from(sorted(self.attempts)), min_size=1))
-        self.ledger.renew([(self.attempts[token], token, True) for token in tokens])
+        self.ledger.renew([(self.attempts[t], t, True, self.granted[t]) for t in tokens])
 
     @precondition(lambda self: self.seen.in_state(*OPEN))
     @rule(data=st.data(), is_noticed=st.booleans())
@@ -302,7 +304,9 @@ class StagesMachine(RuleBasedStateMachine):
     def a_living_run_that_the_server_forgot_comes_back(self) -> None:
         other = job(self.ledger, "living", key=self.spec.lock, lease_ttl="9h")
         work = Work(LIVING, other.name, MIDNIGHT, other.rules(), "worker")
-        self.is_living = self.ledger.restore(work, "living").state == "reasserted"
+        self.is_living = (
+            self.ledger.restore(work, "living", known_of(self.ledger)).state == "reasserted"
+        )
 
     @precondition(lambda self: self.is_living)
     @rule()

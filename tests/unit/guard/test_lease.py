@@ -17,7 +17,7 @@ from supervisor.guard.heartbeat import Heartbeat
 from supervisor.guard.lease import Lease, State
 from supervisor.job.spec import JobSpec
 from supervisor.ledger.ledger import Ledger
-from supervisor.ledger.replies import LeaseState, Renewal
+from supervisor.ledger.replies import Known, LeaseState, Renewal
 from supervisor.ledger.requests import Begun, Work
 from tests.logged import capture_logs
 
@@ -26,6 +26,7 @@ CHILD = os.getpid() + child_table.ENTRIES
 
 TTL = 6
 TAKEN_AT = 1000.0
+GRANTED = Known(7, 1, 1)
 
 ANY_ATTEMPT = cast(Attempt, None)
 
@@ -104,7 +105,9 @@ def test_what_is_known_of_a_lease(
     deadline: float,
 ) -> None:
     lease = held(**facts)
-    child_table.enter("token", ANY_ATTEMPT, TAKEN_AT) if works else child_table.leave("token")
+    child_table.enter("token", ANY_ATTEMPT, TAKEN_AT, GRANTED) if works else child_table.leave(
+        "token"
+    )
     clock.now += seconds
     found = lease.has_surely_begun, lease.begun, lease.should_be_known, lease.deadline
     assert found == (surely, begun, known, pytest.approx(deadline))
@@ -190,14 +193,17 @@ def test_a_lease_is_not_replaced_when_its_start_is_heard_of_late() -> None:
 
 
 def test_an_attempt_is_found_while_its_process_is_inside_its_code() -> None:
-    child_table.enter("token", ANY_ATTEMPT, TAKEN_AT)
+    child_table.enter("token", ANY_ATTEMPT, TAKEN_AT, GRANTED)
     assert child_table.asked_at(os.getpid(), "token") == TAKEN_AT
     assert child_table.asked_at(os.getpid(), "another") is None
+    assert child_table.known(os.getpid(), "token") == GRANTED
+    assert child_table.known(os.getpid(), "another") is None
     child_table.leave("token")
     assert child_table.asked_at(os.getpid(), "token") is None
+    assert child_table.known(os.getpid(), "token") is None
 
 
 def test_a_process_whose_entry_another_took_counts_as_running() -> None:
-    child_table.enter("another", ANY_ATTEMPT, TAKEN_AT)
+    child_table.enter("another", ANY_ATTEMPT, TAKEN_AT, GRANTED)
     assert child_table.is_running(CHILD, "token")
     assert not child_table.is_running(os.getpid(), "token")
