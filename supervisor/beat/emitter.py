@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
@@ -25,11 +25,13 @@ from supervisor import process
 from supervisor.beat.admission_log import AdmissionLog
 from supervisor.beat.turn import Turn
 from supervisor.catalog.entries import DueEntry, Entries
+from supervisor.job.run import RunState
 from supervisor.job.spec import JobSpec
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.reads import chunks
+from supervisor.ledger.records import Mark
 from supervisor.ledger.replies import Admission, Placement
-from supervisor.ledger.requests import RUNS_PER_CALL, Leadership, tick_facts
+from supervisor.ledger.requests import RUNS_PER_CALL, Leadership, PassedOver, tick_facts
 from supervisor.logs import get_logger
 from supervisor.schedule import schedule_of
 from supervisor.ticks.emission import PROMPT, Emission, emission
@@ -193,10 +195,24 @@ def emissions_of(
     for entry in entries:
         if entry.spec is None:
             continue
-        watermark, pause = entry.mark.watermark or now, entry.mark.pause
         try:
             spec = as_admitted(entry.spec)
-            found.append(emission(spec, schedule_of(spec), watermark, now, pause))
+            found.append(emission_of(spec, entry.mark, now))
         except Exception as error:  # noqa: BLE001 - keeps no other job from its ticks
             errors[entry.spec.name] = error
     return found, errors
+
+
+def emission_of(spec: JobSpec, mark: Mark, now: datetime) -> Emission:
+    """What is due for one job.
+
+    Where the server's clock was set back and then corrected, ticks that had their outcomes before
+    are due again: those that are too old to be emitted have no second one.
+    """
+    watermark = mark.watermark or now
+    dealt_until = min(mark.dealt_until or watermark, now - PROMPT)
+    found = emission(spec, schedule_of(spec), max(watermark, dealt_until), now, mark.pause)
+    if dealt_until <= watermark:
+        return found
+    again = PassedOver(spec, RunState.MISSED, "", watermark, dealt_until, 0)
+    return replace(found, passed=(again, *found.passed))

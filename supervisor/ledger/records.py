@@ -194,6 +194,7 @@ MARK_FIELDS = (
     "pause_from",
     "pause_to",
     "file_paused",
+    "dealt_until",
 )
 
 
@@ -207,20 +208,24 @@ class Pause:
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """`pause`: the present one, or else the last. file_paused: `paused` of the schedule file."""
+    """`pause`: the present one, or else the last. file_paused: `paused` of the schedule file.
+    dealt_until: the watermark before the server's clock was set back; ticks up to it have outcomes.
+    """
 
     watermark: datetime | None
     pause: Pause | None
     file_paused: bool | None
+    dealt_until: datetime | None = None
 
 
 def mark_from(values: Sequence[str | None]) -> Mark:
     """The mark from the values of MARK_FIELDS."""
-    watermark, *pause, stated = values
+    watermark, *pause, stated, dealt_until = values
     return Mark(
         optional_instant(watermark),
-        pause_from(dict(zip(MARK_FIELDS[1:-1], pause, strict=True))) if any(pause) else None,
+        pause_from(dict(zip(MARK_FIELDS[1:-2], pause, strict=True))) if any(pause) else None,
         None if stated is None else stated == "1",
+        optional_instant(dealt_until),
     )
 
 

@@ -291,7 +291,10 @@ class FollowUp:
 
 @dataclass(frozen=True, slots=True)
 class PassedOver:
-    """Ticks that become no runs: `ticks` nominal times from `first_at` to `last_at`."""
+    """Ticks that become no runs: `ticks` nominal times from `first_at` to `last_at`.
+
+    0: those up to `last_at` have had their outcomes, and come again with the server's clock.
+    """
 
     spec: JobSpec
     state: RunState

@@ -4,7 +4,9 @@
 -- gives nothing
 
 for i = 2, #ARGV do
-  redis.call('HSET', K.job(ARGV[i]), 'watermark', now)
+  local v = redis.call('HMGET', K.job(ARGV[i]), 'watermark', 'dealt_until')
+  local dealt_until = math.max(tonumber(v[1]) or 0, tonumber(v[2]) or 0)
+  redis.call('HSET', K.job(ARGV[i]), 'watermark', now, 'dealt_until', digits(dealt_until))
   redis.call('HDEL', K.job(ARGV[i]), 'audited_until')  -- the audit begins again
 end
 redis.call('HINCRBY', K.beat, 'clock_set_backs', 1)

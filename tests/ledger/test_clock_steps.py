@@ -14,7 +14,7 @@ from redis import Redis
 from supervisor.app import supervise
 from supervisor.beat.scheduler import SupervisedScheduler
 from supervisor.deploy.embedded import EmbeddedServer
-from supervisor.features.audit.step import audit
+from supervisor.features.audit.step import audit, compare_records
 from supervisor.job.run import RunState
 from supervisor.job.spec import JobSpec
 from supervisor.ledger.ledger import Ledger
@@ -172,6 +172,37 @@ def test_ticks_that_have_run_do_not_run_again_when_their_time_does(
     assert record.counters["duplicates"] >= 1
     # Nominal times before the first have come as well, and each has its own outcome.
     assert record.unaccounted_ticks == 0
+
+
+def test_ticks_have_one_outcome_once_a_set_back_is_corrected(
+    ledger: Ledger, beat: SupervisedScheduler, clock: Clock
+) -> None:
+    clock.set(-60)
+    wait_until(lambda: beat.tick() >= 0 and "often" in ledger.scheduled_names())
+    before = ms_of(ledger.now())
+    wait_until(lambda: beat.tick() >= 0 and ran_since(ledger, before) >= 3)
+    clock.set(0)
+    now = ms_of(ledger.now())
+    wait_until(lambda: beat.tick() >= 0 and ran_since(ledger, now) >= 1)
+    counted = ledger.job("often").counters["ticks"]
+    clock.set(-120)
+    wait_until(lambda: beat.tick() >= 0 and ledger.beat().clock_set_backs == 2)
+    beat.tick()
+    clock.set(0)
+    corrected = ms_of(ledger.now())
+    wait_until(lambda: beat.tick() >= 0 and ran_since(ledger, corrected) >= 2)
+    rows = ledger.history("often", 1000)
+    spans = [(run.first_nominal_at or run.nominal_at, run.nominal_at) for run in rows]
+    twice = [at for at, _ in spans if sum(first <= at <= last for first, last in spans) > 1]
+    assert twice == []
+    spec = ledger.spec("often")
+    assert compare_records(ledger, spec, rows[-1].nominal_at, ledger.now()).doubled == ()
+    newest_at = max(last for _, last in spans)
+    oldest_at = min(first for first, _ in spans)
+    assert ledger.job("often").counters["ticks"] == (newest_at - oldest_at).total_seconds() + 1
+    assert ledger.job("often").counters["ticks"] > counted
+    assert list(audit(ledger, [spec], ledger.now())) == []
+    assert ledger.job("often").unaccounted_ticks == 0
 
 
 def test_a_run_at_work_goes_on_and_begins_no_second_time(
