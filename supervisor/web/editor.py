@@ -43,6 +43,9 @@ NEW = "jobs:\n  name:\n    task: proj.report\n    every: 1h\n"
 
 ONE_JOB = "not one job: write jobs: and below it a name, and below that the job's keys"
 
+#: Names of tasks that are shown.
+MOST_TASKS = 500
+
 #: The text has at least that many lines of room.
 LEAST_ROWS = 14
 
@@ -150,6 +153,12 @@ class Editor:
             return job.problems_of(verdict.problems, verdict.places)
         return Found((), verdict, self._queues(verdict.plan.spec))
 
+    def _tasks(self) -> Sequence[str]:
+        """The tasks that running workers know, without Celery's own."""
+        presences = self._ledger.presences
+        known = presences.tasks(presences.roll().workers)
+        return sorted(name for name in known if not name.startswith("celery."))[:MOST_TASKS]
+
     def _queues(self, spec: JobSpec) -> Sequence[Queue]:
         found = queues_of(self._ledger, self._broker, [spec])
         return [queue for queue in found if queue.jobs]
@@ -178,6 +187,7 @@ class Editor:
             name=fields.get("edits", ""),
             fields=fields,
             rows=max(LEAST_ROWS, fields.get("text", "").count("\n") + 2),
+            tasks=self._tasks(),
             found=found,
             conflict=conflict,
             now=self._ledger.now(),

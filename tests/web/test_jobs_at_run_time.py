@@ -17,6 +17,7 @@ from supervisor.ledger.ledger import Ledger
 from supervisor.web.access import Access
 from supervisor.web.api import API
 from tests.ledger.jobs import job
+from tests.ledger.processes import worker_is_there
 from tests.web.conftest import Serve
 from tests.web.test_api import checked
 from tests.web.visits import FROM_ANOTHER_SITE, FROM_OUR_PAGE, TOKEN, log_in
@@ -317,6 +318,17 @@ def test_the_form_of_a_job_says_what_the_job_is(editor: httpx.Client, app: Celer
     fields["text"] = fields["text"].replace("0 6 * * *", "0 7 * * *")
     assert editor.post("actions/put", data=fields, headers=FROM_OUR_PAGE).status_code == 303
     assert jobs.get("report", app=app).spec == before.spec.model_copy(update={"cron": "0 7 * * *"})
+
+
+def test_the_tasks_that_workers_know_stand_beside_the_text(
+    editor: httpx.Client, ledger: Ledger
+) -> None:
+    assert "No worker is running" in editor.get("actions/new").text
+    worker_is_there(ledger, "w1", tasks=("proj.nightly", "celery.chord", "shop.<b>"))
+    text = editor.get("actions/new").text
+    assert "Tasks that workers know (2)" in text
+    assert "<code>proj.nightly</code>" in text
+    assert "<code>shop.&lt;b&gt;</code>" in text
 
 
 def test_each_problem_of_a_text_has_its_line(editor: httpx.Client, ledger: Ledger) -> None:
