@@ -57,9 +57,12 @@ def send(client: httpx.Client, route: str, body: dict[str, Any]) -> httpx.Respon
     return client.request(method, path, data=body, headers=FROM_OUR_PAGE)
 
 
+FIVE_HOURS = {"from": "2026-03-01T00:00", "to": "2026-03-01T05:00", "times": "5"}
+
 #: What a route is about, but for the job nightly.
 TARGETS = {
     "POST /actions/cancel/{target:path}": RUN,
+    "POST /actions/backfill/{target:path}": "report",
     "POST /actions/retry/{target:path}": FAILED,
     "POST /actions/remove/{target:path}": "report",
     "DELETE /api/v1/jobs/{job:path}": "report",
@@ -83,6 +86,7 @@ ENTERED = {
         f"POST /actions/{verb}/{{target:path}}": verb
         for verb in (
             "trigger",
+            "backfill",
             "pause",
             "resume",
             "cancel",
@@ -129,6 +133,7 @@ def test_a_request_is_entered_with_who_sent_it_and_why(
         body |= new if route.endswith("/put") else {}
         body |= {"version": "0" if route.endswith("/put") else str(version)}
         body |= {"note": "stocktaking"} if "pause" in route else {}
+        body |= FIVE_HOURS if "backfill" in route else {}
     answer = send(maker if "/api/" in route else editor, route, body)
     assert answer.status_code < 400, answer.text
     entry = newest(ledger)
