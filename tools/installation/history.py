@@ -119,7 +119,7 @@ class Installation:
     def keep_alive(self) -> None:
         """Renews the leases of what runs."""
         for some in chunks(list(self._running.items())):
-            self.ledger.renew([(run, token, Begun.KNOWN) for run, token in some])
+            self.ledger.renew([(run, token, Begun.KNOWN, None) for run, token in some])
 
     def go_on(self) -> None:
         """Does what is due by now."""
