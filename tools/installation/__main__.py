@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -26,6 +27,7 @@ from pathlib import Path
 
 import httpx
 
+from supervisor.process import die_with_parent
 from supervisor.settings import TOKEN
 from tests.ports import free_port
 from tests.waiting import status_of, wait_until
@@ -51,7 +53,12 @@ def served(directory: Path, url: str, token: str, **environ: str) -> Iterator[tu
     environment["PYTHONPATH"] = f"{directory}:{Path(__file__).parents[1]}"
     with (directory / "serve.log").open("wb") as log:
         process = subprocess.Popen(
-            [*words, "--port", str(port)], cwd=directory, env=environment, stdout=log, stderr=log
+            [*words, "--port", str(port)],
+            cwd=directory,
+            env=environment,
+            stdout=log,
+            stderr=log,
+            preexec_fn=die_with_parent,
         )
         try:
             address = f"http://127.0.0.1:{port}"
@@ -78,6 +85,7 @@ def main() -> None:
     parser.add_argument("--still", action="store_true", help="Nothing happens any more.")
     parser.add_argument("--for", dest="minutes", type=float, default=60, help="Minutes to run.")
     options = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit())  # what it has started ends with it
     began = time.monotonic()
     token = "a token of the installation"
     with tempfile.TemporaryDirectory() as folder, installed(Path(folder), options.jobs) as made:
