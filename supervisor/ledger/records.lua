@@ -1,12 +1,20 @@
 -- A run's record as others read it, its end before it began, and how it is forgotten; and a job's pause, whether a
 -- file or a command asks for it.
 
+local load_run
+
+do
+
+-- Of a run that has ended, or whose record has lost them: it holds its lock, and is not run again.
+local WITHOUT_RULES = { overlap = 'skip', max_running = 1, max_skips = 0, max_wait = -1, max_waiting = 0,
+  requeue_delay = 0, max_requeues = 0, start_deadline = 1000, max_crashes = 0, history = 1000 }
+
 -- A run as a table of the fields that decisions need; nil when the ledger does not know it.
-local function load_run(id)
+function load_run(id)
   local v = redis.call('HMGET', K.run(id), 'job', 'state', 'rules', 'token', 'last_token', 'attempt',
     'crashes', 'requeues', 'nominal', 'started', 'fence', 'worker', 'queued', 'ending', 'why_ending',
     'slot', 'wait_until', 'since', 'parent', 'stage', 'foreach', 'item', 'expires', 'lock', 'kind', 'parked')
-  if not v[1] then return nil end
+  if not v[1] or (not v[19] and root_of(id) ~= id) then return nil end
   local parent, rules_text = v[19] or nil, v[3]
   if parent and not rules_text then  -- an item has the rules of its batch
     local batch = redis.call('HMGET', K.run(parent), 'job', 'rules')
@@ -16,16 +24,19 @@ local function load_run(id)
   local rules = cjson.decode(rules_text or '{}')  -- most have none once they have ended
   rules.lock = parent and STEP_LOCK .. id or v[24] or ''
   rules.serial, rules.lease_ttl = rules.serial or '', rules.lease_ttl or 0
+  if not rules.max_running then setmetatable(rules, { __index = WITHOUT_RULES }) end
   return {
-    id = id, job = v[1], state = v[2], rules = rules, rules_text = rules_text, token = v[4] or '',
-    last_token = v[5] or '', attempt = tonumber(v[6] or 0), crashes = tonumber(v[7] or 0),
-    requeues = tonumber(v[8] or 0), nominal = tonumber(v[9]), started = tonumber(v[10] or now), has_started = v[10],
-    fence = tonumber(v[11] or 0), worker = v[12] or '', queued = tonumber(v[13] or now),
+    id = id, job = v[1], state = v[2], rules = rules, rules_text = rules_text or '',
+    token = v[4] or '', last_token = v[5] or '', attempt = tonumber(v[6] or 0), crashes = tonumber(v[7] or 0),
+    requeues = tonumber(v[8] or 0), nominal = tonumber(v[9] or now), started = tonumber(v[10] or now),
+    has_started = v[10], fence = tonumber(v[11] or 0), worker = v[12] or '', queued = tonumber(v[13] or now),
     ending = v[14] or '', why_ending = v[15] or '', slot = tonumber(v[16] or 1),
     wait_until = tonumber(v[17]), since = tonumber(v[18] or 0),
     parent = parent, stage = v[20] or nil, foreach = v[21] or nil, item = v[22] or nil,
     expires = tonumber(v[23]), kind = v[25], parked = v[26],
   }
+end
+
 end
 
 -- Whether an id without a record is that of a step or an item of a run that is known: it has ended well.

@@ -21,6 +21,8 @@ local function renew(id, token, has_begun, known)
   if not run then return { has_begun == '1' and known and 'lost' or 'ended', '' } end
 
   if run.state == 'running' and run.token == token and not is_contested(run, token) then
+    -- Its record has lost its rules: the worker writes them again.
+    if known and not run.parent and not comebacks.is_whole(run) then return { 'unknown', '' } end
     local verdict = lease_token(run) == token and 'renewed' or 'reasserted'
     if verdict == 'reasserted' then count(run.job, 'reasserted') end
     keep(run, token)

@@ -15,7 +15,8 @@ local spec, known = ARGV[13], comebacks.known_from(ARGV[14])
 -- What a step would be handed on to is forgotten as well, and nothing keeps its job from running again.
 if root_of(id) ~= id then return { 'lost', '' } end
 local run = load_run(id)
-if run and run.state == 'running' and run.token == token then return { 'reasserted', '' } end  -- by the first call
+local is_current = run and run.state == 'running' and run.token == token
+if is_current and comebacks.is_whole(run) then return { 'reasserted', '' } end  -- by the first call
 if run and (comebacks.is_given_up(run, token) or comebacks.is_over(run, token, known)) then return { 'lost', '' } end
 local own_rules = cjson.decode(rules)
 -- The server knows this tick, and not its run: that has ended, by another worker, and is history no more.

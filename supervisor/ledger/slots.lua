@@ -20,7 +20,7 @@ local function extend_root(id, ms)
   local known = redis.call('ZSCORE', K.leases, root)
   if not known or tonumber(known) >= ends - STEP_MARGIN / 2 then return end
   local v = redis.call('HMGET', K.run(root), 'lock', 'slot', 'token')
-  hold(v[1], tonumber(v[2]), root, v[3], ends - now)
+  if v[1] then hold(v[1], tonumber(v[2] or 1), root, v[3] or '', ends - now) end
   redis.call('ZADD', K.leases, digits(ends), root)
 end
 

@@ -11,7 +11,7 @@ local function count_open(id) return redis.call('SCARD', K.below(id)) end
 
 local function is_closed(id) return hget(K.run(id), 'finished') ~= nil end
 
-local function plan_of(id) return cjson.decode(hget(K.run(id), 'steps')) end
+local function plan_of(id) return cjson.decode(hget(K.run(id), 'steps') or '{"steps": []}') end
 
 -- A step is queued at once, with rules of its own.
 local function open_step(run, step)

@@ -107,7 +107,8 @@ def test_what_a_promoted_replica_gave_to_another_is_not_taken_back(
     ledger.admit(ticks(spec, 0))
     if "key" in keys:
         ledger.client.delete(ledger.keys.lock_state(spec.lock), ledger.keys.lock(spec.lock))
-    known = known_of(ledger)
+    now = known_of(ledger)
+    known = now._replace(fencing_token=now.fencing_token - 10_000)
     at_work(ledger, other, 0, "other")
     assert renew(ledger, run_id(spec, 0), known=known) is LeaseState.LOST
     assert ledger.run(run_id(spec, 0)).state is RunState.QUEUED

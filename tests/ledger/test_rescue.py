@@ -77,7 +77,7 @@ def test_a_parked_run_is_published_again_once_nobody_works_its_queue(ledger: Led
     assert run_id(second, 0) in ledger.client.zrange(ledger.keys.sent, 0, -1)
 
 
-@pytest.mark.parametrize("rules", ["{", "{}"])
+@pytest.mark.parametrize("rules", ["{", "null"])
 def test_a_broken_record_does_not_keep_others_from_their_turn(ledger: Ledger, rules: str) -> None:
     broken, whole = (job(ledger, name, overlap="queue_one") for name in ("broken", "whole"))
     for spec in (broken, whole):
