@@ -30,7 +30,7 @@ from supervisor.job.secrets import masked
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.reads import chunks
 from supervisor.logs import get_logger
-from supervisor.sending.app_settings import owner_of, required_settings
+from supervisor.sending.app_settings import broker_address, owner_of, required_settings
 from supervisor.sending.content import (
     Captured,
     RunProducer,
@@ -48,7 +48,7 @@ from supervisor.sending.queues import (
 from supervisor.sending.rabbitmq import BrokerBlocked, listener_of
 from supervisor.sending.templates import Publish, Recording, is_beside
 from supervisor.sending.tracing import current_headers, within, without_trace
-from supervisor.settings import is_redis
+from supervisor.settings import is_redis, same_database
 
 #: Messages that are sent before the ledger records that they were.
 RUNS_PER_ROUND = 100
@@ -89,6 +89,14 @@ class Publisher:
     @cached_property
     def _is_on_redis(self) -> bool:
         return is_redis(str(self.app.conf.broker_url or ""))
+
+    @cached_property
+    def _is_beside_by_address(self) -> bool:
+        ledger = required_settings(self.app).redis_url
+        return same_database(broker_address(self.app.conf), ledger)
+
+    def _note(self, channel: Any) -> None:
+        self.channel_beside = channel if is_beside(channel, self.ledger.client) else None
 
     def publish(self, run_ids: Sequence[str], until: float = math.inf) -> int:
         """Has Celery send those of the runs that are queued; returns how many the broker took.
@@ -187,7 +195,7 @@ class Publisher:
                 except BrokerBlocked as error:
                     blocked = error  # kombu closes the connection of a producer that fails
                 channel = producer.channel
-            self.channel_beside = channel if is_beside(channel, self.ledger.client) else None
+            self._note(channel)
         except ChannelError as error:
             run = remaining.popleft()
             self.ledger.put_off([run.id], LATER)
@@ -272,8 +280,7 @@ class Publisher:
         """The message of a run that is to be admitted, made with all of the app's own code.
 
         Raises NothingSent. Where the broker's queues are beside the ledger, it is made for the
-        function that queues the run; the channel is that of the last message that was published, so
-        that nothing is connected to. Else it is as Celery gives it to kombu.
+        function that queues the run. Else it is as Celery gives it to kombu.
         """
         said: list[str] = []
         if made := self._recorded(partial(self.send, assignment=assignment, note=said.append)):
@@ -286,6 +293,10 @@ class Publisher:
 
     def _recorded(self, publish: Publish) -> Message | None:
         """As `Recording.message`; None if it is not known that the queues are beside the ledger."""
+        if self.channel_beside is None and self._is_beside_by_address:
+            # The ledger's own server: to connect to it is no wait for another one.
+            with self._producers.acquire(block=True) as producer:
+                self._note(producer.channel)
         if (channel := self.channel_beside) is None:
             return None
         recording = None

@@ -503,6 +503,22 @@ def test_the_message_of_a_job_is_a_plain_tasks(
     assert ours == theirs
 
 
+def test_the_ledger_sends_already_the_first_call_of_a_process(
+    ledger: Ledger, redis_url: str
+) -> None:
+    def called() -> None: ...
+
+    guard = {"overlap": "queue_all"}
+    task = app_on(redis_url).task(called, shared=False, name="shop.called", guard=guard)
+    first, second = task.delay(), task.delay()
+    begin(ledger, first.id)
+    ledger.report_dead(first.id, "token", "worker process 7 died")
+    assert ledger.outbox() == []
+    ids = [message["headers"]["id"] for message in sent(ledger.client, "celery")]
+    assert ids == [first.id, first.id]
+    assert ledger.run(second.id).state is RunState.WAITING
+
+
 @pytest.mark.parametrize("options", CALLS, ids=str)
 def test_the_message_of_a_guarded_call_is_a_plain_tasks(
     ledger: Ledger, redis_url: str, options: dict[str, Any]
@@ -512,8 +528,6 @@ def test_the_message_of_a_guarded_call_is_a_plain_tasks(
     found = []
     for app in (app_on(redis_url), with_tasks(Celery("shop", broker=redis_url))):
         task = app.task(called, shared=False, name="shop.called", guard={"overlap": "allow"})
-        task.delay()  # the first call learns where the broker is
-        ledger.client.delete("celery")
         task.apply_async(**options)
         assert ledger.outbox() == []
         [queue] = queues(ledger)
