@@ -24,7 +24,7 @@ local id, token, outcome, reason, delay, args, kwargs, ago = unpack(ARGV, 1, 8) 
 local known, MORE = comebacks.known_from(ARGV[9]), 10
 
 local run = load_run(id)
-if not run then return { is_ended_step(id) and 'already' or known and 'unknown' or 'stale' } end
+if not run then return { is_ended_step(id) and 'already' or known and root_of(id) == id and 'unknown' or 'stale' } end
 
 local has_worked = outcome ~= 'dead' and outcome ~= 'unbegun'  -- until when, is known
 if has_worked then publish_at = now + OUTBOX_DELAY end  -- its process publishes what is left to Celery
