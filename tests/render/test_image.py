@@ -6,6 +6,7 @@ import re
 import subprocess
 import tomllib
 import venv
+from fnmatch import fnmatch
 from pathlib import Path
 from zipfile import ZipFile
 
@@ -13,8 +14,8 @@ import pytest
 
 from examples.documents import list_files
 from tests.render.jobs import ROOT, examples
-from tests.render.walkthrough import walk
-from tests.test_project import normal, pinned
+from tests.render.walkthrough import WHEEL, walk
+from tests.test_project import PROJECT, normal, pinned
 
 DOCKERFILE = (ROOT / "deploy" / "Dockerfile").read_text()
 REQUIREMENTS = (ROOT / "deploy" / "requirements.txt").read_text()
@@ -117,6 +118,12 @@ def test_the_pages_image_copies_what_the_walked_project_has(tmp_path: Path) -> N
     sources = [words.split()[0] for words in instructions(APPS)["COPY"]]
     assert sources == ["requirements.txt", "proj"]
     assert [source for source in sources if not (project / source).exists()] == []
+
+
+def test_the_pages_image_copies_the_wheel_that_a_clone_builds() -> None:
+    assert f"\n./{WHEEL}[notify]\n" in PAGE
+    assert f"celery_beat_supervisor-{PROJECT['project']['version']}-py3-none-any.whl" == WHEEL
+    assert any(fnmatch(WHEEL, word) for word in instructions(APPS)["COPY"][0].split())
 
 
 def test_the_pages_image_installs_the_requirements(tmp_path: Path) -> None:

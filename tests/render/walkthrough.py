@@ -23,6 +23,8 @@ HOW_TO = ROOT / "docs" / "how-to"
 #: In the order in which docs/how-to/deploying.md names them.
 PAGES = ("deploying.md", "systemd.md", "compose.md", "helm.md")
 
+WHEEL = "celery_beat_supervisor-0.1.0-py3-none-any.whl"
+
 PROGRAMS = Path(sys.executable).parent
 
 #: Only written down.
@@ -131,7 +133,7 @@ def furnish(walked: Walk, stands: Path, schedules: str) -> None:
     (walked.project / "proj" / "__init__.py").write_text(APP)
     (walked.project / "schedules").mkdir()
     (walked.project / "schedules" / "jobs.yaml").write_text(schedules)
-    (walked.project / "requirements.txt").write_text("celery-beat-supervisor\n")
+    (walked.project / "requirements.txt").write_text(f"./{WHEEL}\n")
     walked.place("/etc/systemd/system").mkdir(parents=True)
     (walked.root / "calls").touch()
     stands.mkdir()
