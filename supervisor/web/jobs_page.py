@@ -45,16 +45,16 @@ class Filter(StrEnum):
     """
 
     ALL = "all"
+    FAILING = "failing"
+    LATE = "late"
     RUNNING = "running"
     WAITING = "waiting"
-    LATE = "late"
-    FAILING = "failing"
     SKIPPING = "skipping"
     PAUSED = "paused"
 
 
 class Sort(StrEnum):
-    """The orders: name; state; next time, soonest first; last start; most failures."""
+    """The orders: name; state, failing first; next time; last start; most failures."""
 
     NAME = "name"
     STATE = "state"
@@ -276,8 +276,10 @@ class Standings:
         return any(moment and self._now - moment >= LATE_LEAST for moment in moments)
 
     def _place_of_state(self, name: str) -> int:
-        is_paused = self._standings[name].paused
-        return (name in self._running, name in self._held, is_paused, True).index(True)
+        standing = self._standings[name]
+        is_failing = standing.last_outcome in BAD
+        is_open = (name in self._running, name in self._held)
+        return (is_failing, *is_open, standing.paused, True).index(True)
 
 
 @dataclass(frozen=True, slots=True)
