@@ -230,6 +230,7 @@ def calendar_of(spec: JobSpec, at: datetime) -> Calendar:
 def facts_of_run(ledger: Ledger, run: Run, *, looks_deeper: bool = True) -> RunFacts:
     spec = ledger.some_specs([run.job]).get(run.job)
     queue = run.queue or (spec.routed_queue if spec else None)
+    has_usual = run.state is RunState.RUNNING or not looks_deeper
     waits_for_worker = run.state in (RunState.QUEUED, RunState.EXPIRED) and not run.has_steps
     waits_for_others = run.is_held and run.state is RunState.WAITING and run.after is None
     blocker = known_run(ledger, run.blocked_by) if looks_deeper and run.blocked_by else None
@@ -237,7 +238,7 @@ def facts_of_run(ledger: Ledger, run: Run, *, looks_deeper: bool = True) -> RunF
         run=run,
         admitted_at=admitted_at(ledger, [run]).get(run.id),
         queue=queue,
-        usual=usual_of(ledger.durations_of([spec])[spec.name]) if spec else None,
+        usual=usual_of(ledger.durations_of([spec])[spec.name]) if spec and has_usual else None,
         steps=ledger.steps.records(run.id) if run.has_steps else (),
         blocker=facts_of_run(ledger, blocker, looks_deeper=False) if blocker else None,
         no_beat=no_beat_at(ledger, run),
