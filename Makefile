@@ -96,7 +96,7 @@ foreign-tests: $(STAMP) ### run tests of others (SUITE=celery TESTS= GO_ON=1) as
 mutants: $(STAMP) ### break Lua and guard in small ways (ONLY= MOST=): tests must notice each
 	$(BIN)/python -m tools.mutants $(if $(ONLY),--only '$(ONLY)') $(if $(MOST),--most $(MOST))
 
-bench: $(PEERS) ### measure us and others, write docs/explanation/benchmarks.* (ONLY=emission ROUNDS=3 QUICK=1)
+bench: $(PEERS) ### measure us and others, write docs/internals/benchmarks.* (ONLY=emission ROUNDS=3 QUICK=1)
 	$(PEERS)/bin/python -m tools.bench $(if $(ONLY),--only $(ONLY)) $(if $(QUICK),--quick) \
 	  $(if $(ROUNDS),--rounds $(ROUNDS))
 

@@ -91,7 +91,7 @@ def test_the_readme_is_short() -> None:
 
 
 def test_each_stop_of_a_tick_names_the_next_one_as_the_page_does() -> None:
-    page = (DOCS / "explanation" / "how-it-works.md").read_text()
+    page = (DOCS / "internals" / "walkthrough.md").read_text()
     stops = re.findall(r"^\d\. \*\*\[([\w/]+\.(?:py|lua))\]\(\.\./\.\./supervisor/\1\)", page, re.M)
     assert len(stops) == 6
     for number, (stop, following) in enumerate(zip(stops, [*stops[1:], None], strict=True), 1):

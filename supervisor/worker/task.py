@@ -2,7 +2,7 @@
 
 A tick's path, step 4 of 6. Next: guard/heartbeat.py.
 
-The hooks are those that were measured to hold (docs/explanation/design.md):
+The hooks are those that were measured to hold (docs/internals/design.md):
 
 * begin in `before_start`: the last hook before the body, and one that can veto.
 * the body in `__call__`: a failure with retries left becomes Celery's Retry, without the ETA

@@ -66,9 +66,9 @@ def test_the_defaults_on_the_page_are_those_of_the_code() -> None:
     assert re.search(rf"^\| `SUPERVISOR_PREFIX` \| all \| `{DEFAULT_PREFIX}` \|", PAGE, re.M)
 
 
-# docs/explanation/benchmarks.md says what docs/explanation/benchmarks.json does
+# docs/internals/benchmarks.md says what docs/internals/benchmarks.json does
 
-BENCHMARKS = ROOT / "docs" / "explanation"
+BENCHMARKS = ROOT / "docs" / "internals"
 
 
 def test_the_page_and_its_picture_are_made_of_the_figures(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""`make bench`: measures us and others, prints and writes docs/explanation/benchmarks.*.
+"""`make bench`: measures us and others, prints and writes docs/internals/benchmarks.*.
 
 Figures of what is not measured this time stay as they were. A quick run writes nothing.
 """
@@ -30,7 +30,7 @@ from tools.bench import (
 )
 from tools.bench.sizes import QUICK, Sizes
 
-PAGES = Path(__file__).parents[2] / "docs" / "explanation"
+PAGES = Path(__file__).parents[2] / "docs" / "internals"
 MEASUREMENTS = {
     "emission": emission,
     "lateness": lateness,

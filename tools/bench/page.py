@@ -1,4 +1,4 @@
-"""docs/explanation/benchmarks.md and its picture, made from the figures in benchmarks.json."""
+"""docs/internals/benchmarks.md and its picture, made from the figures in benchmarks.json."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The table of docs/explanation/benchmarks.md: what is to be reached, and whether it is."""
+"""The table of docs/internals/benchmarks.md: what is to be reached, and whether it is."""
 
 from __future__ import annotations
 

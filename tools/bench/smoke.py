@@ -22,7 +22,7 @@ from tools.bench.guarded import cpu_of_children
 from tools.bench.sides import Process, sides, until
 from tools.bench.sizes import Sizes
 
-FIGURES = Path(__file__).parents[2] / "docs" / "explanation" / "benchmarks.json"
+FIGURES = Path(__file__).parents[2] / "docs" / "internals" / "benchmarks.json"
 
 #: Of what `make bench` measured: less is a failure.
 LEAST = 0.5
