@@ -50,8 +50,7 @@ NAMED = {
     "django": {"on_commit", "adoption"},
     "sqlalchemy": {"on_commit"},
     "notices": {"outbound"},
-    "outbound": {"notices"},
-    "sentry": {"notices", "outbound"},
+    "sentry": {"outbound"},
     "summary": {"notices"},
 }
 

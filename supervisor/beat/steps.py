@@ -37,7 +37,10 @@ from supervisor.features.adoption.adopted import Adopted
 from supervisor.features.audit.step import Auditor
 from supervisor.features.following.step import Following, Starts
 from supervisor.features.notices.step import FileNotices, Notices
-from supervisor.features.outbound.step import sending_of
+from supervisor.features.outbound.pings import Pings
+from supervisor.features.outbound.sender import Send
+from supervisor.features.outbound.step import Revocations, Sending
+from supervisor.features.outbound.store import Kind
 from supervisor.features.summary.step import Summaries
 from supervisor.ledger.leader import Leader
 from supervisor.ledger.ledger import Ledger
@@ -81,6 +84,13 @@ class Steps:
         self.messages = JobMessages(app, ledger, publisher, monitors.monitored)
         self.starts = Starts(ledger)
         notices = Notices(ledger, leadership)
+        senders: dict[Kind, Send] = {
+            Kind.PING: Pings(ledger).send,
+            Kind.REVOCATION: Revocations(app, ledger).send,
+            Kind.NOTICE: notices.send,
+        }
+        if monitors.send:
+            senders[Kind.CHECK_IN] = monitors.send
 
         self.emit: tuple[Step, ...] = (
             Recovery(ledger, self.entries, leadership),
@@ -93,7 +103,7 @@ class Steps:
             Following(ledger, leadership),
             Publishing(app, ledger, publisher),
             notices,
-            sending_of(app, ledger, notices, monitors.send),
+            Sending(ledger, senders),
             self.log,
         )
         self.follow: tuple[Step, ...] = (

@@ -36,13 +36,13 @@ from supervisor.cli.common import (
 from supervisor.cli.files import read_or_exit
 from supervisor.errors import NotConfigured, SupervisorError, UnknownJob
 from supervisor.features.notices.rules import (
-    Answer,
     Destination,
     Event,
     Notice,
     destination_fault,
     service_destinations,
 )
+from supervisor.features.outbound.answer import Answer
 from supervisor.job.changes import masked_url
 from supervisor.job.secrets import FORMS, malformed
 from supervisor.ledger.actions import Actions, Entry, WantedActions
@@ -297,7 +297,7 @@ def notify_test(
     References are looked up in this environment: run it in that of beat. Exits 1 unless all
     addresses take the notice.
     """
-    from supervisor.features.outbound.services import send
+    from supervisor.features.notices.services import send
 
     results: list[dict[str, Any]] = []
     for destination, places in destinations_of(context, target, schedules, as_json):

@@ -76,7 +76,7 @@ def check(context: Context, path: Path | None, secrets: bool, as_json: bool) -> 
 
 def warn_of_extra(schedules: ScheduleSet) -> None:
     """Warns on standard error if this environment lacks what it takes to send notices."""
-    from supervisor.features.outbound.services import missing_extra
+    from supervisor.features.notices.services import missing_extra
 
     if missing := missing_extra(to for spec in schedules.specs.values() for to in spec.notify):
         warn(missing)

@@ -1,7 +1,8 @@
-"""What the core can do without: a folder or a file for each, which can be deleted with its lines.
+"""What the core can do without: a folder or a file for each.
 
 Features import the core, and those other features that they name; the core knows none of them but
-in the places that `tests/test_layers.py` lists.
+in the places that `tests/test_layers.py` lists. Tools may know any: the page, the API and the verbs
+of a feature are theirs, so to remove one takes more than its folder.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ from math import ceil
 from typing import Any
 from uuid import UUID, uuid5
 
-from supervisor.features.notices.rules import Answer
+from supervisor.features.outbound.answer import Answer
 from supervisor.features.outbound.sender import Result
 from supervisor.features.outbound.store import ReportKind, RunReport, Unsent
 from supervisor.job.spec import KEPT_AT_HAND, JobSpec

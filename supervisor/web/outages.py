@@ -30,9 +30,9 @@ from redis.exceptions import RedisError
 
 from supervisor.features.notices.incidents import SERVICE
 from supervisor.features.notices.rules import Destination, Event, Notice
+from supervisor.features.notices.services import send
 from supervisor.features.notices.silences import SilenceStore, silenced
 from supervisor.features.outbound.sender import Outbound, Result
-from supervisor.features.outbound.services import send
 from supervisor.features.outbound.store import End, Kind, Unsent
 from supervisor.job.changes import masked_url
 from supervisor.ledger.ledger import Ledger

@@ -25,7 +25,7 @@ from supervisor.cli import main
 from supervisor.deploy.embedded import EmbeddedServer
 from supervisor.errors import ForeignLedger
 from supervisor.features.following.step import Starts, may_run
-from supervisor.features.outbound import services
+from supervisor.features.notices import services
 from supervisor.job.changes import Changes
 from supervisor.job.run import Run, RunState, start_id
 from supervisor.job.spec import JobSpec

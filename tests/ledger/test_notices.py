@@ -13,9 +13,10 @@ from supervisor.catalog.entries import Entries
 from supervisor.catalog.load import load
 from supervisor.errors import NotConfigured
 from supervisor.features.notices.incidents import GROUP_WAIT, Pending, by_id, fold
-from supervisor.features.notices.rules import Answer, Destination, Event, Notice, title
+from supervisor.features.notices.rules import Destination, Event, Notice, title
 from supervisor.features.notices.step import Deliver, Maker, Notices, Watch
 from supervisor.features.notices.store import Finding, NoticeStore
+from supervisor.features.outbound.answer import Answer
 from supervisor.features.outbound.sender import FIRST_WAIT, GIVE_UP_AFTER, Outbound
 from supervisor.features.outbound.store import End, Kind, LedgerOutbox, Unsent
 from supervisor.job.run import RunState

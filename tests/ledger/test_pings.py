@@ -15,8 +15,8 @@ from uuid import UUID
 
 import pytest
 
-from supervisor.features.notices.rules import Answer
 from supervisor.features.outbound import http, sender
+from supervisor.features.outbound.answer import Answer
 from supervisor.features.outbound.pings import Pings
 from supervisor.features.outbound.sender import GIVE_UP_AFTER, MOST_THREADS, Outbound, Result
 from supervisor.features.outbound.store import Kind, LedgerOutbox, RunReport, Unsent

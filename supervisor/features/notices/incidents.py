@@ -35,6 +35,7 @@ from supervisor.features.notices.rules import (
     Notice,
     cause_of,
 )
+from supervisor.features.outbound.store import due_at
 
 #: By default; SUPERVISOR_NOTIFY_WAIT says another.
 GROUP_WAIT = timedelta(seconds=30)
@@ -141,10 +142,6 @@ def id_in_group(group: str, due_at: datetime) -> str:
 
 def group_of(event: Event, subject: str) -> str:
     return f"recovered:{subject}" if event is Event.RECOVERED else subject
-
-
-def due_at(notice_id: str) -> datetime:
-    return datetime.fromtimestamp(int(notice_id.rpartition(" ")[2]) / 1000, UTC)
 
 
 @dataclass(slots=True)

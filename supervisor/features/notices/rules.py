@@ -78,18 +78,6 @@ class Destination(BaseModel):
         return [event.value for event in Event if event in events]
 
 
-class Answer(StrEnum):
-    """What became of a message. refused: trying again would not help. unavailable: it may.
-
-    unwanted: it was not sent: there is no address for it any more, or not one for notices like it.
-    """
-
-    TAKEN = "taken"
-    REFUSED = "refused"
-    UNAVAILABLE = "unavailable"
-    UNWANTED = "unwanted"
-
-
 #: Jobs that a notice names; of the others it says how many there are.
 JOBS_NAMED = 20
 

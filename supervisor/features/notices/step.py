@@ -33,17 +33,17 @@ from supervisor.features.notices.incidents import (
     notice_of,
 )
 from supervisor.features.notices.rules import (
-    Answer,
     Destination,
     Event,
     Notice,
     service_destinations,
     wanted_events,
 )
+from supervisor.features.notices.services import missing_extra, send
 from supervisor.features.notices.silences import SilenceStore, silenced
 from supervisor.features.notices.store import Backlog, Finding, NoticeStore
+from supervisor.features.outbound.answer import Answer
 from supervisor.features.outbound.sender import Result
-from supervisor.features.outbound.services import missing_extra, send
 from supervisor.features.outbound.store import Unsent
 from supervisor.job.changes import masked_url
 from supervisor.job.spec import JobSpec

@@ -22,7 +22,7 @@ from urllib3.connection import HTTPConnection, HTTPSConnection
 from urllib3.exceptions import HTTPError
 from urllib3.util import make_headers
 
-from supervisor.features.notices.rules import Answer
+from supervisor.features.outbound.answer import Answer
 
 USER_AGENT = "celery-beat-supervisor"
 

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit, urlunsplit
 from uuid import UUID, uuid5
 
 from supervisor.errors import SecretMissing
-from supervisor.features.notices.rules import Answer
+from supervisor.features.outbound.answer import Answer
 from supervisor.features.outbound.http import post
 from supervisor.features.outbound.sender import Result
 from supervisor.features.outbound.store import ReportKind, RunReport, Unsent

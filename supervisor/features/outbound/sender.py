@@ -30,7 +30,7 @@ from typing import Protocol, assert_never
 from pydantic import ValidationError
 from redis.exceptions import RedisError
 
-from supervisor.features.notices.rules import Answer
+from supervisor.features.outbound.answer import Answer
 from supervisor.features.outbound.store import End, Kind, Unsent
 from supervisor.logs import get_logger
 
@@ -187,7 +187,8 @@ class Outbound:
 
     def _result(self, entry: Unsent) -> Result:
         try:
-            return self._senders[entry.kind](entry)
+            send = self._senders.get(entry.kind)
+            return send(entry) if send else Result(Answer.UNWANTED)
         except RedisError:
             raise
         except ValidationError:

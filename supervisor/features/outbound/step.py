@@ -8,14 +8,13 @@ it is.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from celery import Celery
 
 from supervisor.beat.turn import Turn
-from supervisor.features.notices.rules import Answer
-from supervisor.features.notices.step import Notices
-from supervisor.features.outbound.pings import Pings
+from supervisor.features.outbound.answer import Answer
 from supervisor.features.outbound.sender import Outbound, Result, Send
 from supervisor.features.outbound.store import Kind, LedgerOutbox, RunReport, Unsent
 from supervisor.ledger.ledger import Ledger
@@ -41,23 +40,14 @@ class Revocations:
         return Result(Answer.TAKEN)
 
 
-@dataclass(frozen=True, slots=True)
 class Sending:
-    outbound: Outbound
+    """senders: by kind; what waits of a kind that has none is not wanted, and taken off."""
+
+    def __init__(self, ledger: Ledger, senders: Mapping[Kind, Send]) -> None:
+        self._outbound = Outbound(LedgerOutbox(ledger), senders)
 
     def is_due(self, turn: Turn) -> bool:
         return turn.look.has_outbound
 
     def do(self, turn: Turn) -> None:
-        self.outbound.look(turn.look.at)
-
-
-def sending_of(app: Celery, ledger: Ledger, notices: Notices, check_in: Send | None) -> Sending:
-    """check_in: None where nothing sends check-ins; those that wait are then not wanted."""
-    senders: dict[Kind, Send] = {
-        Kind.PING: Pings(ledger).send,
-        Kind.CHECK_IN: check_in or (lambda _: Result(Answer.UNWANTED)),
-        Kind.REVOCATION: Revocations(app, ledger).send,
-        Kind.NOTICE: notices.send,
-    }
-    return Sending(Outbound(LedgerOutbox(ledger), senders))
+        self._outbound.look(turn.look.at)

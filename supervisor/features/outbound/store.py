@@ -3,7 +3,7 @@ it).
 
 1. The functions that begin and end runs write an entry, with the change of state itself
    (accounts.lua): into a list of the job, one for each kind. Notices are made by the leading beat
-   (notifications.py), and wait in a hash of their destination.
+   (features/notices), and wait in a hash of their destination.
 2. A destination is tried when its oldest entry is due, and later if it was unavailable: `due`.
 3. An entry is taken off once it was taken or given up, if it is still what was sent
    (delivered.lua). A beat that dies in between sends the same again, under the same key.
@@ -14,13 +14,12 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from typing import Annotated
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict
 
-from supervisor.features.notices.incidents import due_at
 from supervisor.ledger.functions import digest
 from supervisor.ledger.reads import Readings
 from supervisor.ledger.records import BeatRecord, beat_from
@@ -34,6 +33,11 @@ ENTRIES_AT_A_TIME = 100
 TOLD = "told"
 
 WRITTEN_AT = re.compile(r'"at":(\d+)')
+
+
+def due_at(entry_id: str) -> datetime:
+    """Of an entry that has an id: its last word."""
+    return datetime.fromtimestamp(int(entry_id.rpartition(" ")[2]) / 1000, UTC)
 
 
 class Kind(StrEnum):

@@ -7,7 +7,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from supervisor.cli import main
-from supervisor.features.outbound import services
+from supervisor.features.notices import services
 from tests.listener import listening
 
 JOBS = """\

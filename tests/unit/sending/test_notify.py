@@ -16,9 +16,11 @@ from typing import Any
 
 import pytest
 
-from supervisor.features.notices.rules import Answer, Destination, Event, Notice
-from supervisor.features.outbound import http, services
-from supervisor.features.outbound.services import missing_extra, send, webhook_body
+from supervisor.features.notices import services
+from supervisor.features.notices.rules import Destination, Event, Notice
+from supervisor.features.notices.services import missing_extra, send, webhook_body
+from supervisor.features.outbound import http
+from supervisor.features.outbound.answer import Answer
 from tests.listener import Listener, listening
 from tests.mailbox import Mailbox, receiving_mail
 from tests.waiting import patience

@@ -30,7 +30,6 @@ from typing import Any
 from supervisor.errors import SecretMissing
 from supervisor.features.notices.rules import (
     WEBHOOKS,
-    Answer,
     Destination,
     Event,
     Notice,
@@ -39,6 +38,7 @@ from supervisor.features.notices.rules import (
     is_webhook,
     title,
 )
+from supervisor.features.outbound.answer import Answer
 from supervisor.features.outbound.http import TIMEOUT_SECONDS, USER_AGENT, answer_to, post
 from supervisor.job.secrets import TOKEN, resolved
 from supervisor.settings import NOTIFY_SECRET
