@@ -205,6 +205,12 @@ def coded(text: str) -> Markup:
     return Markup(re.sub("`([^`]+)`", r"<code>\1</code>", str(escape(harmless(text)))))
 
 
+def breakable(text: str) -> Markup:
+    """Text that may break after a bracket, a slash or a sign, and so less often within a word."""
+    parts = re.split(r"(?<=[(/=,])(?=\S)", harmless(text))
+    return Markup("<wbr>").join(escape(part) for part in parts)
+
+
 TEMPLATES = Environment(
     loader=PackageLoader("supervisor.web"),
     autoescape=True,
@@ -298,6 +304,7 @@ def local(moment: datetime, spec: JobSpec) -> str:
 
 
 TEMPLATES.filters.update(
+    breakable=breakable,
     action_url=action_url,
     age=age,
     ahead=ahead,

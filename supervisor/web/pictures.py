@@ -1,4 +1,4 @@
-"""The timeline of a job: attempts as bars, and the ticks that were held back.
+"""The timeline of a job: attempts as bars, and the ticks that did not start at once.
 
 Horizontal places are per cent of the width, so that text keeps its size on a phone; vertical ones
 are pixels. The row on top has the ticks that did not start at once because they would have
@@ -40,7 +40,7 @@ STEPS = (
 )
 MOST_LABELS = 8
 
-#: The part of the span after now: room for the mark of what is held back now.
+#: The part of the span after now: room for the mark of what waits now.
 MARGIN = 0.015
 
 TOP_HEIGHT = 26
@@ -134,7 +134,9 @@ def timeline_of(runs: Sequence[Run], chosen: str | None, now: datetime) -> Timel
     )
     holds = tuple(held for run in runs if (held := hold_of(run, window, now)))
     count = 1 + max((lane for run, lane in lanes if window.shows(*spell(run, now))), default=0)
-    words = f"{len(bars)} attempts, {len(holds)} ticks held back, in the last {word}"
+    words = (
+        f"{len(bars)} attempts, {len(holds)} ticks that waited or did not start, in the last {word}"
+    )
     return Timeline(word, bars, holds, tuple(labels_of(window)), count, words)
 
 

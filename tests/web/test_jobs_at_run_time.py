@@ -450,7 +450,7 @@ def test_a_server_without_an_app_has_no_form_to_open(
     for path in ("./", "jobs/report"):
         assert "actions/new" in editor.get(path).text or "actions/edit" in editor.get(path).text
         text = without.get(path).text
-        assert "actions/pause" in text
+        assert "actions/silence" in text
         assert "actions/new" not in text and "actions/edit" not in text
     assert "supervisor -A proj serve" in text_of(
         send(without, "put", text=with_keys("task: a", "every: 1h", name="other"))

@@ -189,12 +189,13 @@ def test_a_job_says_first_whether_it_is_well(reader: httpx.Client, ledger: Ledge
     spec = job(ledger, history=50)
     for second, outcome in enumerate((RunState.SUCCEEDED, *[RunState.TIMED_OUT] * 3)):
         at_work(ledger, spec, second)
-        ledger.finish(run_id(spec, second), "token", outcome, "took longer\nthan it may")
+        ledger.finish(run_id(spec, second), "token", outcome, "read(url=1)<b>\nthan it may")
     for path in ("/", "/jobs/nightly"):
         text = reader.get(path).text
         state = text[text.index(">nightly<") :]
         assert '<span class="state failed">failing</span>' in state
-        assert re.search("3 times in a row, first <time.*?</time>: <a [^>]*>took longer<", state)
+        assert re.search("3 times in a row, first <time.*?</time>: <a href=.runs/[^>]*>read", state)
+        assert ">read(<wbr>url=<wbr>1)&lt;b&gt;</a>" in state
         assert ">idle<" not in state
     at_work(ledger, spec, 9)
     text = reader.get("/").text
