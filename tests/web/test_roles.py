@@ -1,4 +1,4 @@
-"""Who may what: every route, by visitors of every kind; the table in docs/how-to/access.md."""
+"""Who may what: every route, by visitors of every kind; docs/internals/access-table.md."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.web.access_files import access_of, bearing, named_by_the_proxy
 from tests.web.conftest import Serve
 from tests.web.visits import FROM_OUR_PAGE, TOKEN, log_in
 
-PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "access.md"
+PAGE = Path(__file__).parents[2] / "docs" / "internals" / "access-table.md"
 BEGIN, END = "<!-- made by tests/web/test_roles.py -->\n", "<!-- until here -->"
 
 BY = Actor("ann", "cli")
