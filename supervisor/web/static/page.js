@@ -228,6 +228,11 @@ if (editor) {
     numberLines();
     checkTimer = setTimeout(check, 400);
   });
+  // Typed before this script came, or kept by the browser when one goes back.
+  if (editor.elements.text.value !== editor.elements.text.defaultValue) {
+    numberLines();
+    check();
+  }
 }
 
 function setClock(page) {
