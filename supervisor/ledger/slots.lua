@@ -110,7 +110,11 @@ local function enqueue(run, taken)
     append(fields, { 'slot', run.slot, 'since', digits(next_instant()) })
   end
   local message = not run.stage and message_of(run)
-  if message then append(fields, { 'sent', now, 'sends', 1, 'queue', message.queue }) end
+  if message then
+    append(fields, { 'sent', now, 'sends', 1, 'queue', message.queue })
+  elseif not run.record then
+    append(fields, { 'sends', 0 })  -- messages are counted for each time that it is queued
+  end
   redis.call('HSET', key, unpack(fields))
   if run.record and message then
     hold(run.rules.lock, run.slot, run.id, token, patience(run))

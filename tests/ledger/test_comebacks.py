@@ -116,6 +116,19 @@ def test_what_a_promoted_replica_gave_to_another_is_not_taken_back(
     assert ledger.job(spec.name).counters["overlaps"] == 1
 
 
+def test_messages_are_counted_anew_when_a_run_is_queued_again(ledger: Ledger) -> None:
+    """One that had to make way for an attempt that came back."""
+    spec = admitted(ledger, 0, overlap="queue_all")
+    first = run_id(spec, 0)
+    ledger.sent(dict.fromkeys(ledger.outbox(), "celery"))
+    restored = ledger.restore(work(spec, 1), "token", known_of(ledger))
+    assert (restored.state, ledger.run(first).state) == (LeaseState.REASSERTED, "waiting")
+    ledger.finish(run_id(spec, 1), "token", RunState.SUCCEEDED)
+    assert ledger.run(first).state == "queued"
+    ledger.sent({first: "celery"})
+    assert ledger.run(first).sends == 1
+
+
 def test_a_restored_run_that_was_asked_for_leaves_the_ticks_alone(ledger: Ledger) -> None:
     spec = job(ledger)
     nominal = ticks(spec, 60)[0].nominal_at
