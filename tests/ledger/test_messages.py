@@ -206,6 +206,40 @@ def test_a_run_of_other_rules_or_another_lock_is_left_to_celery(
     assert len(ledger.outbox()) == 1
 
 
+def test_what_waits_in_the_outbox_is_sent_by_the_ledger_once_it_can(
+    ledger: Ledger, redis_url: str
+) -> None:
+    app, spec = app_on(redis_url), job(ledger, task="shop.plain")
+    [tick] = ticks(spec, 0)
+    ledger.admit([tick])
+    assert ledger.outbox() == [tick.run_id]
+    with_messages(ledger, app)
+    assert ledger.send([tick.run_id, "nightly@unknown"]) == ["nightly@unknown"]
+    assert (ledger.run(tick.run_id).sends, ledger.outbox()) == (1, [])
+    assert ledger.client.zscore(ledger.keys.sent, tick.run_id)
+    Publisher(app, ledger).publish([tick.run_id])
+    pushed, from_celery = sent(ledger.client, "celery")
+    assert pushed == from_celery
+    assert begin(ledger, tick.run_id)
+    assert ledger.send([tick.run_id]) == [tick.run_id], "of a run that is queued no more, none is"
+
+
+OF_ITS_OWN = [{"args": "[2]"}, {"kwargs": '{"a": 2}'}, {"options": '{"shadow": "b"}'}]
+
+
+@pytest.mark.parametrize("own", [*OF_ITS_OWN, {"retry_options": '{"queue": "other"}'}], ids=str)
+def test_a_run_with_anything_of_its_own_is_not_sent_its_jobs_message(
+    ledger: Ledger, redis_url: str, own: dict[str, str]
+) -> None:
+    spec = job(ledger, task="shop.plain")
+    [tick] = ticks(spec, 0)
+    ledger.admit([tick])
+    with_messages(ledger, app_on(redis_url))
+    ledger.client.hset(ledger.keys.run(tick.run_id), mapping=own)
+    assert ledger.send([tick.run_id]) == [tick.run_id]
+    assert ledger.client.llen("celery") == 0
+
+
 def test_what_was_made_before_an_edit_is_forgotten(ledger: Ledger, redis_url: str) -> None:
     spec = job(ledger, task="shop.plain")
     with_messages(ledger, app_on(redis_url))
