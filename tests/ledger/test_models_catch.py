@@ -46,7 +46,7 @@ BREAKS = {
     ),
     "a message is pushed, and its run not recorded as sent": (
         "slots",
-        "if message then append(fields, { 'sent', now, 'sends', 1, 'queue', message.queue }) end",
+        "append(fields, { 'sent', now, 'sends', 1, 'queue', message.queue })",
         "",
     ),
     "a run that ends is not told to its followers": (
