@@ -24,6 +24,7 @@ from supervisor.ledger.actions import Actor
 from supervisor.ledger.ledger import Ledger
 from supervisor.operate import control
 from supervisor.settings import Settings
+from supervisor.web import record
 from supervisor.web.access import Access
 from tests.acceptance.project import Project
 from tests.acceptance.workers import Workers
@@ -66,8 +67,10 @@ def workers(server: EmbeddedServer, tmp_path_factory: pytest.TempPathFactory) ->
 def address(workers: Workers) -> Iterator[str]:
     app = supervise(Celery("team", broker=workers.project.url, set_as_current=False))
     jobs.put("made", app=app, task="team.work", every="24h", paused=True, labels={"tenant": "acme"})
-    with app, serving(workers.project.ledger, Access(TOKEN), app=app) as address:
-        yield address
+    with app, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(record, "MOST_LOGINS", 1_000)  # most of these tests log in with one token
+        with serving(workers.project.ledger, Access(TOKEN), app=app) as address:
+            yield address
 
 
 @pytest.fixture(scope="module")
