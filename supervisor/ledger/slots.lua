@@ -123,7 +123,7 @@ local function enqueue(run, taken)
     return
   end
   if not run.record then
-    redis.call('HDEL', key, 'parked', 'due')
+    redis.call('HDEL', key, 'parked', 'due', message and 'due' or 'sent')
     redis.call('ZREM', K.delayed, run.id)
   end
   hold_lease(run, token, patience(run))

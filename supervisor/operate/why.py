@@ -346,7 +346,8 @@ def queued(found: RunFacts, facts: Facts) -> Iterator[str]:
         undrain = f"`supervisor undrain {run.queue}`"
         yield f"its queue, {run.queue}, has been drained since {drained}: {undrain}"
     yield from grace(facts)
-    if found.blocker and found.blocker.run.state is RunState.RUNNING:
+    is_blocked = found.blocker and found.blocker.run.state is RunState.RUNNING
+    if is_blocked and facts.job.spec.serial:
         yield f"its serial queue is busy{blocked_words(found, facts)}"
     workers = found.workers
     if workers and not workers.count:
@@ -355,11 +356,7 @@ def queued(found: RunFacts, facts: Facts) -> Iterator[str]:
         count, which = plural(workers.count, "worker"), found.queue or "queues"
         yield f"{count} with {plural(workers.processes, 'process', 'es')} in all for {which}"
     yield from unsuited(found)
-    if run.sent_at:
-        often = f" {run.sends} times, last" if run.sends > 1 else ""
-        yield f"its message was sent{often} at {facts.local.time(run.sent_at)}"
-    else:
-        yield "its message has not been sent yet" + ("" if facts.beat_leads else ", no beat leads")
+    yield from of_its_message(found, facts)
     if run.reason:
         yield f"it is to start again: {harmless(run.reason)}"
     if run.differed:
@@ -367,6 +364,27 @@ def queued(found: RunFacts, facts: Facts) -> Iterator[str]:
             f"a message of it was refused {times(run.differed)}: its task or arguments were not"
             " those of the job; code of another version does that, or code that changes messages"
         )
+
+
+def of_its_message(found: RunFacts, facts: Facts) -> Iterator[str]:
+    """Of a run of several steps none is sent: each step has a message of its own."""
+    run = found.run
+    for step in found.steps:
+        if step.run and step.run.state is RunState.QUEUED:
+            sent = (
+                f"sent at {facts.local.time(step.run.sent_at)}"
+                if step.run.sent_at
+                else "not sent yet"
+            )
+            queue = f" in {step.run.queue}" if step.run.queue else ""
+            yield f"step {step.name} is queued{queue}, its message {sent}"
+    if run.sent_at:
+        often = f" {run.sends} times, last" if run.sends > 1 else ""
+        yield f"its message was sent{often} at {facts.local.time(run.sent_at)}"
+    elif not run.has_steps:
+        yield "its message has not been sent yet"
+    if not facts.beat_leads:
+        yield "no beat leads: one would send a message that is missing"
 
 
 def unsuited(found: RunFacts) -> Iterator[str]:

@@ -124,7 +124,7 @@ def test_messages_are_counted_anew_when_a_run_is_queued_again(ledger: Ledger) ->
     restored = ledger.restore(work(spec, 1), "token", known_of(ledger))
     assert (restored.state, ledger.run(first).state) == (LeaseState.REASSERTED, "waiting")
     ledger.finish(run_id(spec, 1), "token", RunState.SUCCEEDED)
-    assert ledger.run(first).state == "queued"
+    assert (ledger.run(first).state, ledger.run(first).sent_at) == ("queued", None)
     ledger.sent({first: "celery"})
     assert ledger.run(first).sends == 1
 

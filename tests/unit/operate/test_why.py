@@ -284,6 +284,27 @@ TABLE = {
         "its message was sent at 09:05",
         grace_until=at(10, 0, 20),
     ),
+    "queued, sent, and no beat would send it again": told(
+        RunFacts(run("queued", sent_at=FIVE_PAST, sends=1), FIVE_PAST, "reports"),
+        "09:05 has been queued in reports",
+        "its message was sent at 09:05",
+        "no beat leads: one would send a message that is missing",
+        beat=SILENT,
+    ),
+    "queued, of steps": told(
+        RunFacts(
+            run("queued", has_steps=True),
+            FIVE_PAST,
+            steps=[
+                StepRecord("load", "proj.load", 2, run("queued", sent_at=FIVE_PAST, queue="bulk")),
+                StepRecord("sum", "proj.sum", 2, run("queued")),
+                StepRecord("tell", "proj.tell", 1, None),
+            ],
+        ),
+        "09:05 has been queued since 09:05",
+        "step load is queued in bulk, its message sent at 09:05",
+        "step sum is queued, its message not sent yet",
+    ),
     "queued where nobody works": told(
         RunFacts(run("queued", sent_at=FIVE_PAST), FIVE_PAST, "reports", workers=Workers(0, 0)),
         "09:05 has been queued in reports",
