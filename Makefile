@@ -32,8 +32,8 @@ $(STAMP): requirements.txt pyproject.toml
 up: $(STAMP) ## run the examples: server, beat, workers, page and /metrics, until Ctrl-C
 	$(BIN)/supervisor -A examples.app up --concurrency 6
 
-SYSTEM := tests/alerts tests/hosts tools/pictures tests/render tests/test_sbom.py tests/test_wheel.py \
-  tests/web/test_browser.py tests/web/test_proxy.py tests/acceptance/test_tutorial.py
+SYSTEM := tests/alerts tests/hosts tests/tools/test_pictures.py tests/tools/deploy tests/test_sbom.py tests/test_wheel.py \
+  tests/tools/web/test_browser.py tests/tools/web/test_proxy.py tests/acceptance/test_tutorial.py
 
 test: $(STAMP) ## run the tests; those with programs of others are in test-system
 	$(BIN)/python -m pytest -n 8 --dist loadfile --no-loadscope-reorder --max-worker-restart 0 \
@@ -43,7 +43,7 @@ test-system: $(STAMP) $(CHARTS) ## run the tests of what is delivered: wheel, re
 	$(BIN)/python -m pytest -n 4 --dist loadfile --no-loadscope-reorder $(SYSTEM)
 
 # Without it the tests of the chart are skipped: it has no wheel for every machine.
-$(CHARTS): tests/render/requirements.txt $(STAMP)
+$(CHARTS): tests/tools/deploy/requirements.txt $(STAMP)
 	$(BIN)/python -m pip install --quiet --require-hashes -r $< || echo "no chart is tested" >&2
 	touch $@
 
@@ -88,7 +88,7 @@ chaos-catches: $(STAMP) ### break the product in many ways (ONLY=) and see that 
 
 soak: $(STAMP) ### drive the ledger against its model for SOAK_STEPS steps
 	SUPERVISOR_SOAK_STEPS=$(SOAK_STEPS) $(BIN)/python -m pytest \
-	  tests/ledger/test_model.py tests/ledger/test_stages_model.py tests/ledger/test_older_ledgers.py
+	  tests/core/ledger/test_model.py tests/core/ledger/test_stages_model.py tests/core/ledger/test_older_ledgers.py
 
 foreign-tests: $(STAMP) ### run tests of others (SUITE=celery TESTS= GO_ON=1) as they are, and supervised
 	$(BIN)/python -m tools.foreign $(if $(GO_ON),--go-on) $(or $(SUITE),celery) $(TESTS)
@@ -156,7 +156,7 @@ lock: ### write all requirements.txt again from pyproject.toml
 	  --python-version 3.11 --constraint requirements.txt --all-extras --group adoption \
 	  pyproject.toml -o tests/adoption/requirements.txt
 	$(BIN)/uv pip compile --quiet --universal --generate-hashes --no-header --no-emit-index-url \
-	  --python-version 3.11 --group pyproject.toml:charts -o tests/render/requirements.txt
+	  --python-version 3.11 --group pyproject.toml:charts -o tests/tools/deploy/requirements.txt
 	$(BIN)/uv pip compile --quiet --universal --generate-hashes --no-header --no-emit-index-url \
 	  --python-version 3.11 --constraint deploy/requirements.txt --group docs \
 	  pyproject.toml -o deploy/site/requirements.txt

@@ -14,15 +14,18 @@ from itertools import count
 from pathlib import Path
 
 import pytest
-from celery import _state
+from celery import Celery, _state
 from hypothesis import settings as hypothesis_settings
 from pytest_timeout import Settings as TestTimeout
 from pytest_timeout import timeout_sigalrm
 
+from supervisor.app import supervise
 from supervisor.beat.watchdog import Watchdog
+from supervisor.catalog.entries import Entries
 from supervisor.deploy.embedded import EmbeddedServer
 from supervisor.ledger.ledger import Ledger
 from supervisor.settings import Settings
+from tests.commands import Supervisor, supervisor_at
 from tests.waiting import Deadline
 
 TESTS = Path(__file__).parent
@@ -69,7 +72,7 @@ metadata.version = cache(metadata.version)
 
 #: Directories whose files take long, most of it waiting: `make test` begins with them, so that
 #: small files are left for the processes that are done with theirs.
-FIRST = ("acceptance", "web", "render", "hosts", "alerts")
+FIRST = ("acceptance", "tools/web", "tools/deploy", "hosts", "alerts")
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
@@ -94,8 +97,8 @@ def pytest_sessionstart(session: pytest.Session) -> None:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     def turn(item: pytest.Item) -> int:
-        directory = item.path.relative_to(TESTS).parts[0]
-        return FIRST.index(directory) if directory in FIRST else len(FIRST)
+        path = item.path.relative_to(TESTS)
+        return next((n for n, first in enumerate(FIRST) if path.is_relative_to(first)), len(FIRST))
 
     items.sort(key=turn)
 
@@ -198,6 +201,24 @@ def ledger(settings: Settings) -> Iterator[Ledger]:
     opened = Ledger.open(settings)
     yield opened
     opened.client.close()
+
+
+@pytest.fixture
+def supervisor(redis_url: str) -> Supervisor:
+    """The command line on the test's ledger."""
+    return supervisor_at(redis_url)
+
+
+@pytest.fixture
+def app(redis_url: str, ledger: Ledger) -> Iterator[Celery]:
+    """A supervised app on the test's ledger, without tasks."""
+    with supervise(Celery("proj", broker=redis_url, set_as_current=False)) as made:
+        yield made
+
+
+@pytest.fixture
+def entries(ledger: Ledger, app: Celery) -> Entries:
+    return Entries(app, ledger)
 
 
 @pytest.fixture

@@ -45,11 +45,11 @@ from supervisor.ledger.ledger import Ledger
 from supervisor.web.access import Access
 from tests.acceptance import warm
 from tests.acceptance.test_tutorial import COMMAND, shape
-from tests.ledger.jobs import job
+from tests.jobs import job
 from tests.programs import needed
-from tests.render import walkthrough
+from tests.tools.deploy import walkthrough
+from tests.tools.web.visits import TOKEN, visiting
 from tests.waiting import patience
-from tests.web.visits import TOKEN, visiting
 
 ROOT = Path(__file__).parents[1]
 
@@ -64,8 +64,11 @@ FENCE = re.compile(
 #: Blocks that another test takes from the page, and runs.
 RUN_BY = {
     ("docs/tutorial/first-job.md", None): "tests/acceptance/test_tutorial.py",
-    **{(f"docs/how-to/{page}", "sh"): "tests/render/walkthrough.py" for page in walkthrough.PAGES},
-    ("docs/how-to/access.md", "nginx"): "tests/web/test_proxy.py",
+    **{
+        (f"docs/how-to/{page}", "sh"): "tests/tools/deploy/walkthrough.py"
+        for page in walkthrough.PAGES
+    },
+    ("docs/how-to/access.md", "nginx"): "tests/tools/web/test_proxy.py",
 }
 
 

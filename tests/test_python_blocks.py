@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from supervisor.ledger.ledger import Ledger
-from tests.ledger.jobs import job
+from tests.jobs import job
 from tests.test_code_blocks import BLOCKS, Block
 from tests.waiting import patience
 
@@ -243,7 +243,7 @@ ELSEWHERE = {
     "docs/how-to/django.md": "examples/django has them (tests/adoption/test_examples.py); settings",
     "docs/how-to/fastapi.md": "examples/fastapi has them (tests/adoption/test_examples.py)",
     "docs/how-to/flask.md": "examples/flask has them (tests/adoption/test_examples.py)",
-    "docs/how-to/notices.md": "tests/unit/sending/test_notify.py",
+    "docs/how-to/notices.md": "tests/features/notices/test_notify.py",
     "docs/how-to/telemetry.md": "the SDK wants the address of a real project",
     "docs/tutorial/first-job.md": "tests/acceptance/test_tutorial.py",
 }

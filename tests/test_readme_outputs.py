@@ -17,7 +17,7 @@ from supervisor.cli import main
 from supervisor.job.run import RunState
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.requests import Tick
-from tests.ledger.jobs import begin
+from tests.jobs import begin
 
 ROOT = Path(__file__).parents[1]
 

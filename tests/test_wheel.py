@@ -16,7 +16,7 @@ import pytest
 from packaging.requirements import Requirement
 
 from supervisor.ledger.ledger import Ledger
-from tests.ledger.jobs import job
+from tests.jobs import job
 from tests.test_project import PROJECT, ROOT, normal
 
 EXTRAS = PROJECT["project"]["optional-dependencies"]

@@ -26,8 +26,8 @@ from supervisor.web.access import Access
 from tests.acceptance.nodes import SERVER, Node, answers
 from tests.acceptance.project import Project
 from tests.ports import free_port
+from tests.tools.web.visits import visiting
 from tests.waiting import patience, wait_until
-from tests.web.visits import visiting
 
 ROOT = Path(__file__).parents[2]
 ACL = (ROOT / "docs" / "how-to" / "users.acl.example").read_text()

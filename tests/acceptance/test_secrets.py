@@ -20,8 +20,8 @@ from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.requests import RunRequest
 from supervisor.web.access import Access
 from tests.acceptance.project import Project
+from tests.tools.web.visits import visiting
 from tests.waiting import patience, wait_until
-from tests.web.visits import visiting
 
 SECRET = "hunter2-of-the-tests"
 

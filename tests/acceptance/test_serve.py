@@ -22,10 +22,10 @@ from supervisor.operate import control
 from supervisor.settings import Settings
 from supervisor.web.http import BUDGET_SECONDS
 from tests.acceptance import warm
-from tests.ledger.jobs import admitted, job
+from tests.jobs import admitted, job
 from tests.ports import free_port
+from tests.tools.web.visits import TOKEN
 from tests.waiting import patience, status_of, wait_until
-from tests.web.visits import TOKEN
 from tests.written import json_lines
 
 

@@ -30,8 +30,8 @@ from tests.logged import capture_logs
 from tests.ports import free_port
 from tests.programs import needs
 from tests.proxy import Proxy, proxy_to
+from tests.tools.web.browser import chromium
 from tests.waiting import patience, wait_until
-from tests.web.browser import chromium
 
 ROOT = Path(__file__).parents[2]
 PROJECT = "tests.adoption.desk"

@@ -23,8 +23,8 @@ from supervisor.settings import Settings
 from tests.acceptance.test_tutorial import BLOCK, Reader
 from tests.ports import free_port
 from tests.programs import needed
+from tests.tools.web.browser import chromium
 from tests.waiting import patience, wait_until
-from tests.web.browser import chromium
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples"

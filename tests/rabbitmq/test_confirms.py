@@ -19,7 +19,7 @@ from supervisor.job.spec import JobSpec
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.requests import Tick
 from supervisor.sending.publisher import Publisher
-from tests.ledger.jobs import job, ticks
+from tests.jobs import job, ticks
 from tests.rabbitmq.broker import RabbitMQ, rabbitmq
 from tests.waiting import wait_until
 

@@ -24,9 +24,9 @@ from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.requests import RunRequest
 from supervisor.sending.publisher import KEPT_LONGER_MS, Publisher
 from supervisor.settings import Settings
+from tests import jobs
 from tests.acceptance.project import Project, Sign, overlapping
 from tests.conftest import database, emptied
-from tests.ledger import jobs
 from tests.rabbitmq.broker import RabbitMQ, rabbitmq
 from tests.waiting import wait_until
 

@@ -25,15 +25,15 @@ BUILD = ROOT / "build" / "matrix"
 
 #: Guard, ledger, beat, calls, retries, kills.
 HEART = (
-    "tests/ledger/test_admit.py",
-    "tests/ledger/test_attempts.py",
-    "tests/ledger/test_beat_ticks.py",
-    "tests/ledger/test_messages.py",
-    "tests/ledger/test_schema.py",
-    "tests/ledger/test_heartbeat.py",
-    "tests/ledger/test_connection.py",
-    "tests/ledger/test_calls.py",
-    "tests/ledger/test_rescue.py",
+    "tests/core/ledger/test_admit.py",
+    "tests/core/ledger/test_attempts.py",
+    "tests/core/beat/test_beat_ticks.py",
+    "tests/core/sending/test_messages.py",
+    "tests/core/store/test_schema.py",
+    "tests/core/guard/test_heartbeat.py",
+    "tests/core/store/test_connection.py",
+    "tests/core/sending/test_calls.py",
+    "tests/core/ledger/test_rescue.py",
     "tests/acceptance/test_calls.py",
     "tests/acceptance/test_ends.py",
     "tests/acceptance/test_kills.py",
@@ -41,9 +41,9 @@ HEART = (
     "tests/acceptance/test_redelivery.py",
     "tests/acceptance/test_tasks.py",
     "tests/acceptance/test_unheard_starts.py",
-    "tests/unit/beat/test_entries.py",
-    "tests/unit/cli/test_celery_command.py",
-    "tests/unit/sending/test_redis_url.py",
+    "tests/core/catalog/test_entries.py",
+    "tests/tools/cli/test_celery_command.py",
+    "tests/core/store/test_redis_url.py",
 )
 
 #: A list beside this file for each.

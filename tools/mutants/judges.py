@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from fnmatch import fnmatch
+from pathlib import Path
+
+ROOMS = ("tests/core", "tests/features", "tests/tools")
 
 #: All Lua, and the Python that decides whether two runs overlap and whether a tick is lost.
 BROKEN = (
@@ -24,45 +27,51 @@ RUNS = (
 STEPS = ["stages"]
 REST = ["reports", "audit", "beat_ticks", "after", "notices", "ended_runs", "model"]
 HEARTBEAT = (
-    *("tests/unit/guard/test_lease.py", "tests/ledger/test_comebacks.py"),
-    "tests/ledger/test_heartbeat.py",
-    "tests/ledger/test_insisting.py",
+    *("tests/core/guard/test_lease.py", "tests/core/ledger/test_comebacks.py"),
+    "tests/core/guard/test_heartbeat.py",
+    "tests/core/guard/test_insisting.py",
     "tests/acceptance/test_told_to_end.py",
 )
 
 
-def ledger_tests(*names: str) -> list[str]:
-    return [f"tests/ledger/test_{name}.py" for name in dict.fromkeys(names)]
+def tests_of(*names: str) -> list[str]:
+    return [str(file_of(name)) for name in dict.fromkeys(names)]
+
+
+def file_of(name: str) -> Path:
+    """The one file of tests of that name, with the core, a feature or a tool."""
+    (file,) = (path for room in ROOMS for path in Path(room).rglob(f"test_{name}.py"))
+    return file
 
 
 #: The first pattern that fits decides.
 JUDGES = {
-    "*/stages.lua": ledger_tests(*STEPS, *RUNS, *REST),
-    "*/expand.lua": ledger_tests(*STEPS, *RUNS, *REST),
-    "*/fill.lua": ledger_tests(*STEPS, *RUNS, *REST),
-    "*/load.lua": ledger_tests("loading", "record", "beginning_to_lead", "content", *RUNS, *REST),
-    "*/begin.lua": ledger_tests("content", *RUNS, *STEPS, *REST),
-    "*/messages.lua": ledger_tests("messages", "callers", "whole_or_nothing", *RUNS, *STEPS),
-    "*/send.lua": ledger_tests("messages", "callers", "publishing"),
-    "*/keep_messages.lua": ledger_tests("messages", "loading"),
-    "*/comebacks.lua": ledger_tests("comebacks", "older_ledgers", "model"),
-    "*/audit.lua": ledger_tests("audit", *RUNS, *REST),
-    "*/figures.lua": ledger_tests("metrics", *RUNS),
-    "*/open_runs.lua": ledger_tests("metrics"),
-    "*/accounts.lua": ledger_tests(*RUNS, *STEPS, "metrics", "pings", *REST),
-    "*/delivered.lua": ledger_tests("pings", "notices", "revocations"),
-    "*/present.lua": ledger_tests("doctor", "publishing"),
-    "*/report.lua": ledger_tests("reports", "verbs"),
-    "*/base.lua": ledger_tests("schema", "other_versions", *RUNS, *STEPS, *REST),
-    "*/set_back.lua": ledger_tests("clock_steps"),
-    "*/look.lua": ledger_tests("beat_ticks", "beginning_to_lead", "comebacks", "clock_steps"),
-    "*/act.lua": ledger_tests("record"),
-    "*/to_audit.lua": ledger_tests("audit", "beat_ticks"),
-    "*/re*.lua": ledger_tests("comebacks", *RUNS, *STEPS, "metrics", *REST),
-    "*.lua": ledger_tests(*RUNS, *STEPS, *REST),
-    "*/policies.py": ["tests/unit/job/test_overlap.py", *ledger_tests("model")],
-    "*/emission.py": ["tests/unit/ticks/test_emission.py", *ledger_tests("beat_ticks")],
-    "*/features/audit/step.py": [*ledger_tests("audit"), "tests/unit/operate/test_checkup.py"],
+    "*/stages.lua": tests_of(*STEPS, *RUNS, *REST),
+    "*/expand.lua": tests_of(*STEPS, *RUNS, *REST),
+    "*/fill.lua": tests_of(*STEPS, *RUNS, *REST),
+    "*/load.lua": tests_of("loading", "record", "beginning_to_lead", "content", *RUNS, *REST),
+    "*/begin.lua": tests_of("content", *RUNS, *STEPS, *REST),
+    "*/messages.lua": tests_of("messages", "callers", "whole_or_nothing", *RUNS, *STEPS),
+    "*/send.lua": tests_of("messages", "callers", "publishing"),
+    "*/keep_messages.lua": tests_of("messages", "loading"),
+    "*/comebacks.lua": tests_of("comebacks", "older_ledgers", "model"),
+    "*/audit.lua": tests_of("audit", *RUNS, *REST),
+    "*/figures.lua": tests_of("metrics", *RUNS),
+    "*/open_runs.lua": tests_of("metrics"),
+    "*/accounts.lua": tests_of(*RUNS, *STEPS, "metrics", "pings", *REST),
+    "*/delivered.lua": tests_of("pings", "notices", "revocations"),
+    "*/present.lua": tests_of("doctor", "publishing"),
+    "*/report.lua": tests_of("reports", "verbs"),
+    "*/base.lua": tests_of("schema", "other_versions", *RUNS, *STEPS, *REST),
+    "*/set_back.lua": tests_of("clock_steps"),
+    "*/look.lua": tests_of("beat_ticks", "beginning_to_lead", "comebacks", "clock_steps"),
+    "*/act.lua": tests_of("record"),
+    "*/to_audit.lua": tests_of("audit", "beat_ticks"),
+    "*/re*.lua": tests_of("comebacks", *RUNS, *STEPS, "metrics", *REST),
+    "*.lua": tests_of(*RUNS, *STEPS, *REST),
+    "*/policies.py": ["tests/core/job/test_overlap.py", *tests_of("model")],
+    "*/emission.py": ["tests/core/schedule/test_emission.py", *tests_of("beat_ticks")],
+    "*/features/audit/step.py": [*tests_of("audit"), "tests/tools/operate/test_checkup.py"],
     "*/guard/*.py": list(HEARTBEAT),
 }
 

@@ -29,8 +29,8 @@ from playwright.sync_api import Page
 from supervisor.ledger.actions import system_user
 from supervisor.web.access_file import Role, line_for, new_token
 from tests.ports import free_port
+from tests.tools.web.browser import chromium, log_in
 from tests.waiting import patience, status_of, wait_until
-from tests.web.browser import chromium, log_in
 
 ROOT = Path(__file__).parents[2]
 

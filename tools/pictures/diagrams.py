@@ -14,7 +14,7 @@ from pathlib import Path
 
 from playwright.sync_api import Page
 
-from tests.web.browser import chromium
+from tests.tools.web.browser import chromium
 
 DOCS = Path(__file__).parents[2] / "docs"
 

@@ -1,0 +1,407 @@
+"""A tick of beat: what it asks of the server, and what it leaves due."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import closing
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from celery import Celery
+from redbeat import RedBeatSchedulerEntry
+from redis import Redis
+
+from supervisor.app import supervise
+from supervisor.beat import admission_log
+from supervisor.beat import emitter as emitting
+from supervisor.beat.admission_log import AdmissionLog
+from supervisor.beat.emitter import Emitter
+from supervisor.beat.scheduler import SupervisedScheduler
+from supervisor.catalog.entries import Entries
+from supervisor.catalog.load import load
+from supervisor.job.spec import JobSpec
+from supervisor.ledger.leader import Leader
+from supervisor.ledger.ledger import Ledger
+from supervisor.ledger.replies import ms_of
+from supervisor.sending.app_settings import required_settings
+from supervisor.store.connection import ResponseError
+from tests.jobs import states
+from tests.logged import capture_logs
+from tests.waiting import wait_until
+
+REDBEAT = ("redbeat::lock", "redbeat::schedule")
+
+
+@pytest.fixture
+def app(redis_url: str) -> Iterator[Celery]:
+    app = supervise(Celery("ticking", broker=redis_url))
+    yield app
+    required_settings(app)  # only then it has RedBeat's client
+    app.redbeat_redis.connection_pool.disconnect()  # type: ignore[attr-defined]
+    app.close()
+
+
+@pytest.fixture
+def leader(ledger: Ledger) -> Leader:
+    """It has looked, and leads."""
+    found = ledger.leader(*REDBEAT)
+    assert found.look().leads
+    return found
+
+
+def emitter(app: Celery, ledger: Ledger, entries: Entries, leader: Leader) -> Emitter:
+    return Emitter(ledger, entries, leader.leadership, AdmissionLog(), lambda spec: spec)
+
+
+def test_a_tick_with_nothing_to_do_is_one_call(
+    ledger: Ledger, redis_url: str, tmp_path: Path
+) -> None:
+    (tmp_path / "jobs.yaml").write_text("jobs: {yearly: {task: t, cron: 0 0 1 1 *}}\n")
+    app = supervise(Celery("idle", broker=redis_url), schedules=tmp_path)
+    with (
+        closing(SupervisedScheduler(app, lazy=True)) as beat,
+        Redis.from_url(redis_url).monitor() as monitor,  # type: ignore[no-untyped-call]
+    ):
+
+        def calls() -> list[str]:
+            beat.tick()
+            ledger.client.echo("done")
+            found = []
+            for said in monitor.listen():
+                if said["command"].startswith("ECHO"):
+                    return found
+                if said["client_type"] != "lua":
+                    found.append(said["command"].split()[0])
+            return found
+
+        # Loading, presence and the audit come first, and the latter two again in five seconds.
+        wait_until(lambda: calls() == ["FCALL"])
+    app.close()
+
+
+def test_a_tick_that_the_ledger_sends_reads_no_outbox(
+    ledger: Ledger, redis_url: str, tmp_path: Path
+) -> None:
+    (tmp_path / "jobs.yaml").write_text("jobs: {often: {task: t, every: 1s, overlap: allow}}\n")
+    app = supervise(Celery("sending", broker=redis_url), schedules=tmp_path)
+    with closing(SupervisedScheduler(app, lazy=True)) as beat:
+        wait_until(lambda: beat.tick() >= 0 and ledger.client.exists(ledger.keys.message("often")))
+        before = len(ledger.history("often"))
+        with Redis.from_url(redis_url).monitor() as monitor:  # type: ignore[no-untyped-call]
+            wait_until(lambda: beat.tick() >= 0 and len(ledger.history("often")) > before)
+            ledger.client.echo("done")
+            found = []
+            for said in monitor.listen():
+                if said["command"].startswith("ECHO"):
+                    break
+                if said["client_type"] != "lua" and ledger.keys.outbox in said["command"]:
+                    found.append(said["command"])
+    assert found == []
+    assert ledger.outbox() == []
+    app.close()
+
+
+def test_a_beat_whose_look_for_dead_workers_fails_emits_all_the_same(
+    ledger: Ledger, redis_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(*_: object) -> None:
+        raise ResponseError("WRONGTYPE of what only a witness reads")
+
+    monkeypatch.setattr(Ledger, "at_work_in", refused)
+    (tmp_path / "jobs.yaml").write_text("jobs: {often: {task: t, every: 1s}}\n")
+    app = supervise(Celery("witnessing", broker=redis_url), schedules=tmp_path)
+    with closing(SupervisedScheduler(app, lazy=True)) as beat, capture_logs() as logs:
+        wait_until(lambda: beat.tick() >= 0 and ledger.history("often"))
+    assert "witness failed" in [entry["event"] for entry in logs]
+    app.close()
+
+
+def test_what_a_relieved_beat_could_not_emit_is_due_still(
+    app: Celery, ledger: Ledger, entries: Entries
+) -> None:
+    spec = JobSpec(name="minutely", task="t", every="1m")
+    relieved, other = ledger.leader(*REDBEAT), ledger.leader(*REDBEAT)
+    assert relieved.look().leads
+    start = ledger.now()
+    load(ledger, entries, {spec.name: spec}, "digest", start)
+    ledger.client.delete(REDBEAT[0])  # its time ran out while the process slept
+    assert other.look().leads
+    now = start + timedelta(minutes=1)
+    emitted = emitter(app, ledger, entries, relieved).emit(now)
+    assert [e.spec.name for e in emitted.emissions] == [spec.name]
+    assert states(ledger, spec) == []
+    assert entries.due(now, 10, now)[1] == [entries.key(spec.name)]
+    emitter(app, ledger, entries, other).emit(now)
+    assert states(ledger, spec) == ["queued"]
+    assert entries.due(now, 10, now)[1] == []
+
+
+def test_a_tick_that_the_server_refuses_is_logged_when_that_changes(
+    app: Celery, ledger: Ledger, entries: Entries, leader: Leader
+) -> None:
+    spec = JobSpec(name="broken", task="t", every="1m")
+    start = ledger.now()
+    load(ledger, entries, {spec.name: spec}, "digest", start)
+    beat, now = emitter(app, ledger, entries, leader), start + timedelta(minutes=1)
+    with capture_logs() as logs:
+        for is_broken in (True, True, False, True):
+            if is_broken:
+                ledger.client.set(ledger.keys.open(spec.name), "not a set")
+            else:
+                ledger.client.delete(ledger.keys.open(spec.name))
+            beat.emit(now)
+            now += timedelta(minutes=0 if is_broken else 1)
+    refused = [line["job"] for line in logs if line["event"] == "tick not admitted"]
+    assert refused == [spec.name] * 2
+
+
+def test_a_tick_that_cannot_be_decided_is_logged_when_that_changes(
+    app: Celery, ledger: Ledger, entries: Entries, leader: Leader
+) -> None:
+    spec = JobSpec(name="broken", task="t", every="1m")
+    start = ledger.now()
+    load(ledger, entries, {spec.name: spec}, "digest", start)
+    faults: list[str | None] = ["no zone", "no zone", "no rule", None, "no rule"]
+
+    def as_admitted(spec: JobSpec) -> JobSpec:
+        if fault := faults.pop(0):
+            raise ValueError(fault)
+        return spec
+
+    beat = Emitter(ledger, entries, leader.leadership, AdmissionLog(), as_admitted)
+    with capture_logs() as logs:
+        for minute in (1, 1, 1, 1, 2):
+            beat.emit(start + timedelta(minutes=minute))
+    failed = [line for line in logs if line["event"] == "tick not decided"]
+    assert [str(line["exc_info"]) for line in failed] == ["no zone", "no rule", "no rule"]
+    assert {line["job"] for line in failed} == {spec.name}
+    assert states(ledger, spec) == ["queued"]
+
+
+def test_a_tick_with_all_jobs_there_can_be_is_the_only_one(
+    app: Celery, ledger: Ledger, entries: Entries, leader: Leader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    specs = {name: JobSpec(name=name, task="t", every="1m") for name in "abcd"}
+    start = ledger.now()
+    load(ledger, entries, specs, "digest", start)
+    beat, now = emitter(app, ledger, entries, leader), start + timedelta(minutes=1)
+    monkeypatch.setattr(emitting, "ENTRIES_PER_TURN", 3)
+    some, rest = beat.emit(now), beat.emit(now)
+    assert [(e.is_complete, len(e.emissions)) for e in (some, rest)] == [(False, 3), (True, 1)]
+    monkeypatch.setattr(emitting, "ENTRIES_PER_TURN", 4)
+    whole = beat.emit(now + timedelta(minutes=1))
+    assert (whole.is_complete, len(whole.emissions)) == (True, 4)
+
+
+def test_runs_are_logged_once_nothing_more_is_due_or_beat_ends(
+    app: Celery, ledger: Ledger, entries: Entries, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start = ledger.now() - timedelta(hours=2)
+    monkeypatch.setattr(emitting, "ENTRIES_PER_TURN", 3)
+    monkeypatch.setattr(admission_log, "LINES_PER_TURN", 3)
+    with capture_logs() as lines:
+
+        def logged() -> list[str]:
+            return sorted(line["job"] for line in lines if line["event"] == "run queued")
+
+        with closing(SupervisedScheduler(app, lazy=True)) as beat:
+            load(ledger, entries, jobs_named("abcd"), "digest", start)
+            assert (beat.tick(), logged()) == (0, [])
+            assert (beat.tick(), len(logged())) == (0, 3)
+            assert beat.tick() > 0
+            assert logged() == ["a", "b", "c", "d"]
+            load(ledger, entries, jobs_named("abcdefgh"), "another", start)
+            assert (beat.tick(), logged()) == (0, ["a", "b", "c", "d"])
+        assert logged() == ["a", "b", "c", "d", "e", "f", "g"]
+
+
+def test_a_beat_that_is_always_behind_reads_edited_files(
+    ledger: Ledger, redis_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has never logged all, and still loads what may end the load."""
+    (tmp_path / "jobs.yaml").write_text("jobs: {a: {task: t, every: 1s}, b: {task: t, every: 1s}}")
+    app = supervise(Celery("behind", broker=redis_url), schedules=tmp_path)
+    with closing(SupervisedScheduler(app, lazy=True)) as beat:
+        wait_until(lambda: beat.tick() >= 0 and len(ledger.scheduled_names()) == 2)
+        with monkeypatch.context() as patched:
+            patched.setattr(admission_log, "LINES_PER_TURN", 0)
+            wait_until(lambda: beat.tick() == 0 and len(beat._steps.log) > 1)
+            (tmp_path / "jobs.yaml").write_text("jobs: {a: {task: t, every: 1s}}")
+            wait_until(lambda: beat.tick() == 0 and ledger.scheduled_names() == ["a"], 20)
+
+
+def test_what_waits_to_be_logged_is_bounded(
+    app: Celery,
+    ledger: Ledger,
+    entries: Entries,
+    leader: Leader,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(admission_log, "LINES_PER_TURN", 1)
+    monkeypatch.setattr(admission_log, "MOST_UNLOGGED", 2)
+    load(ledger, entries, jobs_named("abcdef"), "digest", ledger.now() - timedelta(hours=2))
+    log = AdmissionLog()
+    Emitter(ledger, entries, leader.leadership, log, lambda spec: spec).emit(ledger.now())
+    assert len(log) == 2
+
+
+def jobs_named(names: str) -> dict[str, JobSpec]:
+    return {name: JobSpec(name=name, task="t", every="1h") for name in names}
+
+
+def test_a_look_knows_the_time_of_the_server_to_the_microsecond(
+    ledger: Ledger, leader: Leader
+) -> None:
+    def server_time() -> datetime:
+        seconds, microseconds = ledger.client.time()
+        return datetime.fromtimestamp(seconds, UTC) + timedelta(microseconds=microseconds)
+
+    for _ in range(20):  # in whole milliseconds it would be late most of the time
+        before, look = server_time(), leader.look()
+        assert before <= look.moment_in(0) <= server_time()
+
+
+def test_a_look_tells_what_there_is_to_do(ledger: Ledger) -> None:
+    leader, ms = ledger.leader(*REDBEAT), ledger.now().timestamp() * 1000
+    nothing = leader.look()
+    assert nothing.leads
+    assert not any((nothing.to_rescue, nothing.has_due, nothing.has_outbox))
+    assert not any((nothing.has_sent, nothing.has_outbound, nothing.next_due, nothing.loaded))
+    for key in (ledger.keys.leases, ledger.keys.delayed, ledger.keys.pauses):
+        ledger.client.zadd(key, {"later": ms + 60_000})
+        assert not leader.look().to_rescue
+        ledger.client.zadd(key, {"now": ms})
+        assert leader.look().to_rescue
+        ledger.client.delete(key)
+    ledger.client.sadd(ledger.keys.contended, "lock")
+    assert leader.look().to_rescue
+    ledger.client.zadd(ledger.keys.outbox, {"run": ms})
+    ledger.client.zadd(ledger.keys.sent, {"run": ms})
+    ledger.client.zadd(ledger.keys.outbound, {"ping job": ms})
+    ledger.client.hset(ledger.keys.beat, "config", "digest")
+    ledger.client.zadd(REDBEAT[1], {"due": ms / 1000 - 1, "next": ms / 1000 + 60, "never": -1})
+    found = leader.look()
+    assert all((found.has_outbox, found.has_sent, found.has_outbound, found.has_due))
+    assert found.loaded == "digest"
+    assert found.next_due is not None
+    assert found.next_due - found.at > timedelta(seconds=50)
+
+
+def test_a_beat_that_stands_by_is_told_nothing_and_signs_nothing(ledger: Ledger) -> None:
+    first, second = ledger.leader(*REDBEAT), ledger.leader(*REDBEAT)
+    assert first.look().leads
+    assert not second.look(last_turn_at=ledger.now()).leads
+    assert ledger.beat().last_tick_at is None
+    last_turn_at = ledger.now()
+    first.look(last_turn_at=last_turn_at, follows="files")
+    assert ledger.beat().last_tick_at == last_turn_at
+    assert first.resign()
+    assert not first.resign()
+    assert second.look().leads
+
+
+def test_a_broker_elsewhere_that_is_away_keeps_no_run_from_being_admitted(
+    ledger: Ledger, redis_url: str
+) -> None:
+    for broker in ("redis://127.0.0.1:1/0", "amqp://127.0.0.1:1"):
+        app = supervise(Celery("apart", broker=broker, set_as_current=False), redis_url=redis_url)
+        entries, leader = Entries(app, ledger), ledger.leader(*REDBEAT)
+        spec = JobSpec(name=broker.partition(":")[0], task="t", every="1m")
+        start = ledger.now()
+        load(ledger, entries, {spec.name: spec}, "digest", start)
+        assert leader.look().leads
+        emitter(app, ledger, entries, leader).emit(start + timedelta(minutes=1))
+        assert states(ledger, spec) == ["queued"]
+        leader.resign()
+        app.close()
+
+
+class Overtaken(Entries):
+    """Somebody applies other files before beat writes when its jobs are next due."""
+
+    def __init__(self, app: Celery, ledger: Ledger, wanted: JobSpec) -> None:
+        super().__init__(app, ledger)
+        own = Entries(app, ledger)
+        wanted_jobs = {wanted.name: wanted}
+        self._apply = lambda: load(ledger, own, wanted_jobs, "second", ledger.now())
+
+    def reschedule(self, next_at: Mapping[str, datetime | None]) -> None:
+        self._apply()
+        super().reschedule(next_at)
+
+
+def test_what_is_applied_while_beat_emits_is_in_force(
+    app: Celery, ledger: Ledger, leader: Leader
+) -> None:
+    daily = JobSpec(name="job", task="t", every="1d")
+    often = daily.model_copy(update={"every": timedelta(seconds=5)})
+    entries = Entries(app, ledger)
+    start = ledger.now()
+    load(ledger, entries, {"job": daily}, "first", start)
+    now = start + timedelta(days=1)
+    overtaken = Overtaken(app, ledger, often)
+    assert not emitter(app, ledger, overtaken, leader).emit(now).is_complete
+    assert entries.due(now, 10, now)[1] == [entries.key("job")]
+
+
+def test_a_backlog_is_dealt_with_in_passes_and_what_is_due_now_comes_first(
+    app: Celery, ledger: Ledger, entries: Entries, leader: Leader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start = ledger.now()
+    late = {n: JobSpec(name=n, task="t", every="1m", catchup="all") for n in "abc"}
+    prompt = JobSpec(name="prompt", task="t", every="1h")
+    load(ledger, entries, late, "first", start)
+    now = start + timedelta(minutes=10)
+    with ledger.client.pipeline() as pipe:
+        entries.write(pipe, prompt, now)
+        pipe.hset(ledger.keys.jobs, "prompt", prompt.model_dump_json(exclude_defaults=True))
+        pipe.hset(ledger.keys.job("prompt"), "watermark", ms_of(now - timedelta(seconds=1)))
+        pipe.execute()
+    monkeypatch.setattr(emitting, "TICKS_AT_MOST", 1)
+    monkeypatch.setattr(emitting, "ENTRIES_PER_PORTION", 1)
+    beat = emitter(app, ledger, entries, leader)
+    passes = [beat.emit(now) for _ in range(3)]
+    assert [e.is_complete for e in passes] == [False, False, True]
+    assert [e.spec.name for done in passes for e in done.emissions] == ["prompt", "a", "b", "c"]
+
+
+def test_a_job_with_more_ticks_than_a_pass_has_not_been_dealt_with(
+    app: Celery, ledger: Ledger, entries: Entries, leader: Leader
+) -> None:
+    start = ledger.now()
+    spec = JobSpec(name="job", task="t", every="1m", catchup="all", catchup_window="1d")
+    load(ledger, entries, {"job": spec}, "first", start)
+    beat = emitter(app, ledger, entries, leader)
+    now = start + timedelta(minutes=150)
+    assert [beat.emit(now).is_complete for _ in range(2)] == [False, True]
+    assert ledger.job("job").counters["ticks"] == 150
+
+
+def test_beat_wakes_when_an_entry_of_redbeats_own_is_due(app: Celery, ledger: Ledger) -> None:
+    with closing(SupervisedScheduler(app)) as beat:
+        beat.tick()  # the first takes longer
+        entry = RedBeatSchedulerEntry("often", "t", timedelta(seconds=1), app=app).save()
+        entry.reschedule(app.now().replace(microsecond=500_000))
+        due_at = entry.last_run_at.timestamp() + 1
+        began_at, seconds = time.time(), beat.tick()
+        while not ledger.client.llen("celery"):
+            assert began_at + seconds < due_at + 0.2
+            time.sleep(seconds)
+            began_at, seconds = time.time(), beat.tick()
+
+
+def test_a_schedulers_own_entries_are_written_once_it_leads(app: Celery, ledger: Ledger) -> None:
+    class Theirs(SupervisedScheduler):
+        def setup_schedule(self) -> None:
+            super().setup_schedule()
+            self.update_from_dict({"theirs": {"task": "t", "schedule": timedelta(hours=1)}})
+
+    with closing(Theirs(app)) as leading, closing(Theirs(app)) as standby:
+        assert not ledger.client.exists("redbeat:theirs")
+        leading.tick()
+        assert ledger.client.exists("redbeat:theirs")
+        ledger.client.delete("redbeat:theirs")
+        standby.tick()
+        assert not ledger.client.exists("redbeat:theirs")

@@ -1,0 +1,101 @@
+"""A grant that comes late: the run may have been given to another worker meanwhile."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable, Iterator
+from threading import Thread
+from typing import Any
+
+import pytest
+from celery import Celery
+from celery.app.trace import build_tracer
+
+from supervisor.app import supervise
+from supervisor.guard.delivery import HEADER, LEDGER
+from supervisor.job.run import RunState
+from supervisor.job.spec import JobSpec
+from supervisor.ledger.ledger import Ledger
+from supervisor.sending.messages import Assignments, message_header
+from supervisor.times import clock
+from supervisor.worker.task import adopt
+from tests.jobs import admitted, begin, run_id
+from tests.proxy import Proxy, proxy_to
+from tests.waiting import patience, wait_until
+
+#: What asks for the lease, and what asks for a step's params between that and its body.
+BEGIN = f"\r\n{socket.gethostname()}:".encode()
+PARAMS = b"\r\nHGETALL\r\n"
+
+STEPS = [{"task": "proj.nightly", "priority": 1}, {"task": "proj.last", "priority": 0}]
+
+Bodies = list[Any]
+
+
+@pytest.fixture
+def way(redis_url: str) -> Iterator[Proxy]:
+    with proxy_to(redis_url) as proxy:
+        yield proxy
+
+
+@pytest.fixture
+def bodies() -> Bodies:
+    """What the bodies of the task were called with."""
+    return []
+
+
+@pytest.fixture
+def deliver(redis_url: str, way: Proxy, bodies: Bodies, ledger: Ledger) -> Callable[[str], Thread]:
+    """Has a run's delivery worked off beside the test, by a worker behind the link."""
+    app = Celery("far", set_as_current=False, broker=redis_url)
+    supervise(app, redis_url=way.url)
+
+    @app.task(name="proj.nightly", shared=False)
+    def nightly(tree: str = "") -> None:
+        bodies.append(tree)
+
+    adopt(app.tasks["proj.nightly"])
+    tracer = build_tracer("proj.nightly", app.tasks["proj.nightly"], app=app)
+
+    def deliver(run: str) -> Thread:
+        assignment = Assignments(ledger).of([ledger.run(run)])[run]
+        header = message_header(assignment, "celery")
+        headers = {HEADER: {**header, LEDGER: ["supervisor", "proj"]}}
+        request = {"id": run, "headers": headers, "retries": 0, **headers}
+        thread = Thread(target=tracer, args=(run, [], {}, request), daemon=True)
+        thread.start()
+        return thread
+
+    return deliver
+
+
+def trust_ends(since: float, spec: JobSpec) -> None:
+    wait_until(lambda: clock() - since > spec.lease_ttl.total_seconds())
+
+
+@pytest.mark.parametrize("stalls_after", [BEGIN, PARAMS])
+@pytest.mark.parametrize("is_given_to_another", [True, False])
+def test_a_body_starts_with_a_grant_that_is_trusted_or_never(
+    ledger: Ledger,
+    way: Proxy,
+    deliver: Callable[[str], Thread],
+    bodies: Bodies,
+    stalls_after: bytes,
+    is_given_to_another: bool,
+) -> None:
+    spec = admitted(ledger, 0, task=None, steps=STEPS, params={"tree": "docs"}, lease_ttl="1s")
+    step = f"{run_id(spec, 0)}~nightly"
+    ledger.begin("none", "token", "worker")  # the server knows the function
+    way.freeze_after, asked_at = stalls_after, clock()
+    far = deliver(step)
+    wait_until(lambda: not way.carries.is_set())
+    wait_until(lambda: ledger.run(step).state is RunState.RUNNING)
+    if is_given_to_another:
+        ledger.client.zadd(ledger.keys.leases, {step: 1})
+        wait_until(ledger.rescue)
+        begin(ledger, step, "another")
+        ledger.finish(step, "another", RunState.SUCCEEDED)
+    trust_ends(asked_at, spec)
+    way.thaw()
+    far.join(patience(10))
+    assert bodies == ([] if is_given_to_another else ["docs"])

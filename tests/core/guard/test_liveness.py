@@ -1,0 +1,389 @@
+"""What the lock of a worker's file proves, and what nothing proves."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from pathlib import Path
+from tempfile import TemporaryFile
+from typing import IO
+
+import pytest
+
+from supervisor.guard import liveness
+from supervisor.guard.liveness import Witness
+from supervisor.ledger.ledger import Ledger
+from supervisor.ledger.replies import Finished, LeaseState
+from tests.acceptance import warm
+from tests.jobs import admitted, known_of, renew, run_id
+from tests.logged import capture_logs
+from tests.waiting import wait_until
+
+WORKER = """
+import os, signal, sys
+from supervisor.guard import liveness
+
+liveness.hold()
+child = os.fork() if "forks" in sys.argv else 0
+if child or "forks" not in sys.argv:
+    print(liveness.own_process(), child, flush=True)
+signal.pause()
+"""
+
+
+@pytest.fixture
+def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv(liveness.DIRECTORY_VARIABLE, str(tmp_path))
+    return tmp_path
+
+
+class Worker:
+    """A process that holds its file, and a run that it began."""
+
+    def __init__(self, ledger: Ledger, *options: str) -> None:
+        with TemporaryFile() as out:
+            words = ("-c", WORKER, *options)
+            self.process = warm.Started(words, Path.cwd(), os.environ, out, out)
+            self.proof, child = wait_until(lambda: said_in(out)).split()
+        self.child = int(child)
+        spec = admitted(ledger, 0)
+        self.run = run_id(spec, 0)
+        ledger.begin(self.run, "token", "vm:1", process=self.proof)
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+
+def said_in(file: IO[bytes]) -> str:
+    """A whole line; where the other process writes stays as it is."""
+    text = os.pread(file.fileno(), 200, 0).decode()
+    return text if text.endswith("\n") else ""
+
+
+Hire = Callable[..., Worker]
+
+#: Gives the runs that a witness has to publish after a look.
+Look = Callable[[], list[str]]
+
+
+@pytest.fixture
+def hire(ledger: Ledger, directory: Path) -> Iterator[Hire]:
+    hired: list[Worker] = []
+
+    def one(*options: str) -> Worker:
+        hired.append(Worker(ledger, *options))
+        return hired[-1]
+
+    yield one
+    for worker in hired:
+        worker.kill()
+
+
+@pytest.fixture
+def seen(ledger: Ledger, directory: Path) -> Look:
+    witness = Witness(ledger)
+
+    def look() -> list[str]:
+        """The runs that it reports."""
+        before = crashes()
+        witness.look()
+        return [run for run, number in crashes().items() if number > before.get(run, 0)]
+
+    def crashes() -> dict[str, int]:
+        runs = ledger.client.keys(ledger.keys.run("*@*Z"))
+        hashes = [key for key in runs if ledger.client.type(key) == "hash"]
+        prefix = ledger.keys.run("")
+        return {
+            key.removeprefix(prefix): int(ledger.client.hget(key, "crashes") or 0) for key in hashes
+        }
+
+    return look
+
+
+def test_a_run_is_reported_once_its_worker_is_gone(hire: Hire, seen: Look, ledger: Ledger) -> None:
+    worker = hire()
+    assert seen() == []
+    worker.kill()
+    assert seen() == [worker.run]
+    assert ledger.run(worker.run).attempts[0].reason == "worker vm:1 is gone"
+    assert seen() == []
+
+
+def test_a_run_whose_begin_was_still_on_its_way_is_reported_as_well(
+    hire: Hire, seen: Look, ledger: Ledger
+) -> None:
+    worker = hire()
+    worker.kill()
+    assert seen() == [worker.run]
+    ledger.begin(worker.run, "late", "vm:1", process=worker.proof)
+    assert seen() == [worker.run]
+
+
+def damage_rules(ledger: Ledger, run: str) -> None:
+    ledger.client.hset(ledger.keys.run(run), "rules", "{")
+
+
+def damage_record(ledger: Ledger, run: str) -> None:
+    ledger.client.delete(ledger.keys.run(run))
+    ledger.client.set(ledger.keys.run(run), "no hash")
+
+
+@pytest.mark.parametrize(("damage", "logged"), [(damage_rules, 1), (damage_record, 0)])
+def test_a_damaged_run_keeps_no_other_from_being_reported(
+    damage: Callable[[Ledger, str], None],
+    logged: int,
+    hire: Hire,
+    seen: Look,
+    ledger: Ledger,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    worker = hire()
+    other = run_id(admitted(ledger, 0, name="other"), 0)
+    ledger.begin(other, "token", "vm:1", process=worker.proof)
+    damage(ledger, worker.run)
+    worker.kill()
+    with capture_logs() as logs:
+        assert seen() == [other]
+    errors = [entry["run"] for entry in logs if entry["event"] == "dead worker not reported"]
+    assert errors == [worker.run] * logged
+    monkeypatch.setattr(liveness, "REPORTED_SECONDS", 0)
+    with capture_logs() as logs:
+        assert (seen(), logs) == ([], [])
+
+
+@pytest.mark.parametrize("error", [ConnectionError("away"), OSError("no /proc"), TypeError("")])
+def test_a_witness_that_fails_logs_when_that_begins_and_when_it_is_over(
+    error: Exception, hire: Hire, seen: Look, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise error
+
+    worker = hire()
+    worker.kill()
+    with capture_logs() as logs, monkeypatch.context() as broken:
+        broken.setattr(Ledger, "at_work_in", fail)
+        assert [seen(), seen(), seen()] == [[], [], []]
+        assert [entry["event"] for entry in logs] == ["witness failed"]
+    with capture_logs() as logs:
+        assert [seen(), seen()] == [[worker.run], []]
+    assert [entry["event"] for entry in logs] == ["run rescued", "witness recovered"]
+
+
+def test_of_two_witnesses_only_the_one_that_ends_a_run_logs_it(
+    hire: Hire, seen: Look, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    worker = hire()
+    worker.kill()
+    report_dead = ledger.report_dead
+
+    def second(*facts: str) -> Finished:
+        """As if another witness had read the leases at the same time, and were quicker."""
+        report_dead(*facts)
+        return report_dead(*facts)
+
+    with monkeypatch.context() as patch, capture_logs() as logs:
+        patch.setattr(ledger, "report_dead", second)
+        seen()
+        assert logs == []
+    ledger.begin(worker.run, "late", "vm:1", process=worker.proof)
+    with capture_logs() as logs:
+        seen()
+    assert [entry["event"] for entry in logs] == ["run rescued"]
+
+
+def test_old_files_of_the_dead_go_with_the_next_worker(
+    hire: Hire, directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dead, living = hire(), hire()
+    dead.kill()
+    others = ["worker1.pid", f"{liveness.boot()}.log"]
+    for name in others:
+        (directory / name).touch()
+    (directory / f"{liveness.boot()}.0123456789abcdef.new").touch()
+    monkeypatch.setattr(liveness, "OLD", timedelta(0))
+    liveness.hold()
+    names = [f"{liveness.boot()}.{proof}" for proof in (living.proof, liveness.own_process())]
+    assert sorted(path.name for path in directory.iterdir()) == sorted([*names, *others])
+    liveness.let_go()
+
+
+def test_a_child_that_lives_on_is_a_worker_that_lives(hire: Hire, seen: Look) -> None:
+    worker = hire("forks")
+    worker.process.kill()
+    worker.process.wait()
+    assert seen() == []
+    os.kill(worker.child, 9)
+    assert wait_until(seen) == [worker.run]
+
+
+def test_a_child_forked_during_a_look_hides_the_death_from_no_witness(
+    hire: Hire, seen: Look, directory: Path
+) -> None:
+    worker = hire()
+    worker.kill()
+    [path] = directory.iterdir()
+    with liveness.locked(path):
+        child = os.fork()
+        while not child:
+            signal.pause()
+    try:
+        assert seen() == [worker.run]
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+
+
+def test_a_worker_closes_no_file_of_the_app_in_place_of_its_own(directory: Path) -> None:
+    liveness.hold()
+    [path] = directory.iterdir()
+    [number] = [
+        int(link.name)
+        for link in Path("/proc/self/fd").iterdir()
+        if link.is_symlink() and os.path.realpath(link) == str(path)
+    ]
+    os.close(number)  # as code that makes a daemon does with all of them
+    with Path(os.devnull).open() as devnull:
+        assert devnull.fileno() == number
+        liveness.let_go()
+        assert os.path.samestat(os.fstat(number), Path(os.devnull).stat())
+
+
+def test_a_file_of_another_machine_proves_nothing(hire: Hire, seen: Look, directory: Path) -> None:
+    worker = hire()
+    worker.kill()
+    [path] = directory.iterdir()
+    boot, process = path.name.split(".")
+    elsewhere = path.rename(directory / f"{boot[::-1]}.{process}")
+    assert seen() == []
+    elsewhere.rename(path)
+    assert seen() == [worker.run]
+
+
+def test_a_copy_of_a_living_workers_file_proves_nothing(
+    hire: Hire, seen: Look, directory: Path
+) -> None:
+    hire()
+    [path] = directory.iterdir()
+    copy = path.rename(directory / "moved").read_bytes()
+    path.write_bytes(copy)
+    assert seen() == []
+
+
+def test_a_child_that_has_closed_the_file_records_no_proof(directory: Path) -> None:
+    liveness.hold()
+    assert liveness.own_process() and liveness._own is not None
+    os.close(liveness._own.fd)
+    assert liveness.own_process() == ""
+    liveness.let_go()
+
+
+@pytest.mark.parametrize("fault", [PermissionError, OSError])
+def test_a_directory_that_cannot_be_read_harms_nobody(
+    fault: type[OSError], seen: Look, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object) -> Iterator[Path]:
+        raise fault("stale file handle")
+
+    monkeypatch.setattr(Path, "iterdir", broken)
+    monkeypatch.setattr(Path, "glob", broken)
+    liveness.hold()
+    assert liveness.own_process() == ""
+    assert seen() == []
+
+
+def test_a_worker_ends_though_its_file_cannot_be_removed(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    liveness.hold()
+
+    def broken(*_: object, **__: object) -> None:
+        raise OSError("read-only file system")
+
+    monkeypatch.setattr(Path, "unlink", broken)
+    monkeypatch.setattr(Path, "stat", broken)
+    liveness.check_own_file()
+    liveness.let_go()
+    assert liveness.own_process() == ""
+
+
+def test_many_of_the_dead_are_looked_up_at_once(
+    seen: Look, ledger: Ledger, directory: Path
+) -> None:
+    admitted(ledger, 0)
+    for number in range(200):
+        path = directory / "new"
+        path.touch()
+        path.rename(directory / f"{liveness.boot()}.{number:016x}-{path.stat().st_ino}")
+
+    def calls() -> int:
+        return int(ledger.client.info("stats")["total_commands_processed"])
+
+    before = calls()
+    assert seen() == []
+    assert calls() - before < 20
+
+
+def test_an_attempt_that_began_elsewhere_meanwhile_is_left_alone(
+    hire: Hire, seen: Look, ledger: Ledger
+) -> None:
+    worker = hire()
+    worker.kill()
+    ledger.report_dead(worker.run, "token", "seen by another")
+    ledger.begin(worker.run, "second", "vm:2", process="0123456789abcdef")
+    assert seen() == []
+    assert ledger.run(worker.run).attempt == 2
+
+
+def test_an_attempt_whose_begin_a_replica_lost_is_left_alone(
+    hire: Hire, seen: Look, ledger: Ledger
+) -> None:
+    worker = hire()
+    worker.kill()
+    assert seen() == [worker.run]
+    known = known_of(ledger, number=2)
+    assert renew(ledger, worker.run, "second", known) is LeaseState.REASSERTED
+    assert seen() == []
+    assert ledger.run(worker.run).attempt == 2
+
+
+def test_an_attempt_of_a_worker_of_an_older_version_is_left_alone(
+    hire: Hire, seen: Look, ledger: Ledger
+) -> None:
+    worker = hire()
+    key = ledger.keys.run(worker.run)
+    recorded = ledger.client.hget(key, "process")
+    worker.kill()
+    assert seen() == [worker.run]
+    ledger.begin(worker.run, "second", "vm:2")
+    ledger.client.hset(key, "process", recorded)  # which their `begin` leaves as it is
+    assert seen() == []
+    assert ledger.run(worker.run).attempt == 2
+
+
+def test_a_file_that_the_apps_code_has_closed_is_taken_away(directory: Path) -> None:
+    liveness.hold()
+    liveness.check_own_file()
+    [path] = directory.iterdir()
+    assert liveness._own is not None
+    os.close(liveness._own.fd)
+    liveness.check_own_file()
+    assert not path.exists()
+    liveness.let_go()
+
+
+def test_a_directory_that_others_may_write_is_used_only_if_named(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.delenv(liveness.DIRECTORY_VARIABLE, raising=False)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    found = liveness.directory()
+    assert found is not None
+    found.chmod(0o777)
+    assert liveness.directory() is None
+    monkeypatch.setenv(liveness.DIRECTORY_VARIABLE, str(found))
+    assert liveness.directory() == found
+    monkeypatch.setenv(liveness.DIRECTORY_VARIABLE, "")
+    assert liveness.directory() is None

@@ -1,0 +1,181 @@
+"""A server that was restarted or a replica that was promoted: living runs come back first."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from supervisor.features.audit.step import audit
+from supervisor.job.run import Run, RunState
+from supervisor.job.spec import JobSpec
+from supervisor.ledger.ledger import Ledger
+from supervisor.ledger.records import HISTOGRAM_FIELDS
+from supervisor.ledger.replies import LeaseState, Placement, Refusal, Refused, ms_of
+from supervisor.ledger.requests import CallArguments, Work
+from supervisor.operate.why import answer
+from supervisor.operate.why_facts import facts_of_run_id
+from tests.jobs import (
+    MIDNIGHT,
+    admitted,
+    at_work,
+    begin,
+    begun,
+    job,
+    known_of,
+    lease_runs_out,
+    lock_is_free,
+    renew,
+    run_id,
+    states,
+    ticks,
+)
+from tests.waiting import wait_until
+
+
+def work(spec: JobSpec, second: int = 0) -> Work:
+    [tick] = ticks(spec, second)
+    return Work(tick.run_id, spec.name, tick.nominal_at, spec.rules(), "worker")
+
+
+def another_server(ledger: Ledger) -> None:
+    """What a restart or a failover looks like from inside of the functions."""
+    ledger.client.hset(ledger.keys.server, "run_id", "before")
+
+
+def grace_is_over(ledger: Ledger) -> None:
+    ledger.client.hset(ledger.keys.server, "since", ms_of(ledger.now()) - 3_600_000)
+
+
+def test_nothing_begins_for_a_leases_time_after_the_server_has_changed(ledger: Ledger) -> None:
+    spec = admitted(ledger, 0, lease_ttl="30s")
+    another_server(ledger)
+    asked_at = ms_of(ledger.now())
+    answer = ledger.begin(run_id(spec, 0), "token", "worker")
+    assert answer == Refused(run_id(spec, 0), Refusal.GRACE)
+    assert states(ledger, spec) == ["queued"]
+    assert ledger.outbox() == []
+    until = ledger.client.zscore(ledger.keys.outbox, run_id(spec, 0))
+    assert asked_at - 1 <= until - 30_000 <= ms_of(ledger.now())
+    grace_is_over(ledger)
+    begin(ledger, run_id(spec, 0))
+
+
+def test_a_tick_behind_a_run_that_the_grace_holds_back_says_so(ledger: Ledger) -> None:
+    spec = job(ledger, lease_ttl="30s")
+    ledger.client.delete(ledger.keys.server)
+    another_server(ledger)
+    ledger.admit(ticks(spec, 0, 1))
+    skipped = ledger.run(run_id(spec, 1))
+    assert (skipped.reason, skipped.blocked_by) == ("grace", run_id(spec, 0))
+    reason = answer(facts_of_run_id(ledger, run_id(spec, 1)))[0]
+    assert "Redis was new, and nothing starts for a `lease_ttl` then" in reason
+
+
+def test_a_fresh_ledger_on_a_server_that_ran_for_long_waits_for_nobody(ledger: Ledger) -> None:
+    spec = job(ledger, lease_ttl="1s")
+    ledger.client.delete(ledger.keys.server)
+    ledger.admit(ticks(spec, 0))
+    wait_until(lambda: ledger.client.info("server")["uptime_in_seconds"] > 1)
+    begin(ledger, run_id(spec, 0))
+
+
+def test_a_begin_that_a_promoted_replica_never_heard_of_is_made_good(ledger: Ledger) -> None:
+    spec = admitted(ledger, 0, ping_url="https://hc.example/1")
+    # The worker knows that it began; the ledger does not.
+    assert renew(ledger, run_id(spec, 0), has_begun=False) is LeaseState.NOT_BEGUN
+    known = known_of(ledger)
+    assert renew(ledger, run_id(spec, 0), known=known) is LeaseState.REASSERTED
+    run: Run = ledger.run(run_id(spec, 0))
+    assert (run.state, run.attempt) == (RunState.RUNNING, 1)
+    assert ledger.outbox() == []
+    assert isinstance(ledger.begin(run_id(spec, 0), "second copy", "worker"), Refused)
+    # It counts as any other that began.
+    record = ledger.job(spec.name)
+    [start_delays] = ledger.figures.of([spec.name], HISTOGRAM_FIELDS["start_delay"][:-1])
+    assert record.counters["started"] == sum(start_delays) == 1
+    assert record.last_start_at == run.started_at
+    [ping] = ledger.client.lrange(ledger.keys.to_send(f"ping {spec.name}"), 0, -1)
+    assert (json.loads(ping)["run"], json.loads(ping)["kind"]) == (run.id, "start")
+
+
+@pytest.mark.parametrize("keys", [{"serial": "one"}, {"key": "one"}])
+def test_what_a_promoted_replica_gave_to_another_is_not_taken_back(
+    ledger: Ledger, keys: dict[str, str]
+) -> None:
+    spec, other = job(ledger, **keys), job(ledger, "other", **keys)
+    ledger.admit(ticks(spec, 0))
+    if "key" in keys:
+        ledger.client.delete(ledger.keys.lock_state(spec.lock), ledger.keys.lock(spec.lock))
+    now = known_of(ledger)
+    known = now._replace(fencing_token=now.fencing_token - 10_000)
+    at_work(ledger, other, 0, "other")
+    assert renew(ledger, run_id(spec, 0), known=known) is LeaseState.LOST
+    assert ledger.run(run_id(spec, 0)).state is RunState.QUEUED
+    assert ledger.run(run_id(spec, 0)).overlapped_with == run_id(other, 0)
+    assert ledger.job(spec.name).counters["overlaps"] == 1
+
+
+def test_messages_are_counted_anew_when_a_run_is_queued_again(ledger: Ledger) -> None:
+    """One that had to make way for an attempt that came back."""
+    spec = admitted(ledger, 0, overlap="queue_all")
+    first = run_id(spec, 0)
+    ledger.sent(dict.fromkeys(ledger.outbox(), "celery"))
+    restored = ledger.restore(work(spec, 1), "token", known_of(ledger))
+    assert (restored.state, ledger.run(first).state) == (LeaseState.REASSERTED, "waiting")
+    ledger.finish(run_id(spec, 1), "token", RunState.SUCCEEDED)
+    assert (ledger.run(first).state, ledger.run(first).sent_at) == ("queued", None)
+    ledger.sent({first: "celery"})
+    assert ledger.run(first).sends == 1
+
+
+def test_a_restored_run_that_was_asked_for_leaves_the_ticks_alone(ledger: Ledger) -> None:
+    spec = job(ledger)
+    nominal = ticks(spec, 60)[0].nominal_at
+    by_hand = Work(f"{spec.name}@manual-1", spec.name, nominal, spec.rules(), "worker")
+    ledger.restore(by_hand, "token", known_of(ledger))
+    [admission] = ledger.admit(ticks(spec, 59))
+    assert admission.blocked_by == by_hand.run_id
+
+
+def test_a_tick_that_the_server_forgot_is_counted_when_emitted_again(ledger: Ledger) -> None:
+    """What a server loses that is restarted with the data of a second ago."""
+    spec = begun(ledger)
+    ledger.finish(run_id(spec, 0), "token", RunState.SUCCEEDED)
+    assert audit(ledger, [spec], MIDNIGHT) == []
+    ledger.restore(work(spec, 1), "later", known_of(ledger))
+    for _ in range(2):
+        [again] = ledger.admit(ticks(spec, 1))
+        assert again.placement is Placement.DUPLICATE
+    ledger.finish(run_id(spec, 1), "later", RunState.SUCCEEDED)
+    assert audit(ledger, [spec], MIDNIGHT) == []
+    assert ledger.job(spec.name).counters["ticks"] == 2
+
+
+def test_a_tick_that_ended_and_is_history_no_more_is_not_begun_anew(ledger: Ledger) -> None:
+    """Its worker was frozen meanwhile: another did the work, and many runs have followed."""
+    spec = job(ledger, history=1)
+    ledger.client.hset(ledger.keys.job(spec.name), "loaded", 1)
+    known = at_work(ledger, spec, 0, "frozen").known
+    lease_runs_out(ledger, spec, run_id(spec, 0))
+    ledger.rescue()
+    begin(ledger, run_id(spec, 0), "second")
+    ledger.finish(run_id(spec, 0), "second", RunState.SUCCEEDED)
+    for second in (1, 2):
+        at_work(ledger, spec, second)
+        ledger.finish(run_id(spec, second), "token", RunState.SUCCEEDED)
+    assert renew(ledger, run_id(spec, 0), "frozen") is LeaseState.UNKNOWN
+    assert ledger.restore(work(spec), "frozen", known).state is LeaseState.LOST
+    assert lock_is_free(ledger, spec)
+
+
+@pytest.mark.parametrize("code", ["", '{"name": "nightly", "task": "proj.nightly"}'])
+def test_a_run_that_comes_back_makes_its_job_known_where_code_has_it(
+    ledger: Ledger, code: str
+) -> None:
+    spec = job(ledger)
+    ledger.client.delete(ledger.keys.guarded)
+    asked = CallArguments(code=code)
+    restored = ledger.restore(work(spec), "token", known_of(ledger), asked)
+    assert restored.state is LeaseState.REASSERTED
+    assert (ledger.client.hget(ledger.keys.guarded, spec.name) or "") == code

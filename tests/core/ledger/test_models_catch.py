@@ -1,0 +1,143 @@
+"""Models that agree with everything prove nothing: scripts that are broken on purpose."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis.errors import Flaky
+from redis.exceptions import ResponseError
+
+from supervisor.ledger import functions
+from supervisor.ledger.ledger import Ledger
+from supervisor.store.keys import Keys
+from tests.core.ledger.machines import run_machine
+from tests.core.ledger.test_model import LedgerMachine
+from tests.core.ledger.test_stages_model import StagesMachine
+
+BREAKS = {
+    "the slots of a lock are not counted": (
+        "slots",
+        "return found, #slots_of(found)",
+        "return found, 0",
+    ),
+    "anybody gives a slot back": (
+        "leases",
+        "local is_own = redis.call('GET', key) == token",
+        "local is_own = true",
+    ),
+    "a run begins whatever its state": (
+        "begin",
+        "if run.state ~= 'queued' or run.last_token == token or is_stale then",
+        "if run.state == 'waiting' then",
+    ),
+    "a run that was sent stays in the outbox": (
+        "slots",
+        "started[#started + 1] = run\n    return",
+        "started[#started + 1] = run",
+    ),
+    "a message is pushed twice": (
+        "messages",
+        "redis.pcall('LPUSH', list, unpack(texts))",
+        "redis.pcall('LPUSH', list, texts[1], unpack(texts))",
+    ),
+    "a run is recorded as sent, and its message is not": (
+        "messages",
+        "redis.pcall('LPUSH', list, unpack(texts))",
+        "'not pushed'",
+    ),
+    "a message is pushed, and its run not recorded as sent": (
+        "slots",
+        "append(fields, { 'sent', now, 'sends', 1, 'queue', message.queue })",
+        "",
+    ),
+    "a run that ends is not told to its followers": (
+        "accounts",
+        "local followed_by = hget(K.run(id), 'followed_by')",
+        "local followed_by = nil",
+    ),
+    "a run that has begun is given up": (
+        "cancel",
+        "if outcome ~= 'cancelled' and run.state ~= 'queued' then",
+        "if false then",
+    ),
+    "a relieved beat lets runs go": (
+        "follow",
+        "if leader ~= '' and redis.call('GET', KEYS[1]) ~= leader then return nil end",
+        "",
+    ),
+    "a slot is held for ever": ("leases", "'PX', digits(math.max(1, ms)))", "'KEEPTTL')"),
+}
+
+
+def made_anew(prefix: str) -> functions.Library:
+    return functions.Library(Keys(prefix))
+
+
+def break_functions(monkeypatch: pytest.MonkeyPatch, part: str, line: str, broken: str) -> None:
+    """For ledgers that are opened from now on."""
+    whole = functions.source
+    if line not in whole(part):
+        pytest.fail(f"{part}.lua has no {line!r} to break")
+
+    def source(name: str) -> str:
+        text = whole(name)
+        return text.replace(line, broken) if name == part else text
+
+    monkeypatch.setattr(functions, "source", source)
+    monkeypatch.setattr(functions, "library_of", made_anew)
+
+
+@pytest.mark.parametrize("what", BREAKS)
+def test_the_machine_fails_when(ledger: Ledger, monkeypatch: pytest.MonkeyPatch, what: str) -> None:
+    break_functions(monkeypatch, *BREAKS[what])
+    with pytest.raises((AssertionError, ResponseError)):
+        run_machine(LedgerMachine, Ledger(ledger.client, ledger.keys), 4000, first_seed=0)
+
+
+STAGES_BREAKS = {
+    "a stage begins with the first that ended": (
+        "stages",
+        "if is_item(run) or count_open(parent.id) == 0 then advance(parent) end",
+        "advance(parent)",
+    ),
+    "a failed step stops nothing": (
+        "stages",
+        "plan_of(run.id).on_failure == 'stop'",
+        "plan_of(run.id).on_failure == 'never'",
+    ),
+    "a step that ends is not taken out": (
+        "stages",
+        "redis.call('SREM', K.below(run.parent), run.id) == 1",
+        "redis.call('SISMEMBER', K.below(run.parent), run.id) == 1",
+    ),
+    "a run that is put back leaves its first stage": ("attempts", "withdraw_stage(run)", "do end"),
+    "a run's lock is forgotten while its steps are at work": (
+        "slots",
+        "    extend_root(run.id, ms)\n",
+        "",
+    ),
+    "items that are left to be ended may begin": (
+        "stages",
+        "redis.call('ZADD', K.leases, unpack(left))",
+        "",
+    ),
+}
+
+
+STEPS = 30_000
+
+#: Deadlines are real: what is found of them may not be found in the same sequence again.
+NOTICED = (AssertionError, ResponseError, Flaky)
+
+#: With it each break is found within seconds.
+SEED = 3
+
+
+@pytest.mark.timeout(0)
+@pytest.mark.parametrize("what", STAGES_BREAKS)
+def test_the_machine_of_stages_fails_when(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    monkeypatch.setattr(functions, "ITEMS_PER_END", 1)
+    break_functions(monkeypatch, *STAGES_BREAKS[what])
+    with pytest.raises(NOTICED):
+        run_machine(StagesMachine, Ledger(ledger.client, ledger.keys), STEPS, first_seed=SEED)

@@ -1,0 +1,168 @@
+"""What an app's code writes into a message of its caller stays, whichever process sends it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from celery import Celery, Task, signals
+
+from supervisor import jobs
+from supervisor.app import supervise
+from supervisor.job.run import RunState
+from supervisor.ledger.actions import Actor
+from supervisor.ledger.ledger import Ledger
+from supervisor.ledger.replies import Placement
+from supervisor.ledger.requests import CallArguments
+from supervisor.operate import repeating
+from supervisor.sending.calls import start
+from supervisor.sending.publisher import publisher_of
+from tests.jobs import begin, job, ticks, with_messages
+from tests.waiting import wait_until
+
+tenant: ContextVar[str] = ContextVar("tenant", default="public")
+
+Way = Callable[[str], Celery]
+
+
+class OwnCelery(Celery):
+    def send_task(self, *args: Any, **options: Any) -> Any:
+        options["headers"] = {**(options.get("headers") or {}), "tenant": tenant.get()}
+        return super().send_task(*args, **options)
+
+
+class OwnTask(Task):  # type: ignore[type-arg]
+    def apply_async(self, *args: Any, **options: Any) -> Any:
+        options["headers"] = {**(options.get("headers") or {}), "tenant": tenant.get()}
+        return super().apply_async(*args, **options)
+
+
+@pytest.fixture
+def handler() -> Iterator[Any]:
+    def add(headers: dict[str, Any], **_: Any) -> None:
+        headers["tenant"] = tenant.get()
+
+    yield add
+    signals.before_task_publish.disconnect(add)
+
+
+@pytest.fixture(params=["send_task", "apply_async", "handler"])
+def app(request: pytest.FixtureRequest, redis_url: str, handler: Any) -> Celery:
+    kind = OwnCelery if request.param == "send_task" else Celery
+    options = {"task_cls": OwnTask} if request.param == "apply_async" else {}
+    app = supervise(kind("callers", broker=redis_url, set_as_current=False, **options))
+    if request.param == "handler":
+        signals.before_task_publish.connect(handler)
+    return app
+
+
+@contextmanager
+def within(name: str) -> Iterator[None]:
+    token = tenant.set(name)
+    try:
+        yield
+    finally:
+        tenant.reset(token)
+
+
+def guarded(app: Celery) -> Any:
+    def work(number: int) -> None: ...
+
+    guard = {"overlap": "queue_all", "max_retries": 3}
+    return app.task(name="callers.work", guard=guard, ignore_result=True, shared=False)(work)
+
+
+def count_stock() -> None: ...
+
+
+def tenants(ledger: Ledger) -> list[tuple[str, str]]:
+    """Id and tenant of each message in the queue, first sent first."""
+    messages = map(json.loads, reversed(ledger.client.lrange("celery", 0, -1)))
+    return [(m["headers"]["id"], m["headers"].get("tenant")) for m in messages]
+
+
+@pytest.mark.parametrize("knows_the_channel", [True, False])
+def test_a_call_that_waits_is_its_callers(
+    app: Celery, ledger: Ledger, knows_the_channel: bool
+) -> None:
+    task, publisher = guarded(app), publisher_of(app)
+    if knows_the_channel:
+        task.apply_async((0,), headers={"guard": {"key": "to warm up"}})
+        ledger.client.delete("celery")
+    with within("t1"):
+        first = task.delay(1).id
+    publisher.channel_beside = publisher.channel_beside if knows_the_channel else None
+    with within("t2"):
+        second = task.delay(2)
+    assert second.admission.placement is Placement.WAIT
+    begin(ledger, first)
+    publisher.publish(ledger.finish(first, "token", RunState.SUCCEEDED).to_publish)
+    assert tenants(ledger) == [(first, "t1"), (second.id, "t2")]
+
+
+def due(ledger: Ledger, run: str) -> None:
+    wait_until(lambda: ledger.rescue() and ledger.run(run).state is RunState.QUEUED)
+
+
+def test_retries_and_rescued_runs_are_their_callers(app: Celery, ledger: Ledger) -> None:
+    task, publisher = guarded(app), publisher_of(app)
+    with within("t1"):
+        run = task.delay(1).id
+    begin(ledger, run, "a")
+    ledger.retry(run, "a", timedelta())
+    due(ledger, run)
+    publisher.publish(ledger.outbox())
+    begin(ledger, run, "b")
+    publisher.publish(ledger.finish(run, "b", RunState.LOST).to_publish)
+    begin(ledger, run, "c")
+    ledger.retry(run, "c", timedelta(), asked=CallArguments(args=[7], options={"priority": 0}))
+    due(ledger, run)
+    publisher.publish(ledger.outbox())
+    assert tenants(ledger) == [(run, "t1")] * 4
+
+
+def test_a_call_that_is_run_again_is_its_callers(app: Celery, ledger: Ledger) -> None:
+    """With the arguments and the key of the call, and without its place in a canvas."""
+    task, publisher = guarded(app), publisher_of(app)
+    with within("t1"):
+        call = task.apply_async((7,), headers={"guard": {"key": "of t1"}}, root_id="canvas")
+    begin(ledger, call.id)
+    ledger.finish(call.id, "token", RunState.FAILED)
+    again = repeating.retry(ledger, call.id, by=Actor("ann", "cli")).run
+    assert again
+    publisher.publish(ledger.outbox())
+    assert tenants(ledger) == [(call.id, "t1"), (again.id, "t1")]
+    assert (again.args, again.rules.lock) == ([7], "of t1")
+    assert "root_id" not in again.options
+    begin(ledger, again.id)
+    ledger.finish(again.id, "token", RunState.SUCCEEDED)
+    assert (ledger.run(call.id).message is None, ledger.run(again.id).message) == (False, None)
+
+
+def test_the_steps_of_a_run_are_its_callers(app: Celery, ledger: Ledger) -> None:
+    publisher = publisher_of(app)
+    app.task(name="callers.step", shared=False)(count_stock)
+    steps = [("callers.step", 2), {"task": "callers.step", "priority": 1, "name": "last"}]
+    with within("t1"):
+        run = start(steps, app=app)
+    begin(ledger, f"{run}~step")
+    publisher.publish(ledger.finish(f"{run}~step", "token", RunState.SUCCEEDED).to_publish)
+    assert tenants(ledger) == [(f"{run}~step", "t1"), (f"{run}~last", "t1")]
+
+
+def test_a_triggered_run_is_its_callers_and_a_tick_is_beats(app: Celery, ledger: Ledger) -> None:
+    app.task(name="callers.job", shared=False)(count_stock)
+    spec = job(ledger, task="callers.job", overlap="allow")
+    with_messages(ledger, app)
+    with within("t1"):
+        run = jobs.trigger(spec.name, app=app)
+    with within("beat's"):
+        [tick] = ticks(spec, 1)
+        ledger.admit([tick])
+        publisher_of(app).publish(ledger.outbox())
+    assert {*tenants(ledger)} == {(run, "t1"), (tick.run_id, "beat's")}

@@ -1,0 +1,218 @@
+"""The audit finds what the ledger lost or counted twice."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+
+import pytest
+
+from supervisor.features.audit import step as auditing
+from supervisor.features.audit.step import AUDIT_INTERVAL, Auditor, audit, compare_records
+from supervisor.job.run import RunState
+from supervisor.job.spec import JobSpec
+from supervisor.ledger.counts import Audited
+from supervisor.ledger.ledger import Ledger
+from supervisor.ledger.replies import ms_of
+from supervisor.ledger.requests import PassedOver
+from supervisor.operate.control import backfill
+from tests.jobs import MIDNIGHT, admitted, begin, job, pause, run_id, ticks
+
+
+@pytest.fixture
+def spec(ledger: Ledger) -> JobSpec:
+    """A job that was loaded at midnight and audited then."""
+    loaded = job(ledger, overlap="queue_all")
+    ledger.client.hset(ledger.keys.job(loaded.name), "watermark", int(MIDNIGHT.timestamp() * 1000))
+    assert audit(ledger, [loaded], MIDNIGHT) == []
+    return loaded
+
+
+def test_ticks_that_were_dealt_with_are_accounted_for(ledger: Ledger, spec: JobSpec) -> None:
+    ledger.admit(ticks(spec, *range(1, 8)))
+    last = MIDNIGHT + timedelta(seconds=20)
+    first = MIDNIGHT + timedelta(seconds=8)
+    ledger.pass_over([PassedOver(spec, RunState.MISSED, "window", first, last, 13)])
+    pause(ledger, spec)
+    ledger.admit(ticks(spec, 21))
+    begin(ledger, run_id(spec, 1))
+    ledger.finish(run_id(spec, 1), "token", RunState.SUCCEEDED)
+    assert audit(ledger, [spec], MIDNIGHT) == []
+    assert ledger.job(spec.name).unaccounted_ticks == 0
+
+
+def test_a_run_by_hand_for_a_time_stands_for_no_tick(ledger: Ledger, spec: JobSpec) -> None:
+    ledger.admit(ticks(spec, 3, 4, 6))
+    backfill(ledger, spec, [MIDNIGHT - timedelta(hours=1), MIDNIGHT + timedelta(seconds=5)])
+    [finding] = audit(ledger, [spec], MIDNIGHT)
+    # Those before the first record of a tick may have been there.
+    assert finding.missing == (MIDNIGHT + timedelta(seconds=5),)
+
+
+def test_a_tick_that_was_never_counted_is_found_and_named_once(
+    ledger: Ledger, spec: JobSpec
+) -> None:
+    ledger.admit(ticks(spec, 1, 2, 4, 5))
+    [finding] = audit(ledger, [spec], MIDNIGHT)
+    assert (finding.named, finding.span.counted) == (5, 4)
+    assert finding.missing == (MIDNIGHT + timedelta(seconds=3),)
+    assert audit(ledger, [spec], MIDNIGHT) == []
+    ledger.admit(ticks(spec, 6))
+    assert audit(ledger, [spec], MIDNIGHT) == []
+    assert ledger.job(spec.name).unaccounted_ticks == 1
+
+
+def test_a_tick_that_was_counted_twice_is_found(ledger: Ledger, spec: JobSpec) -> None:
+    ledger.admit(ticks(spec, 1, 2))
+    ledger.client.hincrby(ledger.keys.job(spec.name), "n:ticks", 1)
+    [finding] = audit(ledger, [spec], MIDNIGHT)
+    assert (finding.difference, finding.unsettled) == (1, 1)
+
+
+def test_a_run_without_an_outcome_is_found_as_long_as_it_is_gone(
+    ledger: Ledger, spec: JobSpec
+) -> None:
+    ledger.admit(ticks(spec, 1))
+    ledger.client.srem(ledger.keys.open(spec.name), run_id(spec, 1))
+    for _ in range(2):
+        [finding] = audit(ledger, [spec], MIDNIGHT)
+        assert (finding.difference, finding.unsettled) == (0, 1)
+    assert ledger.job(spec.name).unaccounted_ticks == 1
+
+
+@pytest.mark.parametrize(
+    ("counter", "by"),
+    [("n:ticks", 1), ("n:triggered", 2), ("n:finished:succeeded", 3), ("n:skipped:overlap", -4)],
+)
+def test_what_is_acknowledged_counts_no_longer(
+    ledger: Ledger, spec: JobSpec, counter: str, by: int
+) -> None:
+    def damage() -> None:
+        ledger.client.hincrby(ledger.keys.job(spec.name), counter, by)
+
+    ledger.admit(ticks(spec, 1, 2))
+    audit(ledger, [spec], MIDNIGHT)
+    damage()
+    assert audit(ledger, [spec], MIDNIGHT)
+    ledger.audit_spans.acknowledge(spec.name)
+    for _ in range(2):
+        assert audit(ledger, [spec], MIDNIGHT) == []
+        assert ledger.job(spec.name).unaccounted_ticks == 0
+    damage()
+    [finding] = audit(ledger, [spec], MIDNIGHT)
+    assert abs(finding.unsettled) == abs(by)
+
+
+def test_a_year_of_minutely_ticks_is_audited_at_once(ledger: Ledger) -> None:
+    spec = job(ledger, every=None, cron="* * * * *", timezone="Europe/Berlin")
+    ledger.client.hset(ledger.keys.job(spec.name), "watermark", int(MIDNIGHT.timestamp() * 1000))
+    audit(ledger, [spec], MIDNIGHT)
+    year = timedelta(days=365)
+    minutes = 365 * 24 * 60
+    passed = (MIDNIGHT + timedelta(minutes=1), MIDNIGHT + year)
+    ledger.pass_over([PassedOver(spec, RunState.MISSED, "window", *passed, minutes - 1)])
+    [finding] = audit(ledger, [spec], MIDNIGHT)
+    assert finding.difference == 1
+
+
+def test_two_auditors_at_once_do_not_count_a_finding_twice(ledger: Ledger, spec: JobSpec) -> None:
+    ledger.admit(ticks(spec, 1, 3))
+    [span] = ledger.audit_spans.open([spec.name])
+    for _ in range(2):
+        ledger.audit_spans.close([Audited(span, 1, 0, None)])
+    assert ledger.job(spec.name).unaccounted_ticks == 1
+
+
+def test_ticks_that_are_due_and_that_nobody_deals_with_are_overdue(
+    ledger: Ledger, spec: JobSpec
+) -> None:
+    ledger.admit(ticks(spec, 1, 2))
+    [finding] = audit(ledger, [spec], MIDNIGHT + timedelta(seconds=42))
+    assert (finding.overdue, finding.difference) == (10, 0)
+    assert ledger.job(spec.name).unaccounted_ticks == 10
+    ledger.admit(ticks(spec, *range(3, 13)))
+    assert audit(ledger, [spec], MIDNIGHT + timedelta(seconds=42)) == []
+    assert ledger.job(spec.name).unaccounted_ticks == 0
+
+
+def test_records_are_compared_one_by_one(ledger: Ledger, spec: JobSpec) -> None:
+    ledger.admit(ticks(spec, 1, 2, 4))
+    first, last = MIDNIGHT + timedelta(seconds=4), MIDNIGHT + timedelta(seconds=6)
+    ledger.client.hset(ledger.keys.job(spec.name), "watermark", 1)
+    ledger.pass_over([PassedOver(spec, RunState.MISSED, "window", first, last, 3)])
+    records = compare_records(ledger, spec, MIDNIGHT, MIDNIGHT + timedelta(seconds=9))
+    assert [at.second for at in records.missing] == [3, 7, 8]
+    assert [at.second for at in records.doubled] == [4]
+
+
+def is_to_audit(ledger: Ledger, spec: JobSpec, hours: int = 1) -> bool:
+    limits = timedelta(seconds=30), timedelta(hours=hours)
+    return ledger.audit_spans.jobs_to_audit([spec.name, "unknown"], *limits) == [spec.name]
+
+
+def test_a_job_that_does_nothing_is_left_alone(ledger: Ledger) -> None:
+    spec = job(ledger)
+    key, now = ledger.keys.job(spec.name), ledger.now()
+    assert not is_to_audit(ledger, spec)  # no beat has loaded it
+    ledger.client.hset(key, mapping={"watermark": ms_of(now), "next": ms_of(now)})
+    assert not is_to_audit(ledger, spec)
+    ledger.admit(ticks(spec, 10**9))
+    assert is_to_audit(ledger, spec)
+    audit(ledger, [spec], now)
+    ledger.client.hset(key, mapping={"overdue": 0, "next": ms_of(now)})
+    assert not is_to_audit(ledger, spec)
+
+
+@pytest.mark.parametrize(
+    "does",
+    [
+        pytest.param({"next": "1"}, id="a tick is overdue"),
+        pytest.param({"overdue": "1"}, id="one was overdue the last time"),
+        pytest.param({"n:finished:succeeded": "1"}, id="a run ended that never came"),
+        pytest.param({"unsettled": "1"}, id="one had no outcome the last time"),
+        pytest.param({"audited": "1"}, id="it was audited long ago"),
+    ],
+)
+def test_a_job_with_something_to_say_is_audited(ledger: Ledger, does: dict[str, str]) -> None:
+    spec = job(ledger)
+    key, now = ledger.keys.job(spec.name), ms_of(ledger.now())
+    ledger.client.hset(key, mapping={"watermark": now, "next": now})
+    assert not is_to_audit(ledger, spec)
+    ledger.client.hset(key, mapping=does)
+    assert is_to_audit(ledger, spec)
+
+
+def test_beat_audits_some_jobs_at_each_interval_until_all_had_their_turn(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(auditing, "JOBS_PER_AUDIT", 2)
+    for name in "abc":
+        spec = admitted(ledger, 0, name=name)
+        audit(ledger, [spec], MIDNIGHT)
+    revived: list[tuple[str, datetime]] = []
+    auditor = Auditor(ledger, lambda spec, last: revived.append((spec.name, last)))
+    now, shortly = ledger.now(), timedelta(microseconds=1)
+
+    def turns(at: datetime, *, has_time: bool = True) -> int:
+        before = len(revived)
+        auditor.audit_some(at, lambda: has_time)
+        return len(revived) - before
+
+    assert [turns(now), turns(now + AUDIT_INTERVAL - shortly)] == [2, 0]
+    assert [turns(now + AUDIT_INTERVAL), turns(now + 2 * AUDIT_INTERVAL)] == [1, 2]
+    assert {name for name, _ in revived[:3]} == set("abc")
+    # A beat that has ticks to emit asks once in a turn, or audits a few jobs.
+    monkeypatch.setattr(auditing, "JOBS_PER_AUDIT", 3)
+    monkeypatch.setattr(auditing, "JOBS_AT_ONCE", 2)
+    assert turns(now + 3 * AUDIT_INTERVAL) == 1
+    assert [turns(now + 4 * AUDIT_INTERVAL, has_time=False) for _ in range(4)] == [0, 2, 1, 0]
+    assert turns(now) == 3, "the server's clock was set back"
+    assert {last for _, last in revived} == {MIDNIGHT}
+
+
+def test_beat_revives_no_job_whose_ticks_are_dealt_with(ledger: Ledger) -> None:
+    spec = admitted(ledger, 0, every="1d")
+    ledger.client.hset(ledger.keys.job(spec.name), "watermark", ms_of(ledger.now()))
+    audit(ledger, [spec], ledger.now())
+    revived: list[str] = []
+    Auditor(ledger, lambda spec, _: revived.append(spec.name)).audit_some(ledger.now())
+    assert revived == []
