@@ -16,7 +16,7 @@ from supervisor.ledger.leader import Look
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.reads import read_job
 from supervisor.ledger.replies import Grant, Known, LeaseState, ms_of
-from supervisor.ledger.requests import Tick
+from supervisor.schedule.ticks import Tick
 from supervisor.sending.publisher import Publisher
 from supervisor.store.keys import Keys
 

@@ -22,7 +22,7 @@ LAYERS = {
     "values": "job schedule",
     "store": "store",
     "ledger": "ledger",
-    "decisions": "catalog ticks guard",
+    "decisions": "catalog guard",
     "sending": "sending deploy",
     "celery edge": "app worker beat",
     "features": "features",

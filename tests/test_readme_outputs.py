@@ -16,7 +16,7 @@ from supervisor.catalog.schedule_files import load as read_files
 from supervisor.cli import main
 from supervisor.job.run import RunState
 from supervisor.ledger.ledger import Ledger
-from supervisor.ledger.requests import Tick
+from supervisor.schedule.ticks import Tick
 from tests.jobs import begin
 
 ROOT = Path(__file__).parents[1]

@@ -4,7 +4,7 @@ A tick's path, step 2 of 6. Next: ledger/admit.lua.
 
 1. **Load** the entries that are due, a portion at a time: specs, watermarks, pauses.
 2. **Decide** which nominal times since its watermark each job runs for, and which have passed for
-   good: a pure function (ticks/emission.py). The latter are accounted for.
+   good: a pure function (schedule/emission.py). The latter are accounted for.
 3. **Admit** the former, RUNS_PER_CALL a call. No reply is waited for: while
    the server gives these their places, the next portion is loaded and decided.
 4. **Record** when the jobs are next due, in one go, once all have their places.
@@ -31,10 +31,11 @@ from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.reads import chunks
 from supervisor.ledger.records import Mark
 from supervisor.ledger.replies import Admission, Placement
-from supervisor.ledger.requests import RUNS_PER_CALL, Leadership, PassedOver, tick_facts
+from supervisor.ledger.requests import RUNS_PER_CALL, Leadership, tick_facts
 from supervisor.logs import get_logger
 from supervisor.schedule import schedule_of
-from supervisor.ticks.emission import PROMPT, Emission, emission
+from supervisor.schedule.emission import PROMPT, Emission, emission
+from supervisor.schedule.ticks import PassedOver
 
 #: Entries dealt with in one turn, in a second or so. Of more, the rest are due in the next turn,
 #: which follows at once, and extends the leader's lock.

@@ -34,6 +34,7 @@ from watchfiles import Change, DefaultFilter, watch
 from supervisor.beat.turn import Turn
 from supervisor.catalog.entries import Entries
 from supervisor.catalog.load import Outcome, load, look_at, withdraw
+from supervisor.catalog.refusals import clashes, removal_by_files
 from supervisor.catalog.schedule_files import ScheduleSet
 from supervisor.catalog.schedule_files import load as read_files
 from supervisor.errors import ScheduleFilesInvalid
@@ -45,7 +46,6 @@ from supervisor.ledger.replies import ms_of
 from supervisor.logs import get_logger
 from supervisor.process import Child, Limits
 from supervisor.sending.calls import not_guardable
-from supervisor.ticks.plan import clashes, removal_by_files
 
 log = get_logger("supervisor.reloading")
 sources_log = get_logger("supervisor.sources")

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from typing import Protocol
 
 from supervisor.ledger.leader import Look
-from supervisor.ticks.emission import Emission
+from supervisor.schedule.emission import Emission
 
 #: Beat looks at the ledger at least this often, whether entries are due or not.
 INTERVAL = timedelta(seconds=1)

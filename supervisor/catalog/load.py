@@ -30,6 +30,7 @@ from itertools import islice
 from types import MappingProxyType
 
 from supervisor.catalog.entries import AdoptedEntry, Entries, definition_text
+from supervisor.catalog.refusals import mass_removal
 from supervisor.errors import (
     InvalidJob,
     InvalidRequest,
@@ -51,9 +52,8 @@ from supervisor.ledger.replies import LoadReply, LoadVerdict
 from supervisor.ledger.requests import JobChange
 from supervisor.logs import get_logger
 from supervisor.schedule import schedule_of
+from supervisor.schedule.emission import PROMPT, emission, missed
 from supervisor.sending.calls import not_guardable
-from supervisor.ticks.emission import PROMPT, emission, missed
-from supervisor.ticks.plan import mass_removal
 
 log = get_logger("supervisor.beat")
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import click
 
+from supervisor.catalog.refusals import clashes, removal_by_files
 from supervisor.catalog.schedule_files import ScheduleSet, json_schema, load
 from supervisor.cli import documentation
 from supervisor.cli.common import (
@@ -35,11 +36,11 @@ from supervisor.job.secrets import directory_of
 from supervisor.ledger.actions import Action
 from supervisor.ledger.reads import Loaded
 from supervisor.ledger.records import FILES
+from supervisor.operate.forecast import by_lock, sharing
+from supervisor.operate.planning import Plan, plan_of
 from supervisor.operate.plans import crowds, plan_lines, plan_shape, summary
 from supervisor.operate.words import harmless, plural
 from supervisor.store.connection import connect
-from supervisor.ticks.overlaps import by_lock, sharing
-from supervisor.ticks.plan import Plan, clashes, plan_of, removal_by_files
 from supervisor.times import render_duration
 
 

@@ -32,12 +32,12 @@ from supervisor.job.policies import OverlapPolicy
 from supervisor.job.spec import JobSpec
 from supervisor.ledger.actions import Action, Change
 from supervisor.operate import control
+from supervisor.operate.planning import Upcoming, upcoming
 from supervisor.operate.plans import surprise_shape, surprise_text
 from supervisor.operate.shapes import iso_utc
 from supervisor.operate.tables import Columns
 from supervisor.operate.words import harmless, pause_words, plural
 from supervisor.schedule import schedule_of, ticks_between
-from supervisor.ticks.plan import Upcoming, upcoming
 from supervisor.times import INSTANT
 
 

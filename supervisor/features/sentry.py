@@ -31,7 +31,7 @@ from supervisor.job.spec import KEPT_AT_HAND, JobSpec
 from supervisor.ledger.ledger import Ledger
 from supervisor.logs import get_logger
 from supervisor.schedule.cron import NICKNAMES
-from supervisor.ticks.expectations import (
+from supervisor.schedule.expectations import (
     UNKNOWN_DURATION,
     interval_of,
     late_after,

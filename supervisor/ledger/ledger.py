@@ -61,9 +61,7 @@ from supervisor.ledger.requests import (
     FollowUp,
     JobChange,
     Leadership,
-    PassedOver,
     RunRequest,
-    Tick,
     Work,
     change_facts,
     follow_up_facts,
@@ -72,6 +70,7 @@ from supervisor.ledger.requests import (
     tick_facts,
 )
 from supervisor.ledger.runs import Reports, Steps
+from supervisor.schedule.ticks import PassedOver, Tick
 from supervisor.settings import Settings
 from supervisor.store.connection import (
     Client,

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 import math
-from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from itertools import accumulate
 from typing import Any
 
+from supervisor.job.histogram import Histogram
 from supervisor.job.run import (
     FAILURES,
     Attempt,
@@ -27,6 +26,7 @@ from supervisor.ledger.functions import BOUNDS
 from supervisor.ledger.leader import ABSENCE
 from supervisor.ledger.replies import instant, lines_of, optional_instant
 from supervisor.schedule import Deadline, next_deadline
+from supervisor.schedule.ticks import Pause
 
 # Beat: which one leads, and what became of the schedule files.
 
@@ -80,44 +80,6 @@ def beat_from(fields: Mapping[str, str]) -> BeatRecord:
 
 
 # How long things took, by buckets, as Prometheus counts them.
-
-
-@dataclass(frozen=True, slots=True)
-class Histogram:
-    """`counts`: observations a bucket, not cumulative, one more than `bounds` (+Inf)."""
-
-    bounds: tuple[float, ...]
-    counts: tuple[int, ...]
-    sum_seconds: float
-
-    @property
-    def observations(self) -> int:
-        return sum(self.counts)
-
-    @property
-    def longest(self) -> float | None:
-        """A bound that no observation exceeded, by the buckets; None without any."""
-        filled = [number for number, count in enumerate(self.counts) if count]
-        if not filled:
-            return None
-        return self.bounds[filled[-1]] if filled[-1] < len(self.bounds) else math.inf
-
-    def quantile(self, q: float) -> float | None:
-        """Seconds below which a share of `q` lies, evenly spread within its bucket.
-
-        As Prometheus' histogram_quantile does: what is beyond the last bound counts as that bound.
-        None without observations.
-        """
-        below = tuple(accumulate(self.counts, initial=0))  # each bucket
-        rank = q * below[-1]
-        if not below[-1]:
-            return None
-        bucket = max(bisect_left(below, rank), bisect_right(below, 0)) - 1
-        if bucket == len(self.bounds):
-            return self.bounds[-1]
-        lower = self.bounds[bucket - 1] if bucket else 0.0
-        share = max(0.0, rank - below[bucket]) / self.counts[bucket]
-        return lower + (self.bounds[bucket] - lower) * share
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,14 +158,6 @@ MARK_FIELDS = (
     "file_paused",
     "dealt_until",
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Pause:
-    """Ticks from `start` to before `end` are excluded; without `end` it goes on."""
-
-    start: datetime
-    end: datetime | None
 
 
 @dataclass(frozen=True, slots=True)

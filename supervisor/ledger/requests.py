@@ -8,18 +8,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import IntEnum
-from functools import cached_property
 from itertools import chain
 from typing import Any, NamedTuple
 
 from supervisor.job.content import content_of_job
 from supervisor.job.policies import AfterPolicy, OverlapPolicy
-from supervisor.job.run import Message, Reference, RunRules, RunState, tick_id
+from supervisor.job.run import Message, Reference, RunRules, tick_id
 from supervisor.job.spec import GuardedTaskSpec, JobSpec
 from supervisor.job.steps import plan
 from supervisor.job.templates import checked_key
 from supervisor.ledger.functions import CALLS_AHEAD, Call, CallsAhead
 from supervisor.ledger.replies import Admission, Placement, admission, ms_of
+from supervisor.schedule.ticks import Tick
 from supervisor.store.connection import NotWritable
 from supervisor.times import to_ms
 
@@ -264,18 +264,6 @@ def text(value: Any) -> str:
 # Requests of beat, in the name of the leader.
 
 
-@dataclass(frozen=True)
-class Tick:
-    """A nominal time of a job that is to become a run."""
-
-    spec: JobSpec
-    nominal_at: datetime
-
-    @cached_property
-    def run_id(self) -> str:
-        return tick_id(self.spec.name, self.nominal_at)
-
-
 @dataclass(frozen=True, slots=True)
 class FollowUp:
     """A run of a job without a schedule that follows runs of other jobs.
@@ -287,21 +275,6 @@ class FollowUp:
     run_id: str
     nominal_at: datetime
     failed: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class PassedOver:
-    """Ticks that become no runs: `ticks` nominal times from `first_at` to `last_at`.
-
-    0: those up to `last_at` have had their outcomes, and come again with the server's clock.
-    """
-
-    spec: JobSpec
-    state: RunState
-    reason: str
-    first_at: datetime
-    last_at: datetime
-    ticks: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,7 +27,7 @@ from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.replies import Admission, Cancellation
 from supervisor.ledger.requests import RunRequest
 from supervisor.schedule import schedule_of
-from supervisor.ticks.emission import emission
+from supervisor.schedule.emission import emission
 from supervisor.times import FARTHEST, in_utc, plus, render_moment
 
 #: Characters of the note of a pause.

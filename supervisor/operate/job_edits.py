@@ -31,11 +31,11 @@ from supervisor.job.spec import JobSpec
 from supervisor.ledger.actions import Action, Actor
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.records import AT_RUN_TIME, IN_CODE, Origin
+from supervisor.operate.planning import JobPlan, job_plan
 from supervisor.operate.plans import durations_text, foresight_shape, overlaps_text, surprise_shape
 from supervisor.operate.shapes import iso_utc
 from supervisor.settings import DEFAULT_PREFIX
 from supervisor.store.connection import explained
-from supervisor.ticks.plan import JobPlan, job_plan
 
 if TYPE_CHECKING:
     from celery import Celery

@@ -10,12 +10,12 @@ from typing import Any
 from supervisor.job.changes import Changes, edit_text
 from supervisor.job.policies import OverlapPolicy
 from supervisor.job.spec import JobSpec
+from supervisor.operate.forecast import Foresight
+from supervisor.operate.planning import JobPlan, Misfit, Plan
 from supervisor.operate.shapes import iso_utc
 from supervisor.operate.words import plural, span
-from supervisor.ticks.clock_changes import Surprise
-from supervisor.ticks.expectations import Durations
-from supervisor.ticks.overlaps import Foresight
-from supervisor.ticks.plan import JobPlan, Misfit, Plan
+from supervisor.schedule.clock_changes import Surprise
+from supervisor.schedule.expectations import Durations
 
 # A plan.
 

@@ -16,10 +16,10 @@ from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.page_reads import absences, admitted_at, server_since
 from supervisor.ledger.records import BeatRecord, Durations, JobRecord
 from supervisor.ledger.replies import ms_of
+from supervisor.operate.planning import excluded
 from supervisor.operate.words import LocalTime
 from supervisor.schedule import schedule_of, ticks_between
-from supervisor.ticks.clock_changes import Surprise, surprises
-from supervisor.ticks.plan import excluded
+from supervisor.schedule.clock_changes import Surprise, surprises
 from supervisor.times import DAY, INSTANT, clock_time
 
 #: States of ticks that never became a run; one record stands for a range of them.

@@ -12,7 +12,7 @@ from supervisor.job.run import FAILURES, RunState
 from supervisor.job.spec import JobSpec
 from supervisor.ledger.page_reads import Trace
 from supervisor.operate.words import duration, span, stamp
-from supervisor.ticks.expectations import interval_of, next_ticks
+from supervisor.schedule.expectations import interval_of, next_ticks
 from supervisor.times import DAY
 from supervisor.web.pictures import Label, Window, labels_of
 

@@ -28,7 +28,7 @@ from supervisor.ledger.records import Durations, JobRecord, OpenRuns
 from supervisor.logs import get_logger
 from supervisor.operate.shapes import Worker
 from supervisor.operate.words import duration, stamp
-from supervisor.ticks.expectations import LATE_LEAST, interval_of, next_ticks
+from supervisor.schedule.expectations import LATE_LEAST, interval_of, next_ticks
 
 PAGE_SIZE = 50
 

@@ -10,6 +10,7 @@ from itertools import chain
 from operator import ge
 
 from supervisor.features.outbound.store import LedgerOutbox, OutboundFigures
+from supervisor.job.histogram import Histogram
 from supervisor.job.spec import JobSpec
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.presence import Roll
@@ -18,14 +19,13 @@ from supervisor.ledger.records import (
     HISTOGRAM_FIELDS,
     NO_RUNS,
     BeatRecord,
-    Histogram,
     JobRecord,
     OpenRuns,
     histogram_from,
     job_from,
 )
 from supervisor.schedule import schedule_of
-from supervisor.ticks.expectations import (
+from supervisor.schedule.expectations import (
     SLACK,
     interval_of,
     late_after,

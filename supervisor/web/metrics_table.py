@@ -19,13 +19,13 @@ from prometheus_client.core import (
     InfoMetricFamily,
 )
 
+from supervisor.job.histogram import Histogram
 from supervisor.job.policies import Catchup, OnCrash, OverlapPolicy, SkipReason
 from supervisor.job.run import EXCLUDED_REASONS, MISSED_REASONS, OUTCOMES
 from supervisor.job.spec import JobSpec, StepSpec
 from supervisor.ledger.presence import WorkerFacts
 from supervisor.ledger.queues import Queue
-from supervisor.ledger.records import Histogram
-from supervisor.ticks.expectations import MAY_WAIT
+from supervisor.schedule.expectations import MAY_WAIT
 from supervisor.web.metrics_scrape import Job, Scrape
 
 PREFIX = "supervisor_"

@@ -29,12 +29,12 @@ from supervisor.ledger.page_reads import neighbours, running_runs, traces
 from supervisor.ledger.queues import Queues
 from supervisor.operate import repeating
 from supervisor.operate.job_edits import JobEdits, document_text
+from supervisor.operate.planning import upcoming
 from supervisor.operate.shapes import params_shape
 from supervisor.operate.why import answer
 from supervisor.operate.why_facts import facts_of_run_id, is_tick
 from supervisor.operate.words import LogText, removal_words, stamp
 from supervisor.schedule import due_at
-from supervisor.ticks.plan import upcoming
 from supervisor.web.access import Access
 from supervisor.web.access_file import Role
 from supervisor.web.failures_page import SPANS as SPANS_OF_FAILURES

@@ -14,7 +14,7 @@ from celery import Celery
 
 from supervisor.installed import numbers
 from supervisor.ledger.replies import Placement, ms_of
-from supervisor.ledger.requests import Tick
+from supervisor.schedule.ticks import Tick
 from tests.acceptance.project import POOL, Project, needs_children
 from tests.acceptance.workers import Workers
 from tests.waiting import status_of, wait_until

@@ -17,7 +17,7 @@ from kombu import Queue
 from supervisor.app import supervise
 from supervisor.job.spec import JobSpec
 from supervisor.ledger.ledger import Ledger
-from supervisor.ledger.requests import Tick
+from supervisor.schedule.ticks import Tick
 from supervisor.sending.publisher import Publisher
 from tests.jobs import job, ticks
 from tests.rabbitmq.broker import RabbitMQ, rabbitmq

@@ -24,7 +24,8 @@ from supervisor.deploy.embedded import free_port, server_binary
 from supervisor.job.spec import JobSpec
 from supervisor.ledger.functions import Call
 from supervisor.ledger.ledger import Ledger
-from supervisor.ledger.requests import RunRequest, Tick
+from supervisor.ledger.requests import RunRequest
+from supervisor.schedule.ticks import Tick
 from supervisor.settings import Settings
 from supervisor.store.connection import Unavailable
 from tests.waiting import wait_until

@@ -32,9 +32,10 @@ from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.presence import Attendance, BeatFacts, Broker, WorkerFacts, digest_of
 from supervisor.ledger.reads import chunks
 from supervisor.ledger.replies import Grant, Placement, ms_of
-from supervisor.ledger.requests import Begun, PassedOver, RunRequest, Tick
+from supervisor.ledger.requests import Begun, RunRequest
 from supervisor.ledger.runs import Reports
 from supervisor.schedule import schedule_of
+from supervisor.schedule.ticks import PassedOver, Tick
 from supervisor.settings import Settings
 from supervisor.store.connection import Client
 from supervisor.store.keys import Keys

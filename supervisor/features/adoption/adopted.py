@@ -44,7 +44,7 @@ from supervisor.ledger.actions import Action, Actor
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.records import REDBEAT, REDBEATS, Origin
 from supervisor.logs import get_logger
-from supervisor.ticks.emission import Emission
+from supervisor.schedule.emission import Emission
 
 log = get_logger("supervisor.beat")
 

@@ -29,8 +29,8 @@ from supervisor.job.spec import JobSpec
 from supervisor.ledger.page_reads import Trace, traces
 from supervisor.operate import control
 from supervisor.operate.words import LocalTime, age
+from supervisor.schedule.expectations import next_ticks
 from supervisor.store.connection import RedisError, explained
-from supervisor.ticks.expectations import next_ticks
 
 # The form: the model's own check, its problems at the fields that they are about.
 

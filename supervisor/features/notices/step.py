@@ -51,8 +51,8 @@ from supervisor.ledger.leader import Look
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.requests import Leadership
 from supervisor.logs import get_logger
+from supervisor.schedule.expectations import interval_of, late_after, next_ticks, usual_duration
 from supervisor.settings import NOTIFY, NOTIFY_WAIT, PAGE_URL
-from supervisor.ticks.expectations import interval_of, late_after, next_ticks, usual_duration
 from supervisor.times import duration_in, render_moment
 
 log = get_logger("supervisor.notices")

@@ -21,8 +21,8 @@ from supervisor.job.spec import JobSpec
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.requests import Leadership
 from supervisor.logs import get_logger
+from supervisor.schedule.expectations import interval_of, late_after, next_ticks, usual_duration
 from supervisor.settings import NOTIFY_DAILY
-from supervisor.ticks.expectations import interval_of, late_after, next_ticks, usual_duration
 
 #: To judge the runs of one job takes less than this.
 JOB_SECONDS = 0.02

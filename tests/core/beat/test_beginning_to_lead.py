@@ -38,9 +38,9 @@ from supervisor.operate import why
 from supervisor.operate.doctor import owner
 from supervisor.operate.doctor_facts import read
 from supervisor.operate.why_facts import facts_of_job
+from supervisor.schedule import emission
 from supervisor.sending.app_settings import owner_of
 from supervisor.settings import Settings
-from supervisor.ticks import emission
 from tests.contents import digests
 from tests.jobs import MIDNIGHT
 from tests.logged import capture_logs

@@ -17,8 +17,8 @@ from supervisor.job.run import RunState
 from supervisor.job.spec import JobSpec
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.replies import LoadReply, Placement, ms_of
-from supervisor.ledger.requests import Tick
 from supervisor.schedule import schedule_of, ticks_between
+from supervisor.schedule.ticks import Tick
 from tests.commands import Supervisor
 from tests.waiting import wait_until
 

@@ -26,11 +26,10 @@ from supervisor.job.spec import JobSpec
 from supervisor.ledger.actions import WantedActions
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.reads import job_spec
-from supervisor.ledger.records import Pause
 from supervisor.ledger.replies import Placement, ms_of
-from supervisor.ledger.requests import Tick
 from supervisor.schedule import schedule_of
-from supervisor.ticks.emission import emission
+from supervisor.schedule.emission import emission
+from supervisor.schedule.ticks import Pause, Tick
 from supervisor.times import parse_duration
 from tests.logged import capture_logs
 from tests.waiting import patience, wait_until

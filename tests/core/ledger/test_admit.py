@@ -16,7 +16,8 @@ from supervisor.job.run import RunState
 from supervisor.job.spec import JobSpec
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.replies import Admission, Placement, Refusal, Refused, ms_of
-from supervisor.ledger.requests import PassedOver, RunRequest, Tick
+from supervisor.ledger.requests import RunRequest
+from supervisor.schedule.ticks import PassedOver, Tick
 from supervisor.settings import Settings
 from supervisor.store.connection import RedisError
 from tests.jobs import (

@@ -20,7 +20,7 @@ from supervisor.ledger import functions, reads
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.presence import Attendance, Broker, WorkerFacts
 from supervisor.ledger.replies import ms_of
-from supervisor.ledger.requests import Tick
+from supervisor.schedule.ticks import Tick
 from supervisor.sending.messages import Assignments
 from supervisor.sending.publisher import Publisher
 from tests.jobs import job

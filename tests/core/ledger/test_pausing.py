@@ -16,8 +16,8 @@ from supervisor.job.run import RunState
 from supervisor.job.spec import JobSpec
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.replies import Placement, Refusal, Refused, optional_instant
-from supervisor.ledger.requests import Tick
 from supervisor.operate.control import backfill, missed_in_pause
+from supervisor.schedule.ticks import Tick
 from supervisor.sending.publisher import Publisher
 from tests.commands import Supervisor
 from tests.jobs import MIDNIGHT, begin, job, lease_runs_out, pause, run_id, states, ticks

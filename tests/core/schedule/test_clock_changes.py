@@ -8,7 +8,7 @@ import pytest
 
 from supervisor.job.spec import JobSpec
 from supervisor.operate.plans import surprise_text
-from supervisor.ticks.clock_changes import clock_changes, surprises
+from supervisor.schedule.clock_changes import clock_changes, surprises
 
 START = datetime(2027, 1, 1, tzinfo=UTC)
 YEAR = timedelta(days=365)

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from supervisor.job.spec import JobSpec
-from supervisor.ledger.records import Pause
 from supervisor.schedule import schedule_of
-from supervisor.ticks.emission import BATCH, Emission, emission
+from supervisor.schedule.emission import BATCH, Emission, emission
+from supervisor.schedule.ticks import Pause
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 

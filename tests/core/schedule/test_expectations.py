@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 
+from supervisor.job.histogram import Histogram
 from supervisor.job.spec import JobSpec
 from supervisor.ledger.functions import BOUNDS
-from supervisor.ledger.records import NO_RUNS, Histogram
+from supervisor.ledger.records import NO_RUNS
 from supervisor.ledger.replies import ms_of
-from supervisor.ticks.expectations import (
+from supervisor.schedule.expectations import (
     interval_of,
     late_after,
     next_ticks,

@@ -21,7 +21,8 @@ from supervisor.job.run import RunState
 from supervisor.job.spec import JobSpec
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.replies import Grant
-from supervisor.ledger.requests import RunRequest, Tick
+from supervisor.ledger.requests import RunRequest
+from supervisor.schedule.ticks import Tick
 from supervisor.sending.content import content_of
 from supervisor.sending.publisher import Publisher
 from supervisor.sending.templates import ELSEWHERE, foreseen_apart

@@ -19,8 +19,8 @@ from supervisor.job.run import RunState
 from supervisor.ledger.functions import SCHEMA
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.presence import Attendance, BeatFacts, Broker
-from supervisor.ledger.requests import Tick
 from supervisor.operate.doctor_facts import read
+from supervisor.schedule.ticks import Tick
 from supervisor.settings import Settings
 from supervisor.store.connection import NO_FUNCTIONS, NotServed, Unavailable, explained
 from tests.acceptance.nodes import Node

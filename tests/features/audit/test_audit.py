@@ -13,8 +13,8 @@ from supervisor.job.spec import JobSpec
 from supervisor.ledger.counts import Audited
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.replies import ms_of
-from supervisor.ledger.requests import PassedOver
 from supervisor.operate.control import backfill
+from supervisor.schedule.ticks import PassedOver
 from tests.jobs import MIDNIGHT, admitted, begin, job, pause, run_id, ticks
 
 

@@ -12,6 +12,7 @@ from celery import Celery
 from supervisor import jobs as at_run_time
 from supervisor.catalog.entries import Entries
 from supervisor.catalog.load import load
+from supervisor.catalog.refusals import clashes
 from supervisor.catalog.schedule_files import ScheduleSet
 from supervisor.errors import InvalidJob
 from supervisor.features.following.step import FIRST_ENDINGS, Following
@@ -20,8 +21,8 @@ from supervisor.job.run import Run, RunState, manual_id, tick_id
 from supervisor.job.spec import JobSpec
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.replies import Placement
-from supervisor.ledger.requests import Leadership, PassedOver, RunRequest
-from supervisor.ticks.plan import clashes
+from supervisor.ledger.requests import Leadership, RunRequest
+from supervisor.schedule.ticks import PassedOver
 from tests.commands import Supervisor
 from tests.jobs import MIDNIGHT, begin, pause, run_id, states, ticks
 from tests.logged import capture_logs

@@ -25,7 +25,7 @@ from supervisor.ledger.functions import MOST_EVENTS
 from supervisor.ledger.leader import Leader
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.replies import ms_of
-from supervisor.ledger.requests import PassedOver
+from supervisor.schedule.ticks import PassedOver
 from tests.jobs import MIDNIGHT, at_work, begin, job, lease_runs_out, run_id, ticks
 from tests.logged import capture_logs
 from tests.waiting import wait_until

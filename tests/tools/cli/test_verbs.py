@@ -19,7 +19,7 @@ from supervisor.ledger.functions import ATTEMPTS_KEPT
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.page_reads import PAGE
 from supervisor.ledger.replies import ms_of
-from supervisor.ledger.requests import Tick
+from supervisor.schedule.ticks import Tick
 from tests.commands import Supervisor, Terminal, as_json
 from tests.jobs import admitted, begin, begun, job, run_id, ticks, try_often
 from tests.waiting import clear_of, patience, status_of, wait_until

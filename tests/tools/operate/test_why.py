@@ -12,7 +12,7 @@ from supervisor.job.spec import JobSpec
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.presence import Attendance, Broker, WorkerFacts, digest_of
 from supervisor.ledger.replies import ms_of
-from supervisor.ledger.requests import PassedOver, Tick
+from supervisor.schedule.ticks import PassedOver, Tick
 from tests.commands import Supervisor
 from tests.jobs import admitted, begin, begun, job, lease_runs_out, pause, run_id, ticks
 from tests.waiting import clear_of, wait_until

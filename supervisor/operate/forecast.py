@@ -14,11 +14,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
+from supervisor.job.histogram import Histogram
 from supervisor.job.policies import OverlapPolicy
 from supervisor.job.spec import JobSpec
-from supervisor.ledger.records import Histogram
 from supervisor.schedule import missed_before, schedule_of, ticks_between
-from supervisor.ticks.expectations import durations_of, interval_of
+from supervisor.schedule.expectations import durations_of, interval_of
 
 #: How many ticks are looked at, within a year.
 TICKS = 200

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from itertools import islice, pairwise
 
+from supervisor.job.histogram import Histogram
 from supervisor.job.policies import OverlapPolicy
 from supervisor.job.spec import JobSpec
-from supervisor.ledger.records import Histogram
 from supervisor.schedule import schedule_of, ticks_after
 
 #: How many of the next ticks are looked at.

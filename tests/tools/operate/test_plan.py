@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
+from supervisor.job.histogram import Histogram
 from supervisor.job.spec import JobSpec
 from supervisor.ledger.functions import BOUNDS
-from supervisor.ledger.records import Histogram
+from supervisor.operate.forecast import Foresight, foresee, round_up
+from supervisor.operate.planning import misfits, plan_of
 from supervisor.operate.plans import misfit_text, often, overlaps_text, plan_lines, plan_shape
-from supervisor.ticks.expectations import durations_of
-from supervisor.ticks.overlaps import Foresight, foresee, round_up
-from supervisor.ticks.plan import misfits, plan_of
+from supervisor.schedule.expectations import durations_of
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
 

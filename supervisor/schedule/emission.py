@@ -17,9 +17,8 @@ from datetime import UTC, datetime, timedelta
 from supervisor.job.policies import Catchup
 from supervisor.job.run import RunState
 from supervisor.job.spec import JobSpec
-from supervisor.ledger.records import Pause
-from supervisor.ledger.requests import PassedOver, Tick
 from supervisor.schedule import Schedule, missed_before, ticks_between
+from supervisor.schedule.ticks import PassedOver, Pause, Tick
 from supervisor.times import INSTANT
 
 #: Ticks of up to this age are prompt: longer than a change of leaders takes.
