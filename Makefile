@@ -3,7 +3,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 PEERS := .venv-bench
-STRANGERS := .venv-adoption
+FOREIGN_APPS := .venv-adoption
 CHARTS := $(VENV)/.charts
 SITE := .venv-docs
 MINUTES ?= 3
@@ -49,10 +49,10 @@ $(CHARTS): tests/tools/deploy/requirements.txt $(STAMP)
 
 # An environment of its own: the apps need more than we are developed with.
 test-adoption: MINUTES = 0
-test-adoption: $(STRANGERS) ### run the tests with apps of others, for MINUTES=0 each
-	ADOPTION_MINUTES=$(MINUTES) $(STRANGERS)/bin/python -m pytest -n 4 tests/adoption
+test-adoption: $(FOREIGN_APPS) ### run the tests with apps of others, for MINUTES=0 each
+	ADOPTION_MINUTES=$(MINUTES) $(FOREIGN_APPS)/bin/python -m pytest -n 4 tests/adoption
 
-$(STRANGERS): tests/adoption/requirements.txt
+$(FOREIGN_APPS): tests/adoption/requirements.txt
 	test -x $@/bin/python || $(PYTHON) -m venv $@
 	$@/bin/python -m pip install --quiet --require-hashes -r tests/adoption/requirements.txt
 	$@/bin/python -m pip install --quiet --no-deps --no-build-isolation --editable .
@@ -194,4 +194,4 @@ audit: ### ask the advisory database about everything that is pinned; what it ca
 	$(AUDIT)/bin/pip-audit --require-hashes --strict --disable-pip -r requirements.txt
 
 clean: ## remove .venv, caches and what `make up` left
-	rm -rf $(VENV) $(PEERS) $(STRANGERS) $(SITE) build .foreign .supervisor .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(PEERS) $(FOREIGN_APPS) $(SITE) build .foreign .supervisor .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -15,7 +15,7 @@ from click.testing import CliRunner, Result
 
 from supervisor.cli import main
 from tests.acceptance import warm
-from tests.waiting import patience
+from tests.waiting import scaled
 
 #: Takes the words after `supervisor --redis-url URL`; `app` is named with -A, `answer` is typed.
 Supervisor = Callable[..., Result]
@@ -59,7 +59,7 @@ class Terminal:
     def whole(self) -> str:
         """All that a verb has shown that ends by itself."""
         assert self.process.wait() == 0, self.shown
-        self._reader.join(patience(5))
+        self._reader.join(scaled(5))
         return self.shown
 
     def __enter__(self) -> Self:
@@ -68,5 +68,5 @@ class Terminal:
     def __exit__(self, *_: object) -> None:
         self.process.kill()
         self.process.wait()
-        self._reader.join(patience(5))
+        self._reader.join(scaled(5))
         os.close(self._screen)

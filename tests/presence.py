@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from supervisor.ledger.ledger import Ledger
-from supervisor.ledger.presence import Attendance, BeatFacts, Broker, WorkerFacts, digest_of
+from supervisor.ledger.presence import BeatFacts, Broker, Registration, WorkerFacts, digest_of
 
 
 def worker_is_there(
@@ -13,15 +13,15 @@ def worker_is_there(
     tasks: tuple[str, ...] = ("proj.nightly",),
     *,
     is_ledger: bool = True,
-) -> Attendance:
-    attendance = Attendance(ledger.client, ledger.keys, Broker("celery", is_ledger))
+) -> Registration:
+    registration = Registration(ledger.client, ledger.keys, Broker("celery", is_ledger))
     for _ in range(2):  # what it says of its clock is of the call before
-        attendance.say(WorkerFacts(name, queues, 2, digest_of(tasks)), tasks)
-    return attendance
+        registration.say(WorkerFacts(name, queues, 2, digest_of(tasks)), tasks)
+    return registration
 
 
-def beat_is_there(ledger: Ledger, name: str, *, leads: bool) -> Attendance:
-    attendance = Attendance(ledger.client, ledger.keys, Broker("celery", True))
+def beat_is_there(ledger: Ledger, name: str, *, leads: bool) -> Registration:
+    registration = Registration(ledger.client, ledger.keys, Broker("celery", True))
     for _ in range(2):
-        attendance.say(BeatFacts(name, leads, None))
-    return attendance
+        registration.say(BeatFacts(name, leads, None))
+    return registration

@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from urllib.parse import urlsplit, urlunsplit
 
-from tests.waiting import patience
+from tests.waiting import scaled
 
 
 @dataclass
@@ -120,4 +120,4 @@ def proxy_to(url: str) -> Iterator[Proxy]:
         yield proxy
     finally:
         proxy.close()
-        thread.join(patience(5))
+        thread.join(scaled(5))

@@ -49,7 +49,7 @@ from tests.jobs import job
 from tests.programs import needed
 from tests.tools.deploy import walkthrough
 from tests.tools.web.visits import TOKEN, visiting
-from tests.waiting import patience
+from tests.waiting import scaled
 
 ROOT = Path(__file__).parents[1]
 
@@ -488,7 +488,7 @@ def test_the_kill_of_the_page_of_examples_hits_who_started_last(tmp_path: Path) 
         assert worker.stdout and worker.stdout.readline()
     try:
         subprocess.run(["bash", "-euc", block.text], cwd=tmp_path, check=True)
-        assert workers[1].wait(patience(10)) == -signal.SIGKILL
+        assert workers[1].wait(scaled(10)) == -signal.SIGKILL
         assert workers[0].poll() is None
     finally:
         for worker in workers:

@@ -16,7 +16,7 @@ import pytest
 from supervisor.ledger.ledger import Ledger
 from tests.jobs import job
 from tests.test_code_blocks import BLOCKS, Block
-from tests.waiting import patience
+from tests.waiting import scaled
 
 #: What pages take for granted.
 BEFORE = """\
@@ -295,7 +295,7 @@ def test_the_python_of_a_page_does_what_the_page_says(
         env={**os.environ, "SUPERVISOR_REDIS_URL": redis_url},
         capture_output=True,
         text=True,
-        timeout=patience(120),
+        timeout=scaled(120),
         check=False,
     )
     assert done.returncode == 0, done.stderr

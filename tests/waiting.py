@@ -41,7 +41,7 @@ def slowness() -> float:
     return min(max(1.0, wanting / _CPUS), SLOWEST)
 
 
-def patience(seconds: float) -> float:
+def scaled(seconds: float) -> float:
     """What to give as a time-out to a call that waits by itself, and that is not to time out."""
     return seconds * max(slowness(), AT_LEAST)
 
@@ -88,7 +88,7 @@ def clear_of(period: float, seconds: float) -> None:
 
     seconds: on a machine with nothing else to do, as for a deadline.
     """
-    needed = patience(seconds)
+    needed = scaled(seconds)
     wait_until(lambda: -time.time() % period > needed, 2 * seconds)
 
 

@@ -25,7 +25,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from tests.ports import free_port
-from tests.waiting import patience
+from tests.waiting import scaled
 
 ROOT = Path(__file__).parents[1]
 
@@ -191,7 +191,7 @@ def run_a_job(fresh: Environment, directory: Path) -> float:
             time.sleep(0.1)
         took = time.monotonic() - began_at
         up.send_signal(signal.SIGINT)
-        if up.wait(patience(60)):
+        if up.wait(scaled(60)):
             raise Wrong(f"`supervisor up` ended with {up.returncode}: {log.read_text()}")
         return took
     finally:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from supervisor.beat.turn import Turn
 from supervisor.guard.liveness import Witness
 from supervisor.ledger.ledger import Ledger
-from supervisor.ledger.presence import PRESENCE_INTERVAL, Attendance, BeatFacts, Broker
+from supervisor.ledger.presence import PRESENCE_INTERVAL, BeatFacts, Broker, Registration
 
 
 class Presence:
@@ -20,7 +20,7 @@ class Presence:
     def __init__(
         self, ledger: Ledger, broker: Broker, name: str, follows: Callable[[], str | None]
     ) -> None:
-        self._attendance = Attendance(ledger.client, ledger.keys, broker)
+        self._registration = Registration(ledger.client, ledger.keys, broker)
         self._witness = Witness(ledger)
         self._name = name
         self._follows = follows
@@ -57,8 +57,8 @@ class Presence:
     def _say(self) -> None:
         if time.monotonic() >= self._next_at:
             facts = BeatFacts(self._name, self._leads, self._follows())
-            self._attendance.say(facts, fault=self._fault)
+            self._registration.say(facts, fault=self._fault)
             self._next_at = time.monotonic() + PRESENCE_INTERVAL.total_seconds()
 
     def leave(self) -> None:
-        self._attendance.leave()
+        self._registration.leave()

@@ -31,7 +31,7 @@ from kombu.exceptions import OperationalError
 
 from supervisor.guard.delivery import HEADER, LEDGER
 from supervisor.ledger.ledger import Ledger
-from supervisor.ledger.presence import Roll
+from supervisor.ledger.presence import Processes
 from supervisor.ledger.reads import SentRun
 from supervisor.logs import get_logger
 from supervisor.sending.app_settings import owner_of
@@ -190,11 +190,11 @@ def run_of(text: bytes) -> str | None:
 
 
 #: A living worker begins a run sooner than this after it took the message.
-PATIENCE = timedelta(seconds=2)
-LONGEST_PATIENCE = timedelta(minutes=2)
+GRACE = timedelta(seconds=2)
+LONGEST_GRACE = timedelta(minutes=2)
 
 #: No message is taken for lost sooner than this where its queue may still hold it.
-PATIENCE_WITH_QUEUE = timedelta(minutes=2)
+GRACE_WITH_QUEUE = timedelta(minutes=2)
 
 #: Where other messages may hide a loss, up to this many runs of a queue are published at a time.
 LIKELIEST = 10
@@ -224,7 +224,7 @@ class VanishedMessages:
         self._next_check = time.monotonic() + CHECK_INTERVAL.total_seconds()
         # Nearly always all are young, which the time of the first one says at little cost.
         first = self._ledger.first_sent_at()
-        if first is None or now - first <= PATIENCE:
+        if first is None or now - first <= GRACE:
             return []
         by_queue = in_queues(self._next_of_all(now))
         suspects = {
@@ -244,14 +244,14 @@ class VanishedMessages:
     def _next_of_all(self, now: datetime) -> Sequence[SentRun]:
         """The runs behind those of the last check; the first ones once young runs are reached."""
         runs = self._ledger.sent_runs(RUNS_PER_CHECK, self._looked_at)
-        is_all = len(runs) < RUNS_PER_CHECK or now - runs[-1].sent_at <= PATIENCE
+        is_all = len(runs) < RUNS_PER_CHECK or now - runs[-1].sent_at <= GRACE
         self._looked_at = 0 if is_all else self._looked_at + len(runs)
         return runs
 
     def _vanished(
         self, suspects: dict[str, list[SentRun]], lengths: dict[str, dict[int, int]], now: datetime
     ) -> Iterator[SentRun]:
-        roll: Roll | None = None
+        processes: Processes | None = None
         limited = self._rate_limited({run.job for runs in suspects.values() for run in runs})
         for queue, runs in suspects.items():
             lists = lengths.get(queue, {})
@@ -263,8 +263,8 @@ class VanishedMessages:
             yield from (run for run in others if is_overdue(run, now))
             hidden = [run for run in [*kept, *runs[missing:]] if is_long_overdue(run, now)]
             if hidden:
-                roll = roll or self._ledger.presences.roll()
-                yield from hidden[: LIKELIEST if roll.consumers(queue) else 0]
+                processes = processes or self._ledger.presences.processes()
+                yield from hidden[: LIKELIEST if processes.consumers(queue) else 0]
 
     def _likeliest_first(self, runs: list[SentRun], lists: Mapping[int, int]) -> list[SentRun]:
         """Before all others those whose list holds fewer messages than there are runs for it.
@@ -303,10 +303,10 @@ def in_queues(runs: Iterable[SentRun]) -> dict[str, list[SentRun]]:
 
 
 def is_overdue(run: SentRun, now: datetime) -> bool:
-    patience: timedelta = min(PATIENCE * 2 ** min(run.sends - 1, 10), LONGEST_PATIENCE)
-    return now - run.sent_at > patience
+    grace: timedelta = min(GRACE * 2 ** min(run.sends - 1, 10), LONGEST_GRACE)
+    return now - run.sent_at > grace
 
 
 def is_long_overdue(run: SentRun, now: datetime) -> bool:
     """Whether it has waited for longer than when it was sent last."""
-    return now - run.sent_at > max(PATIENCE_WITH_QUEUE, run.sent_at - run.queued_at)
+    return now - run.sent_at > max(GRACE_WITH_QUEUE, run.sent_at - run.queued_at)

@@ -172,7 +172,7 @@ class Entries:
                 found[name] = SavedEntry(definition, adopted, bool(definition) and not is_ours)
         return found
 
-    def stock(self, names: Iterable[str]) -> list[str]:
+    def redbeats_own(self, names: Iterable[str]) -> list[str]:
         """Which of these entries belong to no job: RedBeat's own code emits them."""
         found = []
         for chunk in chunks(sorted(names)):
@@ -190,8 +190,8 @@ class Entries:
     def replaced_by(self, specs: Iterable[JobSpec]) -> dict[str, str]:
         """RedBeat's own entries that jobs replace when they are loaded from files, by job."""
         names = self.names_of(specs)
-        stock = set(self.stock(names.values()))
-        return {job: name for job, name in names.items() if name in stock}
+        own = set(self.redbeats_own(names.values()))
+        return {job: name for job, name in names.items() if name in own}
 
     def _listed(self) -> list[str]:
         """The names of all entries."""
@@ -204,7 +204,7 @@ class Entries:
         due = {key.removeprefix(self._prefix): score for key, score in listed}
         return {
             name: datetime.fromtimestamp(due[name], UTC) if due[name] >= 0 else None
-            for name in self.stock(due)
+            for name in self.redbeats_own(due)
         }
 
     def note_adopted(self, definitions: Mapping[str, str]) -> None:

@@ -464,7 +464,7 @@ def call_faults(
     other arguments then, so nothing is missing from it. is_run: they are those of a run.
     """
     if takes := known_tasks.get(spec.task or ""):
-        for key, path, what in _misfits(takes, spec.args, spec.kwargs):
+        for key, path, what in _violations(takes, spec.args, spec.kwargs):
             yield JobFault((key,), f"{key!r}: {what}", _taken(takes), path)
         is_whole = is_run or runs_by_itself(spec)
         for name in _missing(takes, spec.args, spec.kwargs) if is_whole else ():
@@ -473,7 +473,7 @@ def call_faults(
     for number, step in enumerate(spec.steps):
         if takes := known_tasks.get(step.task):
             before = 0 if step.foreach is None else 1  # the item
-            for key, path, what in _misfits(takes, (*[None] * before, *step.args), step.kwargs):
+            for key, path, what in _violations(takes, (*[None] * before, *step.args), step.kwargs):
                 inside = (path[0] - before,) if isinstance(path[0], int) else path
                 place = ("foreach",) if inside == (-1,) else (key, *inside)
                 what = f"step {number + 1}: {place[0]!r}: {what}"
@@ -485,7 +485,7 @@ def runs_by_itself(spec: JobSpec) -> bool:
     return (spec.has_schedule or bool(spec.after)) and not spec.paused
 
 
-def _misfits(
+def _violations(
     takes: Signature, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> Iterator[tuple[str, tuple[str | int, ...], str]]:
     """The key, the place in it, and what is wrong there."""

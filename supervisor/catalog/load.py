@@ -317,7 +317,7 @@ def check_additions(
 
 def refuse_entries(entries: Entries, names: Collection[str], place: str) -> None:
     """Raises JobElsewhere for the name of an entry that the app's own code has saved."""
-    for name in entries.stock(names):
+    for name in entries.redbeats_own(names):
         raise JobElsewhere(name, REDBEATS, wanted_at=place)
 
 
@@ -490,7 +490,7 @@ def reconcile(
         outcome.problems.append(f"job {name!r} stays as it is: {problem}")
     elsewhere = {n: o.place for n, o in before.origins.items() if o.source != source.name}
     new = [name for name in wanted if name not in before.origins]
-    elsewhere |= dict.fromkeys(entries.stock(new), REDBEATS)
+    elsewhere |= dict.fromkeys(entries.redbeats_own(new), REDBEATS)
     for name in wanted.keys() & elsewhere.keys():
         error = JobElsewhere(name, elsewhere[name], f"of {source.name}")
         outcome.problems.append(str(error))

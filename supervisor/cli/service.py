@@ -76,7 +76,7 @@ MOST_LISTED = 5
 @click.argument("queue")
 @click.option(
     "--wait",
-    "patience",
+    "wait",
     type=DurationType(),
     help="Wait up to this long (30s, 10m) for running runs; exit 1 if any are left.",
 )
@@ -87,7 +87,7 @@ MOST_LISTED = 5
 def drain(
     context: Context,
     queue: str,
-    patience: timedelta | None,
+    wait: timedelta | None,
     force: bool,
     reason: str,
     as_json: bool,
@@ -105,8 +105,8 @@ def drain(
         f"{queue} has been drained since {stamp(since)}: no more runs start from it", err=as_json
     )
     running = ledger.drains.running(queue)
-    if patience is not None:
-        deadline = time.monotonic() + patience.total_seconds()
+    if wait is not None:
+        deadline = time.monotonic() + wait.total_seconds()
         while running and time.monotonic() < deadline:
             time.sleep(POLL_SECONDS)
             running = ledger.drains.running(queue)
@@ -115,7 +115,7 @@ def drain(
         print_done("drain", [{"name": queue, "state": "drained", **facts}])
     else:
         click.echo(running_words(queue, running))
-    if running and patience is not None:
+    if running and wait is not None:
         sys.exit(1)
 
 
@@ -140,9 +140,9 @@ def undrain(context: Context, queue: str, reason: str, as_json: bool) -> None:
 
 def check_known(ledger: Ledger, queue: str) -> None:
     """Raises NotFound."""
-    roll = ledger.presences.roll()
-    broker = LedgerQueues(ledger.client, roll)
-    found = queues_of(ledger.specs().values(), roll, broker, ledger.drains.since())
+    processes = ledger.presences.processes()
+    broker = LedgerQueues(ledger.client, processes)
+    found = queues_of(ledger.specs().values(), processes, broker, ledger.drains.since())
     known = [one.name for one in found]
     if queue not in known:
         names = f"known: {', '.join(known)}" if known else "no queue is known"
@@ -163,7 +163,7 @@ def running_words(queue: str, run_ids: Sequence[str]) -> str:
 # health
 
 
-PATIENCE_SECONDS = 5
+TIMEOUT_SECONDS = 5
 
 
 @click.command(epilog=examples("health beat", "health worker --name default@%h", "health serve"))
@@ -188,7 +188,7 @@ def health(context: Context, what: str, name: str | None, port: int, as_json: bo
     else:
         try:
             ledger = ledger_of(context)
-            fault = fault_of(what, name, ledger.presences.roll().present)
+            fault = fault_of(what, name, ledger.presences.processes().present)
             if fault and (refusal := ledger.refusal()):  # nothing can report, nor do better
                 fault, known = f"unknown: {refusal}", False
         except (RedisError, OSError) as error:
@@ -235,7 +235,7 @@ def with_host(name: str, host: str) -> str:
 
 
 def fault_of_server(port: int) -> str | None:
-    connection = HTTPConnection("127.0.0.1", port, timeout=PATIENCE_SECONDS)
+    connection = HTTPConnection("127.0.0.1", port, timeout=TIMEOUT_SECONDS)
     try:
         connection.request("GET", "/healthz")
         status = connection.getresponse().status

@@ -33,7 +33,7 @@ from supervisor.job.spec import JobSpec
 from supervisor.ledger.actions import Action, Change
 from supervisor.operate import control
 from supervisor.operate.planning import Upcoming, upcoming
-from supervisor.operate.plans import surprise_shape, surprise_text
+from supervisor.operate.plans import clock_change_shape, clock_change_text
 from supervisor.operate.shapes import iso_utc
 from supervisor.operate.tables import Columns
 from supervisor.operate.words import harmless, pause_words, plural
@@ -70,14 +70,14 @@ def next_ticks(context: Context, job: str, count: int, after: Named | None, as_j
             {
                 "ticks": [iso_utc(tick) for tick in found.ticks],
                 "excluded": [iso_utc(tick) for tick in found.excluded],
-                "clock_changes": [surprise_shape(surprise) for surprise in found.surprises],
+                "clock_changes": [clock_change_shape(change) for change in found.clock_changes],
             }
         )
         return
     columns = Columns(("nominal time", spec.timezone, ""))
     print_table(columns, rows(found, spec.zone))
-    for surprise in found.surprises:
-        click.echo(surprise_text(surprise))
+    for change in found.clock_changes:
+        click.echo(clock_change_text(change))
     if not found.ticks:
         click.echo("no more ticks", err=True)
     if record.paused:

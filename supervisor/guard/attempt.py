@@ -27,7 +27,7 @@ With the ledger unavailable nothing begins: the run stays queued and is publishe
 not known whether `begin` was executed, the main process has it undone (heartbeat.py). An end is
 reported until it is taken, however long that lasts: the process has nothing else to do, and what is
 done would be done again. Only when its worker is stopping, or when the server answers and refuses
-this very report, is it given up after `PATIENCE`.
+this very report, is it given up after `REPORT_TIMEOUT`.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ from supervisor.logs import get_logger
 from supervisor.store.connection import RedisError, may_pass
 from supervisor.times import clock
 
-PATIENCE = timedelta(seconds=30)
+REPORT_TIMEOUT = timedelta(seconds=30)
 
 #: A grant that comes too late to be trusted is asked for again, up to this often.
 MOST_ASKED = 5
@@ -125,8 +125,8 @@ class Guard:
     """What the attempts of a process share.
 
     publish: sends the messages that Celery has to make. worker: this process' name, as people see
-    it. owner: the name of the ledger's app. decode: reads a step's params. patience: for how long
-    an end is reported once there is a reason to give it up.
+    it. owner: the name of the ledger's app. decode: reads a step's params. report_timeout: for how
+    long an end is reported once there is a reason to give it up.
     """
 
     ledger: Ledger
@@ -134,7 +134,7 @@ class Guard:
     worker: str
     owner: str = ""
     decode: Callable[[str], Any] = json.loads
-    patience: timedelta = PATIENCE
+    report_timeout: timedelta = REPORT_TIMEOUT
     _params: tuple[str, Mapping[str, Any]] = ("", MappingProxyType({}))
 
     def params_of(self, run_id: str, stage: str) -> Mapping[str, Any]:
@@ -536,7 +536,7 @@ class Attempt:
                 if may_pass(error) and not child_table.is_stopping():
                     given_up_at = math.inf
                 else:
-                    given_up_at = min(given_up_at, now + self._guard.patience.total_seconds())
+                    given_up_at = min(given_up_at, now + self._guard.report_timeout.total_seconds())
                 if now >= given_up_at:
                     raise
                 if now >= logged_again_at:

@@ -10,7 +10,7 @@
    Lines that are captured (run_log.py) are bounded for themselves, since they may be very many.
 4. While the ledger is unavailable, what was taken is kept and sent again; later news is bounded.
 5. When a job's code has ended, its report is closed before the end is stored or reported. The rest
-   is written, or dropped after `PATIENCE`. Nothing is published once `close` has returned.
+   is written, or dropped after `TIMEOUT`. Nothing is published once `close` has returned.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ log = get_logger("supervisor.reports")
 #: Seconds between two writes, before a retry while the ledger is unavailable, for the last write.
 INTERVAL = 0.33
 UNAVAILABLE_PAUSE = 1.0
-PATIENCE = 1.0
+TIMEOUT = 1.0
 
 
 class Report:
@@ -139,13 +139,13 @@ class Reporter:
         return Report(run_id, token, self._wake, publish)
 
     def close(self, report: Report) -> None:
-        """The job's code has ended: writes the rest, within `PATIENCE`."""
+        """The job's code has ended: writes the rest, within `TIMEOUT`."""
         report.is_over = True
         if not report.was_used:
             return
         self._fresh.put(report)
         with suppress(Empty):
-            report.ended.get(timeout=PATIENCE)
+            report.ended.get(timeout=TIMEOUT)
         try:
             wait_for_publishing(report)
         except BaseException:  # a time limit: the end is stored next, and must be the last word

@@ -263,8 +263,8 @@ function settle_silent(id)
   if not owner and run.state == 'running' then
     -- Its holder has a lease's time to come back to a server that has changed, and a heartbeat's to one
     -- that was unavailable.
-    local mercy_until = tonumber(hget(K.server, 'mercy_until') or 0)
-    ends_at = math.max(ends_at, grace_end(run), mercy_until)
+    local grace_until = tonumber(hget(K.server, 'grace_until') or 0)
+    ends_at = math.max(ends_at, grace_end(run), grace_until)
   end
   if not owner and ends_at > now then
     hold_lease(run, run.token, ends_at - now)

@@ -36,9 +36,9 @@ ABSENCE = timedelta(seconds=15)
 ABSENCES_KEPT = 50
 
 #: After a longer time without a look, the server may have been unavailable to all. Runs then have
-#: MERCY to renew their leases: the longest time between two heartbeats, and a turn.
+#: GRACE to renew their leases: the longest time between two heartbeats, and a turn.
 GAP = timedelta(seconds=3)
-MERCY = timedelta(seconds=6)
+GRACE = timedelta(seconds=6)
 
 #: A clock that is set back by less is being adjusted, and is ignored.
 LEAST_STEP = timedelta(seconds=1)
@@ -127,7 +127,7 @@ class Leader:
             to_ms(ABSENCE),
             ABSENCES_KEPT,
             to_ms(GAP),
-            to_ms(MERCY),
+            to_ms(GRACE),
             to_ms(LEAST_STEP),
             self._app,
             keys=(self.leadership.key, self._schedule),

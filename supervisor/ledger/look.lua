@@ -27,7 +27,7 @@
 --       version         the newest of a job
 --       set_back        by how many ms the server's clock was set back (0 once set_back.lua was called)
 
-local token, ttl, name, last_turn, follows, absence, absences_kept, gap, mercy, least_step, app = unpack(ARGV)
+local token, ttl, name, last_turn, follows, absence, absences_kept, gap, grace, least_step, app = unpack(ARGV)
 
 local app_of_ledger = hget(K.beat, 'app')
 if app ~= '' and app_of_ledger and app_of_ledger ~= app then
@@ -35,8 +35,8 @@ if app ~= '' and app_of_ledger and app_of_ledger ~= app then
   return cjson.encode({ app = app_of_ledger })
 end
 
-local known = redis.call('HMGET', K.server, 'looked', 'mercy_until')
-local looked, mercy_until = tonumber(known[1] or now), tonumber(known[2] or 0)
+local known = redis.call('HMGET', K.server, 'looked', 'grace_until')
+local looked, grace_until = tonumber(known[1] or now), tonumber(known[2] or 0)
 local set_back = looked - now > tonumber(least_step) and looked - now or 0
 
 local owner = redis.call('GET', KEYS[1])
@@ -61,8 +61,8 @@ server_since()  -- a change is noticed within one turn of beat
 
 -- A server that took no writes lets rescue in before the workers that renew their leases. Once in ten
 -- times that long: a beat whose turns are slow is no outage.
-if set_back > 0 or (now - looked > tonumber(gap) and now > mercy_until + 9 * mercy) then
-  redis.call('HSET', K.server, 'mercy_until', digits(now + mercy))
+if set_back > 0 or (now - looked > tonumber(gap) and now > grace_until + 9 * grace) then
+  redis.call('HSET', K.server, 'grace_until', digits(now + grace))
 end
 if set_back == 0 then redis.call('HSET', K.server, 'looked', now) end
 

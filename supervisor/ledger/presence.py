@@ -87,7 +87,7 @@ class Present:
 
 
 @dataclass(frozen=True, slots=True)
-class Roll:
+class Processes:
     """`last_seen`: of workers by name, also of those that were killed."""
 
     present: tuple[Present, ...]
@@ -105,7 +105,7 @@ class Roll:
         return sum(queue in worker.queues for worker in self.workers)
 
 
-class Attendance:
+class Registration:
     """One process' own entry; `client` is its own, too."""
 
     def __init__(self, client: Client, keys: Keys, broker: Broker) -> None:
@@ -179,13 +179,13 @@ class Presences:
         self._client = client
         self._keys = keys
 
-    def roll(self) -> Roll:
+    def processes(self) -> Processes:
         """Two round trips."""
         index: list[tuple[str, float]] = self._client.zrange(
             self._keys.present, 0, -1, withscores=True
         )
         if not index:
-            return Roll((), {})
+            return Processes((), {})
         ids = [member.split("|")[1] for member, _ in index]
         texts = self._client.mget([self._keys.presence(process) for process in ids])
         last_seen = {}
@@ -198,7 +198,7 @@ class Presences:
             for text, (_, seen) in zip(texts, index, strict=True)
             if text
         )
-        return Roll(tuple(sorted(found, key=lambda present: present.facts.name)), last_seen)
+        return Processes(tuple(sorted(found, key=lambda present: present.facts.name)), last_seen)
 
     def tasks(self, workers: Sequence[WorkerFacts]) -> frozenset[str]:
         """The names of the tasks that any of the workers knows."""

@@ -14,7 +14,7 @@ from supervisor.job.spec import JobSpec
 from supervisor.job.topology import DEFAULT_QUEUE, queues_of
 from supervisor.ledger.actions import Action, entry_of
 from supervisor.ledger.functions import Functions
-from supervisor.ledger.presence import Roll
+from supervisor.ledger.presence import Processes
 from supervisor.ledger.reads import Readings
 from supervisor.ledger.replies import instant, optional_instant
 from supervisor.store.connection import Client
@@ -26,10 +26,10 @@ PRIORITIES = ("", "\x06\x163", "\x06\x166", "\x06\x169")
 
 
 class LedgerQueues:
-    """The queues as the workers and beats of `roll` report them, which know their app."""
+    """The queues as the workers and beats of `processes` report them, which know their app."""
 
-    def __init__(self, client: Client, roll: Roll) -> None:
-        brokers = [present.broker for present in roll.present]
+    def __init__(self, client: Client, processes: Processes) -> None:
+        brokers = [present.broker for present in processes.present]
         self._client = client
         self._is_broker = bool(brokers) and all(broker.is_ledger for broker in brokers)
         self._default = brokers[0].default_queue if brokers else DEFAULT_QUEUE
@@ -81,7 +81,7 @@ class Queue:
 
 
 def queues(
-    specs: Iterable[JobSpec], roll: Roll, broker: Queues, drained: Mapping[str, datetime]
+    specs: Iterable[JobSpec], processes: Processes, broker: Queues, drained: Mapping[str, datetime]
 ) -> list[Queue]:
     """The queues that jobs go to, that workers consume, or that are drained."""
     serial: set[str] = set()
@@ -91,14 +91,14 @@ def queues(
             jobs[queue].append(spec.name)
         if spec.serial_queue:
             serial.add(spec.serial_queue)
-    consumed = {queue for worker in roll.workers for queue in worker.queues}
+    consumed = {queue for worker in processes.workers for queue in worker.queues}
     names = sorted(jobs.keys() | consumed | drained.keys())
     lengths = broker.lengths(names) if names else {}
     return [
         Queue(
             name,
             lengths.get(name),
-            roll.consumers(name),
+            processes.consumers(name),
             name in serial,
             jobs=tuple(jobs.get(name, ())),
             drained_at=drained.get(name),

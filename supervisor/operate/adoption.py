@@ -31,7 +31,7 @@ from supervisor.sending.queues import queue_of
 from supervisor.settings import is_redis
 
 #: How long workers have to say which queues they consume.
-PATIENCE_SECONDS = 1.0
+TIMEOUT_SECONDS = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,7 +239,7 @@ def workers(app: Celery) -> Mapping[str, list[str]]:
     found: dict[str, list[str]] = defaultdict(list)
     try:
         with app.connection_for_write() as connection:
-            inspect = app.control.inspect(timeout=PATIENCE_SECONDS, connection=connection)
+            inspect = app.control.inspect(timeout=TIMEOUT_SECONDS, connection=connection)
             consumed: dict[str, Any] = inspect.active_queues() or {}
             stats: dict[str, Any] = inspect.stats() or {}
     except (OperationalError, OSError):

@@ -84,8 +84,8 @@ def eviction(facts: DoctorFacts) -> Findings:
 
 
 def beats(facts: DoctorFacts) -> Findings:
-    why, count = "nothing is emitted, rescued or retried", len(facts.roll.beats)
-    for beat in facts.roll.present:
+    why, count = "nothing is emitted, rescued or retried", len(facts.processes.beats)
+    for beat in facts.processes.present:
         if isinstance(beat.facts, BeatFacts) and beat.fault:
             what = f"the ticks of {beat.facts.name} fail: {beat.fault}"
             yield Finding(what, why, "fix the error; beat then goes on by itself")
@@ -108,7 +108,7 @@ def beats(facts: DoctorFacts) -> Findings:
 
 
 def workers(facts: DoctorFacts) -> Findings:
-    for worker in facts.roll.present:
+    for worker in facts.processes.present:
         if not isinstance(worker.facts, WorkerFacts):
             continue
         if worker.fault:
@@ -146,7 +146,7 @@ def owner(facts: DoctorFacts) -> Findings:
 
 
 def clocks(facts: DoctorFacts) -> Findings:
-    for present in facts.roll.present:
+    for present in facts.processes.present:
         offset = present.clock_offset
         if offset is not None and abs(offset) > CLOCKS_APART:
             seconds = abs(offset).total_seconds()
@@ -189,7 +189,7 @@ def pools(facts: DoctorFacts) -> Findings:
     """Without any worker, the check of queues says so."""
     needs = {spec.name: Needs.of(spec) for spec in facts.specs}
     for queue in facts.queues:
-        found = {worker.pool for worker in facts.roll.workers if queue.name in worker.queues}
+        found = {worker.pool for worker in facts.processes.workers if queue.name in worker.queues}
         for job in needs.keys() & queue.jobs:
             unmet = {pool: what for pool in found if (what := needs[job].unmet_by(pool))}
             for pool, what in unmet.items():

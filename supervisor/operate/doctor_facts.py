@@ -15,7 +15,7 @@ from supervisor.features.adoption.django_rows import changed_at
 from supervisor.features.adoption.import_celery import OF_BEAT
 from supervisor.job.spec import JobSpec
 from supervisor.ledger.ledger import Ledger
-from supervisor.ledger.presence import Roll
+from supervisor.ledger.presence import Processes
 from supervisor.ledger.queues import LedgerQueues, Queue, Queues, queues
 from supervisor.ledger.records import BeatRecord
 from supervisor.sending.app_settings import owner_of, settings_of
@@ -36,7 +36,7 @@ class DoctorFacts:
 
     now: datetime
     info: Mapping[str, Any]
-    roll: Roll
+    processes: Processes
     beat: BeatRecord
     snapshots: str | None = None
     specs: Sequence[JobSpec] = ()
@@ -59,16 +59,20 @@ def read(ledger: Ledger, broker: Queues | None = None) -> DoctorFacts:
     check_served(ledger.client)
     check_functions(ledger.client)
     ledger.check_schema()
-    specs, roll, now = list(ledger.scheduled().values()), ledger.presences.roll(), ledger.now()
+    specs, processes, now = (
+        list(ledger.scheduled().values()),
+        ledger.presences.processes(),
+        ledger.now(),
+    )
     info = ledger.client.info("all")
-    broker = broker or LedgerQueues(ledger.client, roll)
+    broker = broker or LedgerQueues(ledger.client, processes)
     return DoctorFacts(
         now=now,
         info=info,
         snapshots=None if info["aof_enabled"] else snapshots(ledger),
-        roll=roll,
+        processes=processes,
         beat=ledger.beat(),
-        queues=queues(specs, roll, broker, ledger.drains.since()),
+        queues=queues(specs, processes, broker, ledger.drains.since()),
         shared_queues=ledger.shared_queues(now),
         specs=specs,
         refusal=ledger.refusal(),

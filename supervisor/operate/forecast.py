@@ -45,7 +45,7 @@ FALLING_BEHIND = (OverlapPolicy.QUEUE_ALL, OverlapPolicy.REQUEUE)
 
 
 @dataclass(frozen=True, slots=True)
-class Foresight:
+class Forecast:
     """What happens when ticks come sooner than runs end.
 
     distance: the shortest between two ticks. overlaps: ticks a day that find a run unended; 0 if
@@ -82,7 +82,7 @@ def sharing(spec: JobSpec, locks: Mapping[str, Sequence[JobSpec]]) -> Sequence[J
 
 def foresee(
     spec: JobSpec, observed: Mapping[str, Histogram], others: Sequence[JobSpec], now: datetime
-) -> Foresight | None:
+) -> Forecast | None:
     """None if runs end in time, or were never observed.
 
     observed: by job, how long its attempts took. others: the jobs with which it shares a lock.
@@ -103,7 +103,7 @@ def foresee(
         return None
     safe = None if durations.over else timedelta(seconds=durations.p99) / (spec.most_running or 1)
     names = tuple(job.name for job in others)
-    return Foresight(distance, overlaps, load, names, round_up(safe) if safe else None)
+    return Forecast(distance, overlaps, load, names, round_up(safe) if safe else None)
 
 
 def overlaps_a_day(

@@ -32,7 +32,12 @@ from supervisor.ledger.actions import Action, Actor
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.records import AT_RUN_TIME, IN_CODE, Origin
 from supervisor.operate.planning import JobPlan, job_plan
-from supervisor.operate.plans import durations_text, foresight_shape, overlaps_text, surprise_shape
+from supervisor.operate.plans import (
+    clock_change_shape,
+    durations_text,
+    forecast_shape,
+    overlaps_text,
+)
 from supervisor.operate.shapes import iso_utc
 from supervisor.settings import DEFAULT_PREFIX
 from supervisor.store.connection import explained
@@ -70,9 +75,9 @@ class Verdict:
     def overlaps(self) -> str:
         """The foreseen overlaps in a sentence; empty if there are none."""
         plan = self.plan
-        if plan is None or plan.durations is None or plan.foresight is None:
+        if plan is None or plan.durations is None or plan.forecast is None:
             return ""
-        return overlaps_text(plan.spec, plan.durations, plan.foresight)
+        return overlaps_text(plan.spec, plan.durations, plan.forecast)
 
     @property
     def durations(self) -> str:
@@ -88,8 +93,10 @@ def verdict_shape(verdict: Verdict) -> dict[str, Any]:
         "warnings": list(verdict.warnings),
         "change": verdict.change,
         "next_ticks": [iso_utc(tick) for tick in plan.ticks_after] if plan else [],
-        "clock_changes": [surprise_shape(surprise) for surprise in plan.surprises] if plan else [],
-        "overlaps": foresight_shape(plan.foresight) if plan and plan.foresight else None,
+        "clock_changes": [clock_change_shape(change) for change in plan.clock_changes]
+        if plan
+        else [],
+        "overlaps": forecast_shape(plan.forecast) if plan and plan.forecast else None,
         "overlaps_text": verdict.overlaps or None,
     }
 
@@ -214,7 +221,7 @@ class JobEdits:
     def known_tasks(self) -> frozenset[str]:
         """The names of the tasks of the running workers."""
         presences = self._ledger.presences
-        return presences.tasks(presences.roll().workers)
+        return presences.tasks(presences.processes().workers)
 
     def _before(self, name: str) -> LoadedJob | None:
         """The job as it is loaded."""
@@ -263,12 +270,12 @@ class JobEdits:
         if not known:
             return [
                 "no worker is running that could say whether it knows the task",
-                *self._misfits(spec),
+                *self._violations(spec),
             ]
         unknown = [f"no running worker knows the task {t!r}" for t in spec.tasks if t not in known]
-        return unknown + self._misfits(spec)
+        return unknown + self._violations(spec)
 
-    def _misfits(self, spec: JobSpec) -> list[str]:
+    def _violations(self, spec: JobSpec) -> list[str]:
         """Arguments that the tasks refuse, only a warning: workers may have newer code."""
         if self._app is None:
             return []

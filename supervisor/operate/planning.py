@@ -10,9 +10,9 @@ from typing import Literal
 from supervisor.job.changes import Changes, Edit, difference, edits
 from supervisor.job.histogram import Histogram
 from supervisor.job.spec import JobSpec
-from supervisor.operate.forecast import Foresight, by_lock, foresee, sharing
+from supervisor.operate.forecast import Forecast, by_lock, foresee, sharing
 from supervisor.schedule import Deadline, last_between, next_deadline, schedule_of, ticks_between
-from supervisor.schedule.clock_changes import Surprise, surprises
+from supervisor.schedule.clock_changes import ClockChange, clock_changes
 from supervisor.schedule.expectations import Durations, durations_of, next_ticks
 from supervisor.times import INSTANT
 
@@ -24,7 +24,7 @@ DAYS_AHEAD = 7
 
 
 @dataclass(frozen=True, slots=True)
-class Misfit:
+class Violation:
     """A duration, in seconds, that does not fit a key: p95, and for `min_duration` the median.
 
     deadline: of `due_by`, one that such a run misses.
@@ -35,15 +35,15 @@ class Misfit:
     deadline: Deadline | None = None
 
 
-def misfits(spec: JobSpec, durations: Durations, now: datetime) -> Iterator[Misfit]:
+def violations(spec: JobSpec, durations: Durations, now: datetime) -> Iterator[Violation]:
     usual, most, least = durations.p95, spec.max_duration, spec.min_duration
     if most is not None and usual > most.total_seconds():
-        yield Misfit("max_duration", usual)
+        yield Violation("max_duration", usual)
     if least is not None and durations.p50 < least.total_seconds():
-        yield Misfit("min_duration", durations.p50)
+        yield Violation("min_duration", durations.p50)
     tightest = min(deadlines_ahead(spec, now), key=lambda due: due.at - due.tick, default=None)
     if tightest and tightest.tick + timedelta(seconds=usual) > tightest.at:
-        yield Misfit("due_by", usual, tightest)
+        yield Violation("due_by", usual, tightest)
 
 
 def deadlines_ahead(spec: JobSpec, now: datetime) -> Iterator[Deadline]:
@@ -82,10 +82,10 @@ class JobPlan:
     edits: tuple[Edit, ...]
     ticks_before: tuple[datetime, ...]
     ticks_after: tuple[datetime, ...]
-    surprises: tuple[Surprise, ...]
+    clock_changes: tuple[ClockChange, ...]
     durations: Durations | None
-    foresight: Foresight | None
-    misfits: tuple[Misfit, ...] = ()
+    forecast: Forecast | None
+    violations: tuple[Violation, ...] = ()
     apart: str | None = None
 
 
@@ -134,10 +134,10 @@ def job_plan(
         edits=edits(before, spec) if before else (),
         ticks_before=next_ticks(before, now, SHOWN) if before else (),
         ticks_after=next_ticks(spec, now, SHOWN),
-        surprises=tuple(surprises(spec, now, now + AHEAD)),
+        clock_changes=tuple(clock_changes(spec, now, now + AHEAD)),
         durations=durations,
-        foresight=foresee(spec, observed, others, now),
-        misfits=tuple(misfits(spec, durations, now)) if durations else (),
+        forecast=foresee(spec, observed, others, now),
+        violations=tuple(violations(spec, durations, now)) if durations else (),
     )
 
 
@@ -154,7 +154,7 @@ class Upcoming:
 
     ticks: Sequence[datetime]
     excluded: Sequence[datetime]
-    surprises: Sequence[Surprise]
+    clock_changes: Sequence[ClockChange]
 
 
 def upcoming(spec: JobSpec, after: datetime, count: int) -> Upcoming:
@@ -162,7 +162,7 @@ def upcoming(spec: JobSpec, after: datetime, count: int) -> Upcoming:
     ticks = next_ticks(spec, after, count)
     if not ticks:
         return Upcoming((), (), ())
-    return Upcoming(ticks, excluded(spec, after, ticks[-1]), surprises(spec, after, ticks[-1]))
+    return Upcoming(ticks, excluded(spec, after, ticks[-1]), clock_changes(spec, after, ticks[-1]))
 
 
 def excluded(spec: JobSpec, after: datetime, until: datetime) -> list[datetime]:

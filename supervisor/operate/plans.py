@@ -10,11 +10,11 @@ from typing import Any
 from supervisor.job.changes import Changes, edit_text
 from supervisor.job.policies import OverlapPolicy
 from supervisor.job.spec import JobSpec
-from supervisor.operate.forecast import Foresight
-from supervisor.operate.planning import JobPlan, Misfit, Plan
+from supervisor.operate.forecast import Forecast
+from supervisor.operate.planning import JobPlan, Plan, Violation
 from supervisor.operate.shapes import iso_utc
 from supervisor.operate.words import plural, span
-from supervisor.schedule.clock_changes import Surprise
+from supervisor.schedule.clock_changes import ClockChange
 from supervisor.schedule.expectations import Durations
 
 # A plan.
@@ -66,12 +66,12 @@ def job_lines(job: JobPlan, sign: str) -> Iterator[str]:
     yield f"{sign} {job.spec.name}  {timed(job.spec)}"
     facts = [(edit.key, edit_text(edit)) for edit in job.edits]
     facts += tick_facts(job)
-    facts += [("clocks", surprise_text(surprise)) for surprise in job.surprises]
+    facts += [("clocks", clock_change_text(change)) for change in job.clock_changes]
     if job.durations:
         facts.append(("durations", durations_text(job.durations)))
-    if job.durations and job.foresight:
-        facts.append(("overlaps", overlaps_text(job.spec, job.durations, job.foresight)))
-    facts += [("deadline", misfit_text(job.spec, misfit)) for misfit in job.misfits]
+    if job.durations and job.forecast:
+        facts.append(("overlaps", overlaps_text(job.spec, job.durations, job.forecast)))
+    facts += [("deadline", violation_text(job.spec, violation)) for violation in job.violations]
     if job.apart:
         facts.append(("messages", f"Celery makes the message of each run: {job.apart}"))
     width, previous = max(len(word) for word, _ in facts), ""
@@ -110,25 +110,25 @@ def clock_times(times: Sequence[datetime]) -> list[str]:
     return [f"{time:%H:%M:%S}" if exactly else f"{time:%H:%M}" for time in times]
 
 
-def surprise_text(surprise: Surprise) -> str:
+def clock_change_text(change: ClockChange) -> str:
     """``2027-03-28: 02:30 does not exist in Europe/Berlin, runs at 03:00``"""
-    times, several = times_text(surprise.times), len(surprise.times) > 1
-    day = f"{surprise.times[0]:%Y-%m-%d}"
-    if surprise.is_gap:
-        what = f"{'do' if several else 'does'} not exist in {surprise.zone}"
+    times, several = times_text(change.times), len(change.times) > 1
+    day = f"{change.times[0]:%Y-%m-%d}"
+    if change.is_gap:
+        what = f"{'do' if several else 'does'} not exist in {change.zone}"
     else:
-        what = f"{'come' if several else 'comes'} twice in {surprise.zone}"
-    return f"{day}: {times} {what}, {outcome(surprise)}"
+        what = f"{'come' if several else 'comes'} twice in {change.zone}"
+    return f"{day}: {times} {what}, {outcome(change)}"
 
 
-def outcome(surprise: Surprise) -> str:
-    verb = "run" if len(surprise.times) > 1 else "runs"
-    if surprise.is_gap:
-        if not surprise.runs_at:
+def outcome(change: ClockChange) -> str:
+    verb = "run" if len(change.times) > 1 else "runs"
+    if change.is_gap:
+        if not change.runs_at:
             return "no run of their own" if verb == "run" else "no run of its own"
-        one = "one run" if len(surprise.runs_at) < len(surprise.times) else verb
-        return f"{one} at {times_text(surprise.runs_at)}"
-    match surprise.first, surprise.second:
+        one = "one run" if len(change.runs_at) < len(change.times) else verb
+        return f"{one} at {times_text(change.runs_at)}"
+    match change.first, change.second:
         case True, True:
             return f"{verb} both times"
         case True, False:
@@ -153,15 +153,17 @@ def durations_text(durations: Durations) -> str:
     return f"{quantiles}{over}, of {attempts}"
 
 
-def misfit_text(spec: JobSpec, misfit: Misfit) -> str:
+def violation_text(spec: JobSpec, violation: Violation) -> str:
     """``usually up to 22m, and the run of 05:50 is due by 06:00 (`due_by`)``"""
-    lasted = span(misfit.seconds)
-    if misfit.deadline:
-        tick, at = (m.astimezone(spec.zone) for m in (misfit.deadline.tick, misfit.deadline.at))
+    lasted = span(violation.seconds)
+    if violation.deadline:
+        tick, at = (
+            m.astimezone(spec.zone) for m in (violation.deadline.tick, violation.deadline.at)
+        )
         words = clock_times([tick, at])
         return f"usually up to {lasted}, and the run of {words[0]} is due by {words[1]} (`due_by`)"
-    bound = getattr(spec, misfit.key).total_seconds()
-    if misfit.key == "max_duration":
+    bound = getattr(spec, violation.key).total_seconds()
+    if violation.key == "max_duration":
         return f"usually up to {lasted}, longer than `max_duration`, {span(bound)}"
     return f"half of the runs take up to {lasted}, less than `min_duration`, {span(bound)}"
 
@@ -187,24 +189,24 @@ def job_shape(job: JobPlan, *, is_added: bool) -> dict[str, Any]:
         "keys": {edit.key: {"old": edit.old, "new": edit.new} for edit in job.edits},
         "ticks_before": [iso_utc(tick) for tick in job.ticks_before],
         "ticks_after": [iso_utc(tick) for tick in job.ticks_after],
-        "clock_changes": [surprise_shape(surprise) for surprise in job.surprises],
+        "clock_changes": [clock_change_shape(change) for change in job.clock_changes],
         "durations": durations_shape(job.durations) if job.durations else None,
-        "overlaps": foresight_shape(job.foresight) if job.foresight else None,
-        "deadlines": [misfit_shape(job.spec, misfit) for misfit in job.misfits],
+        "overlaps": forecast_shape(job.forecast) if job.forecast else None,
+        "deadlines": [violation_shape(job.spec, violation) for violation in job.violations],
         "apart": job.apart,
     }
 
 
-def surprise_shape(surprise: Surprise) -> dict[str, Any]:
+def clock_change_shape(change: ClockChange) -> dict[str, Any]:
     """Local times, without an offset."""
     return {
-        "timezone": surprise.zone,
-        "kind": "gap" if surprise.is_gap else "fold",
-        "times": [time.isoformat() for time in surprise.times],
-        "runs_at": [time.isoformat() for time in surprise.runs_at],
-        "runs_first_time": surprise.first,
-        "runs_second_time": surprise.second,
-        "text": surprise_text(surprise),
+        "timezone": change.zone,
+        "kind": "gap" if change.is_gap else "fold",
+        "times": [time.isoformat() for time in change.times],
+        "runs_at": [time.isoformat() for time in change.runs_at],
+        "runs_first_time": change.first,
+        "runs_second_time": change.second,
+        "text": clock_change_text(change),
     }
 
 
@@ -218,14 +220,14 @@ def durations_shape(durations: Durations) -> dict[str, Any]:
     }
 
 
-def misfit_shape(spec: JobSpec, misfit: Misfit) -> dict[str, Any]:
-    due = misfit.deadline
+def violation_shape(spec: JobSpec, violation: Violation) -> dict[str, Any]:
+    due = violation.deadline
     return {
-        "key": misfit.key,
-        "usual_seconds": misfit.seconds,
+        "key": violation.key,
+        "usual_seconds": violation.seconds,
         "tick": iso_utc(due.tick) if due else None,
         "due_at": iso_utc(due.at) if due else None,
-        "text": misfit_text(spec, misfit),
+        "text": violation_text(spec, violation),
     }
 
 
@@ -236,9 +238,9 @@ def misfit_shape(spec: JobSpec, misfit: Misfit) -> dict[str, Any]:
 PERIODS = (("day", 1), ("week", 7), ("month", 30), ("year", 365))
 
 
-def overlaps_text(spec: JobSpec, durations: Durations, foresight: Foresight) -> str:
+def overlaps_text(spec: JobSpec, durations: Durations, forecast: Forecast) -> str:
     """``p99 is 6m12s, every 5m: about 14 skips a day; a safe interval is 7m``"""
-    return "; ".join(overlap_sentences(spec, durations, foresight))
+    return "; ".join(overlap_sentences(spec, durations, forecast))
 
 
 #: By policy, what a tick is that finds a run unended.
@@ -252,18 +254,18 @@ OVERLAPPING = {
 }
 
 
-def overlap_sentences(spec: JobSpec, durations: Durations, foresight: Foresight) -> Iterator[str]:
-    if foresight.overlaps:
-        distance = span(foresight.distance.total_seconds())
+def overlap_sentences(spec: JobSpec, durations: Durations, forecast: Forecast) -> Iterator[str]:
+    if forecast.overlaps:
+        distance = span(forecast.distance.total_seconds())
         apart = spec.schedule if spec.every else f"ticks {distance} apart"
         p99 = f"p99 is {'over ' if durations.over else ''}{span(durations.p99)}"
-        yield f"{p99}, {apart}: {often(foresight.overlaps, OVERLAPPING[spec.overlap])}"
-    if foresight.load > 1:
-        who = ", ".join((spec.name, *foresight.shared_with))
-        need = "need" if foresight.shared_with else "needs"
-        yield f"{who} {need} {foresight.load:.0%} of the time of {spec.serial_queue or 'its lock'}"
-    if foresight.safe_interval and foresight.safe_interval > foresight.distance:
-        yield f"a safe interval is {span(foresight.safe_interval.total_seconds())}"
+        yield f"{p99}, {apart}: {often(forecast.overlaps, OVERLAPPING[spec.overlap])}"
+    if forecast.load > 1:
+        who = ", ".join((spec.name, *forecast.shared_with))
+        need = "need" if forecast.shared_with else "needs"
+        yield f"{who} {need} {forecast.load:.0%} of the time of {spec.serial_queue or 'its lock'}"
+    if forecast.safe_interval and forecast.safe_interval > forecast.distance:
+        yield f"a safe interval is {span(forecast.safe_interval.total_seconds())}"
 
 
 def often(a_day: float, noun: str) -> str:
@@ -275,12 +277,12 @@ def often(a_day: float, noun: str) -> str:
     return f"about {plural(count, noun)} a {period}"
 
 
-def foresight_shape(foresight: Foresight) -> dict[str, Any]:
-    safe = foresight.safe_interval
+def forecast_shape(forecast: Forecast) -> dict[str, Any]:
+    safe = forecast.safe_interval
     return {
-        "distance_seconds": foresight.distance.total_seconds(),
-        "overlaps_a_day": round(foresight.overlaps, 2),
-        "load": round(foresight.load, 4),
-        "shared_with": list(foresight.shared_with),
+        "distance_seconds": forecast.distance.total_seconds(),
+        "overlaps_a_day": round(forecast.overlaps, 2),
+        "load": round(forecast.load, 4),
+        "shared_with": list(forecast.shared_with),
         "safe_interval_seconds": safe.total_seconds() if safe else None,
     }

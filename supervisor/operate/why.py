@@ -8,7 +8,7 @@ from itertools import chain
 
 from supervisor.job.policies import OnCrash
 from supervisor.job.run import Run, RunState, start_id
-from supervisor.operate.plans import surprise_text
+from supervisor.operate.plans import clock_change_text
 from supervisor.operate.why_facts import Facts, RunFacts, Upstreams, is_tick
 from supervisor.operate.words import ahead, harmless, lasted, plural, span
 from supervisor.schedule import due_at
@@ -481,7 +481,7 @@ def without_record(at: datetime, facts: Facts) -> Iterator[str]:
     else:
         kept = f"the last {spec.history} runs are kept, for up to seven days"
         yield f"there is no record of {time}: {kept}; or the job was loaded or edited after it"
-    if calendar.surprise:
-        yield f"clocks change on {surprise_text(calendar.surprise)}"
+    if calendar.clock_change:
+        yield f"clocks change on {clock_change_text(calendar.clock_change)}"
     if not calendar.is_tick and calendar.after:
         yield f"the next tick after it is {facts.local.time(calendar.after)}"

@@ -19,7 +19,7 @@ from supervisor.ledger.replies import ms_of
 from supervisor.operate.planning import excluded
 from supervisor.operate.words import LocalTime
 from supervisor.schedule import schedule_of, ticks_between
-from supervisor.schedule.clock_changes import Surprise, surprises
+from supervisor.schedule.clock_changes import ClockChange, clock_changes
 from supervisor.times import DAY, INSTANT, clock_time
 
 #: States of ticks that never became a run; one record stands for a range of them.
@@ -79,13 +79,13 @@ class RunFacts:
 class Calendar:
     """What the job's schedule says, as it is loaded now, of one instant.
 
-    excluded: it would be a tick without `exclude`. surprise: what a clock change did to it.
+    excluded: it would be a tick without `exclude`. clock_change: what a clock change did to it.
     """
 
     is_tick: bool
     after: datetime | None
     excluded: bool = False
-    surprise: Surprise | None = None
+    clock_change: ClockChange | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,12 +215,12 @@ def calendar_of(spec: JobSpec, at: datetime) -> Calendar:
     following = schedule.next_after(at - INSTANT)
     is_tick = following == at
     local = at.astimezone(spec.zone).replace(tzinfo=None, fold=0)
-    near = surprises(spec, at - DAY, at + DAY)
+    near = clock_changes(spec, at - DAY, at + DAY)
     return Calendar(
         is_tick=is_tick,
         after=schedule.next_after(at) if is_tick else following,
         excluded=not is_tick and at in excluded(spec, at - INSTANT, at),
-        surprise=next((one for one in near if local in (*one.times, *one.runs_at)), None),
+        clock_change=next((one for one in near if local in (*one.times, *one.runs_at)), None),
     )
 
 
@@ -266,7 +266,7 @@ def no_beat_at(ledger: Ledger, run: Run) -> tuple[datetime, datetime] | None:
 
 
 def workers_of(ledger: Ledger, queue: str | None, spec: JobSpec | None) -> Workers:
-    running = ledger.presences.roll().workers
+    running = ledger.presences.processes().workers
     found = [worker for worker in running if queue is None or queue in worker.queues]
     task = spec.task if spec else None
     is_unknown = found and task and task not in ledger.presences.tasks(found)

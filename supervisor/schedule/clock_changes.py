@@ -23,7 +23,7 @@ MOST_TICKS = 20_000
 
 
 @dataclass(frozen=True, slots=True)
-class ClockChange:
+class ZoneChange:
     """At `at` the clocks of a zone go from one offset to another."""
 
     at: datetime
@@ -46,7 +46,7 @@ class ClockChange:
 
 
 @dataclass(frozen=True, slots=True)
-class Surprise:
+class ClockChange:
     """Local times of a job that a clock change treats alike.
 
     runs_at: for times that do not exist, when their runs are instead; first, second: whether these
@@ -61,7 +61,7 @@ class Surprise:
     second: bool = False
 
 
-def surprises(spec: JobSpec, after: datetime, until: datetime) -> list[Surprise]:
+def clock_changes(spec: JobSpec, after: datetime, until: datetime) -> list[ClockChange]:
     """What the clock changes in (after, until] do to the times of a job."""
     if not is_fixed(spec):  # it keeps its distance in real time
         return []
@@ -69,35 +69,35 @@ def surprises(spec: JobSpec, after: datetime, until: datetime) -> list[Surprise]
     naive, real = schedule_of(plain.model_copy(update={"timezone": "UTC"})), schedule_of(plain)
     if naive == real:  # the schedule does not depend on local time
         return []
-    changes = clock_changes(spec.timezone, after.date(), until.date())
+    changes = zone_changes(spec.timezone, after.date(), until.date())
     return [
-        surprise
+        each
         for change in changes
         if after < change.at <= until
-        for surprise in surprises_of(change, naive, real, spec.zone)
+        for each in clock_changes_of(change, naive, real, spec.zone)
     ]
 
 
-def surprises_of(
-    change: ClockChange, naive: Schedule, real: Schedule, zone: ZoneInfo
-) -> Iterator[Surprise]:
+def clock_changes_of(
+    change: ZoneChange, naive: Schedule, real: Schedule, zone: ZoneInfo
+) -> Iterator[ClockChange]:
     start = change.first_local.replace(tzinfo=UTC)
     times = [tick.replace(tzinfo=None) for tick in ticks_from(naive, start, start + change.size)]
     if not times:
         return
     if change.is_gap:
-        yield Surprise(zone.key, tuple(times), True, moved(change, naive, real, zone))
+        yield ClockChange(zone.key, tuple(times), True, moved(change, naive, real, zone))
         return
     earlier = set(local_times(real, change.at - change.size, change.at, zone))
     later = set(local_times(real, change.at, change.at + change.size, zone))
     for first, second in ((True, True), (True, False), (False, True), (False, False)):
         alike = [at for at in times if (at in earlier, at in later) == (first, second)]
         if alike:
-            yield Surprise(zone.key, tuple(alike), False, (), first, second)
+            yield ClockChange(zone.key, tuple(alike), False, (), first, second)
 
 
 def moved(
-    change: ClockChange, naive: Schedule, real: Schedule, zone: ZoneInfo
+    change: ZoneChange, naive: Schedule, real: Schedule, zone: ZoneInfo
 ) -> tuple[datetime, ...]:
     """The times near the gap at which the job runs and which its naive reading does not name."""
     start = change.first_local.replace(tzinfo=UTC)
@@ -121,13 +121,13 @@ def ticks_from(schedule: Schedule, start: datetime, end: datetime) -> list[datet
 
 
 @lru_cache(maxsize=1_000)
-def clock_changes(zone: str, first: date, last: date) -> Sequence[ClockChange]:
+def zone_changes(zone: str, first: date, last: date) -> Sequence[ZoneChange]:
     """The clock changes of a zone on these days (in UTC), in order."""
     place = ZoneInfo(zone)
     start = datetime(first.year, first.month, first.day, tzinfo=UTC)
     days = [start + DAY * number for number in range((last - first).days + 2)]
     return tuple(
-        ClockChange(offset_change(before, after, place), old, new)
+        ZoneChange(offset_change(before, after, place), old, new)
         for before, after in pairwise(days)
         if (old := offset_at(before, place)) != (new := offset_at(after, place))
     )

@@ -32,7 +32,7 @@ from supervisor.settings import (
     tls_of,
     without_credentials,
 )
-from supervisor.store.connection import SENTINEL_PATIENCE_SECONDS, connect, server_options
+from supervisor.store.connection import SENTINEL_TIMEOUT_SECONDS, connect, server_options
 
 SEVERAL = (
     "the app's broker has several addresses of Redis, and the ledger has one: name it as"
@@ -62,7 +62,7 @@ NEEDED = {
 NEEDED_WITH_REDIS = {"broker_channel_error_retry": True}
 
 #: A Redis that hangs must not hang the caller.
-PATIENCE = {"socket_timeout": 5, "socket_connect_timeout": 2}
+TIMEOUTS = {"socket_timeout": 5, "socket_connect_timeout": 2}
 
 
 def address_of(broker_url: str, transport_options: Mapping[str, Any] | None) -> str:
@@ -244,7 +244,7 @@ def settle_redbeat(app: Any, conf: Any, settings: Settings) -> None:
         settings = replace(settings, redis_url=url or settings.redis_url)
         shown, rest = without_credentials(server_options(settings))
     conf.redbeat_redis_url = shown
-    conf.redbeat_redis_options = {**PATIENCE, **rest, **own}
+    conf.redbeat_redis_options = {**TIMEOUTS, **rest, **own}
     if conf.get("REDBEAT_REDIS_URL"):
         conf.REDBEAT_REDIS_URL = shown
     app.redbeat_redis = connect_for_redbeat(settings, own)
@@ -262,7 +262,7 @@ def connect_for_redbeat(settings: Settings, own: Mapping[str, Any]) -> Any:
 
 def sentinel_options(named: SentinelUrl) -> dict[str, Any]:
     known = {**named.login, **tls_of(named.server)}
-    return {"socket_timeout": SENTINEL_PATIENCE_SECONDS, **known}
+    return {"socket_timeout": SENTINEL_TIMEOUT_SECONDS, **known}
 
 
 def settings_of(app: Celery, url: str | None = None) -> Settings | None:

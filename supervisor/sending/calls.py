@@ -60,7 +60,7 @@ from supervisor.store.connection import RedisError
 from supervisor.times import LONGEST_SECONDS
 
 #: How long to wait for the end of a run whose result is there, and how often to look.
-PATIENCE_SECONDS = 1.0
+TIMEOUT_SECONDS = 1.0
 LOOK_SECONDS = 0.005
 
 
@@ -108,7 +108,7 @@ def result_class(task: Any) -> type[GuardedResult]:
 
 
 def wait_for_end(app: Any, run_id: str) -> None:
-    ledger, until = impatient_ledger(app, os.getpid()), time.monotonic() + PATIENCE_SECONDS
+    ledger, until = impatient_ledger(app, os.getpid()), time.monotonic() + TIMEOUT_SECONDS
     with suppress(RedisError, UnknownRun):
         while ledger.run(run_id).state is RunState.RUNNING and time.monotonic() < until:
             time.sleep(LOOK_SECONDS)

@@ -21,8 +21,8 @@ from supervisor.sending.app_settings import broker_address
 from supervisor.settings import is_redis
 
 #: A broker that hangs must not hang those that look at it or send messages.
-PATIENCE_SECONDS = 2
-SENDING_PATIENCE_SECONDS = 5
+TIMEOUT_SECONDS = 2
+SENDING_TIMEOUT_SECONDS = 5
 
 log = get_logger("supervisor.queues")
 
@@ -71,12 +71,12 @@ def channel_of(app: Celery) -> Iterator[Any]:
 
     The transport's own errors are raised as OperationalError.
     """
-    options = time_outs(app, PATIENCE_SECONDS)
+    options = time_outs(app, TIMEOUT_SECONDS)
     with app.connection_for_read(
-        connect_timeout=PATIENCE_SECONDS, transport_options=options
+        connect_timeout=TIMEOUT_SECONDS, transport_options=options
     ) as connection:
         try:
-            connection.ensure_connection(max_retries=1, timeout=PATIENCE_SECONDS)
+            connection.ensure_connection(max_retries=1, timeout=TIMEOUT_SECONDS)
             yield connection.default_channel
         except connection.connection_errors + connection.channel_errors as error:
             raise OperationalError(str(error)) from error
@@ -110,7 +110,7 @@ def bound_broker_calls(app: Celery) -> None:
 def sending_options(app: Celery) -> dict[str, Any]:
     own = app.conf.broker_transport_options or {}
     confirms = {"confirm_publish": True} if is_rabbitmq(app) else {}
-    return {**time_outs(app, SENDING_PATIENCE_SECONDS), **own, **confirms}
+    return {**time_outs(app, SENDING_TIMEOUT_SECONDS), **own, **confirms}
 
 
 def is_rabbitmq(app: Celery) -> bool:
@@ -121,7 +121,7 @@ def time_outs(app: Celery, seconds: int) -> dict[str, Any]:
     """Transport options with which no call to this kind of broker hangs for longer."""
     url = broker_address(app.conf)
     if is_redis(url):
-        return {"socket_timeout": seconds, "socket_connect_timeout": PATIENCE_SECONDS}
+        return {"socket_timeout": seconds, "socket_connect_timeout": TIMEOUT_SECONDS}
     if is_rabbitmq(app):
         once_more = {"max_retries": 1, "interval_start": 0}
         return {"read_timeout": seconds, "write_timeout": seconds, **once_more}

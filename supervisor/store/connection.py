@@ -150,7 +150,7 @@ Unavailable = (
 )
 
 #: A sentinel that does not answer within this is passed over: it may have died with the primary.
-SENTINEL_PATIENCE_SECONDS = 0.5
+SENTINEL_TIMEOUT_SECONDS = 0.5
 
 TIMEOUT_SECONDS = 5
 HEARTBEAT_TIMEOUT_SECONDS = 2
@@ -461,7 +461,7 @@ def _client(
         return client_of({**options, **server_options(settings, but=options)}, client_class)
     named, beside = SentinelUrl.parse(url), understood(settings.connection)
     asked = {
-        "socket_timeout": SENTINEL_PATIENCE_SECONDS,
+        "socket_timeout": SENTINEL_TIMEOUT_SECONDS,
         **understood(beside.pop("sentinel_kwargs", {})),
         **named.login,
         **tls_of(named.server),

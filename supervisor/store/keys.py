@@ -152,7 +152,7 @@ class Keys:
     # ZSET    run id -> ms from which beat may publish it; runs that are queued and not yet sent;
     #         +inf while their queue is drained
     outbox = Single("index:outbox")
-    # ZSET    run id -> ms at which its lock, or its patience to wait for one, runs out
+    # ZSET    run id -> ms at which its lock, or its time to wait for one, runs out
     leases = Single("index:leases")
     # ZSET    run id -> ms at which a re-queue or a retry is due
     delayed = Single("index:delayed")
@@ -194,7 +194,7 @@ class Keys:
     # SET     locks with a waiting list; rescue looks whether they are held
     contended = Single("index:contended")
     # HASH    run_id of the server process that answers, and since when in ms it does; looked: when
-    #         a beat last did, in ms; mercy_until: the ms before which no running run is given up
+    #         a beat last did, in ms; grace_until: the ms before which no running run is given up
     server = Single("server")
     # HASH    beat: leader, last_tick and last_reload in ms, last_reload_successful, problems
     #         (JSON), config (digest of the loaded files), files (version with which they were

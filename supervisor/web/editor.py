@@ -156,7 +156,7 @@ class Editor:
     def _tasks(self) -> Sequence[str]:
         """The tasks that running workers know, without Celery's own."""
         presences = self._ledger.presences
-        known = presences.tasks(presences.roll().workers)
+        known = presences.tasks(presences.processes().workers)
         return sorted(name for name in known if not name.startswith("celery."))[:MOST_TASKS]
 
     def _queues(self, spec: JobSpec) -> Sequence[Queue]:

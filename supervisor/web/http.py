@@ -42,7 +42,7 @@ from supervisor.ledger.queues import Queues
 from supervisor.logs import get_logger
 from supervisor.operate import shapes
 from supervisor.operate.job_edits import Document
-from supervisor.operate.plans import surprise_text
+from supervisor.operate.plans import clock_change_text
 from supervisor.operate.shapes import iso_utc
 from supervisor.operate.words import (
     age,
@@ -328,7 +328,7 @@ TEMPLATES.filters.update(
     where=where,
     who=who,
     stamp=stamp,
-    surprise=surprise_text,
+    clock_change=clock_change_text,
     value=value,
 )
 

@@ -22,7 +22,7 @@ from supervisor.ledger.page_reads import (
     standings,
     traces,
 )
-from supervisor.ledger.presence import Roll, WorkerFacts
+from supervisor.ledger.presence import Processes, WorkerFacts
 from supervisor.ledger.queues import LedgerQueues, Queue, Queues, queues
 from supervisor.ledger.records import Durations, JobRecord, OpenRuns
 from supervisor.logs import get_logger
@@ -325,16 +325,16 @@ MOST_RUNNING = 500
 
 
 def queue_status(ledger: Ledger, broker: Queues | None) -> QueueStatus:
-    specs, roll = ledger.specs(), ledger.presences.roll()
-    broker = broker or LedgerQueues(ledger.client, roll)
+    specs, processes = ledger.specs(), ledger.presences.processes()
+    broker = broker or LedgerQueues(ledger.client, processes)
     running: dict[str, list[Run]] = defaultdict(list)
     count, longest = running_runs(ledger, MOST_RUNNING)
     for run in longest:
         if run.worker:
             running[run.worker].append(run)
     return QueueStatus(
-        queues(specs.values(), roll, broker, ledger.drains.since()),
-        list(workers_of(roll)),
+        queues(specs.values(), processes, broker, ledger.drains.since()),
+        list(workers_of(processes)),
         dict(sorted(running.items())),
         count,
         count - len(longest),
@@ -343,9 +343,9 @@ def queue_status(ledger: Ledger, broker: Queues | None) -> QueueStatus:
 
 def queues_of(ledger: Ledger, broker: Queues | None, specs: Iterable[JobSpec]) -> list[Queue]:
     """The queues that these jobs go to, that workers consume, or that are drained."""
-    roll = ledger.presences.roll()
-    broker = broker or LedgerQueues(ledger.client, roll)
-    return queues(specs, roll, broker, ledger.drains.since())
+    processes = ledger.presences.processes()
+    broker = broker or LedgerQueues(ledger.client, processes)
+    return queues(specs, processes, broker, ledger.drains.since())
 
 
 def troubles_of(ledger: Ledger, broker: Queues | None) -> Iterable[str]:
@@ -363,10 +363,10 @@ def troubles_of(ledger: Ledger, broker: Queues | None) -> Iterable[str]:
             yield f"{queue.consumers} workers consume the serial queue {queue.name}: one too many."
 
 
-def workers_of(roll: Roll) -> Iterable[Worker]:
+def workers_of(processes: Processes) -> Iterable[Worker]:
     """The workers that are present, and those that vanished without signing off."""
     names = set()
-    for present in roll.present:
+    for present in processes.present:
         if isinstance(facts := present.facts, WorkerFacts):
             names.add(facts.name)
             yield Worker(
@@ -379,8 +379,8 @@ def workers_of(roll: Roll) -> Iterable[Worker]:
                 queues=list(facts.queues),
                 processes=facts.pool_size,
             )
-    for name in sorted(roll.last_seen.keys() - names):
-        yield Worker(worker=name, present=False, last_seen_at=roll.last_seen[name])
+    for name in sorted(processes.last_seen.keys() - names):
+        yield Worker(worker=name, present=False, last_seen_at=processes.last_seen[name])
 
 
 # The last runs of a job as a bar chart: colour is the outcome, height the duration, on the scale of

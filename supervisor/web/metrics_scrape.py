@@ -13,7 +13,7 @@ from supervisor.features.outbound.store import LedgerOutbox, OutboundFigures
 from supervisor.job.histogram import Histogram
 from supervisor.job.spec import JobSpec
 from supervisor.ledger.ledger import Ledger
-from supervisor.ledger.presence import Roll
+from supervisor.ledger.presence import Processes
 from supervisor.ledger.queues import LedgerQueues, Queue, Queues, queues
 from supervisor.ledger.records import (
     HISTOGRAM_FIELDS,
@@ -137,7 +137,7 @@ class Scrape:
     started: float
     jobs: Sequence[Job]
     beat: BeatRecord
-    roll: Roll
+    processes: Processes
     queues: Sequence[Queue]
     outbound: OutboundFigures
 
@@ -159,14 +159,14 @@ class Scraper:
     def scrape(self) -> Scrape:
         """Raises RedisError."""
         started, ledger, specs = time.monotonic(), self._ledger, self._ledger.specs()
-        roll = ledger.presences.roll()
+        processes = ledger.presences.processes()
         jobs = list(self._jobs(specs))
         self._intervals.keep(specs)
         self._served.keep(specs)
         beat, outbound = LedgerOutbox(ledger).figures()
-        broker = self._broker or LedgerQueues(ledger.client, roll)
-        found = queues(specs.values(), roll, broker, ledger.drains.since())
-        return Scrape(started, jobs, beat, roll, found, outbound)
+        broker = self._broker or LedgerQueues(ledger.client, processes)
+        found = queues(specs.values(), processes, broker, ledger.drains.since())
+        return Scrape(started, jobs, beat, processes, found, outbound)
 
     def _jobs(self, specs: Mapping[str, JobSpec]) -> Iterator[Job]:
         ledger, now = self._ledger, self._ledger.now()

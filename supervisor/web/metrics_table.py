@@ -256,21 +256,26 @@ QUEUE_GAUGES: tuple[tuple[str, str, Callable[[Queue], float | None]], ...] = (
 
 
 def of_service(scrape: Scrape) -> Iterator[Metric]:
-    queues, roll, beat, outbound = scrape.queues, scrape.roll, scrape.beat, scrape.outbound
+    queues, processes, beat, outbound = (
+        scrape.queues,
+        scrape.processes,
+        scrape.beat,
+        scrape.outbound,
+    )
     for name, help, value in QUEUE_GAUGES:
         yield gauge(name, help, ((queue.name, value(queue)) for queue in queues), "queue")
-    workers = [each for each in roll.present if isinstance(each.facts, WorkerFacts)]
+    workers = [each for each in processes.present if isinstance(each.facts, WorkerFacts)]
     healthy = ((worker.facts.name, worker.fault is None) for worker in workers)
-    seen = ((name, at(moment)) for name, moment in roll.last_seen.items())
+    seen = ((name, at(moment)) for name, moment in processes.last_seen.items())
     help = "When a worker last reported that it is there."
     yield gauge("worker_last_seen_timestamp_seconds", help, seen, "worker")
     help = "0 for a worker that is there and takes no messages."
     yield gauge("worker_healthy", help, healthy, "worker")
-    offsets = ((each.facts.name, seconds(each.clock_offset)) for each in roll.present)
+    offsets = ((each.facts.name, seconds(each.clock_offset)) for each in processes.present)
     help = "How far the clock of a worker or a beat is ahead of that of Redis."
     yield gauge("clock_offset_seconds", help, offsets, "instance")
     # As each reports; one that was replaced may not know it for some seconds.
-    leads = ((each.name, each.leads) for each in roll.beats)
+    leads = ((each.name, each.leads) for each in processes.beats)
     yield gauge("beat_is_leader", "1 for the beat that leads, 0 for others.", leads, "instance")
     help = "When the leading beat last looked for due ticks."
     yield gauge("beat_last_tick_timestamp_seconds", help, single(at(beat.last_tick_at)))

@@ -22,8 +22,8 @@ from supervisor.job.topology import pool_name
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.presence import (
     PRESENCE_INTERVAL,
-    Attendance,
     Broker,
+    Registration,
     WorkerFacts,
     digest_of,
 )
@@ -33,9 +33,9 @@ from supervisor.settings import Settings, same_database
 from supervisor.store.connection import RedisError
 from supervisor.worker.intake import TAKES_ANY, places
 
-log = get_logger("supervisor.attendance")
+log = get_logger("supervisor.registration")
 
-_present: dict[str, WorkerAttendance] = {}
+_present: dict[str, WorkerRegistration] = {}
 _witnesses: dict[str, WitnessThread] = {}
 
 #: A minute: a healthy main loop turns in every round of this thread.
@@ -46,16 +46,16 @@ WAITING = ("amqp.", "kombu.connection", "kombu.transport.", "kombu.utils.functio
 SOCKETS = ("selectors", "socket", "ssl")
 
 
-class WorkerAttendance(threading.Thread):
+class WorkerRegistration(threading.Thread):
     """Writes the worker's presence in each round, from what its consumer shows."""
 
     def __init__(self, consumer: Any, loop: MainLoop) -> None:
-        super().__init__(name="supervisor-attendance", daemon=True)
+        super().__init__(name="supervisor-registration", daemon=True)
         self._consumer = consumer
         app = consumer.app
         settings = required_settings(app)
         ledger, broker = Ledger.open_without_retries(settings), broker_of(app, settings)
-        self._attendance = Attendance(ledger.client, ledger.keys, broker)
+        self._registration = Registration(ledger.client, ledger.keys, broker)
         self._has_brokers_ledger = broker.is_ledger
         self._tasks = [name for name in app.tasks if not name.startswith("celery.")]
         self._digest = digest_of(self._tasks)
@@ -66,7 +66,7 @@ class WorkerAttendance(threading.Thread):
         while not self._stopping.is_set():
             try:
                 fault, is_waiting = self._loop.look(broker_answers=self._has_brokers_ledger)
-                self._attendance.say(
+                self._registration.say(
                     self._facts(),
                     self._tasks,
                     fault,
@@ -89,7 +89,7 @@ class WorkerAttendance(threading.Thread):
         # A call in progress would write again that the worker is there.
         self.join(PRESENCE_INTERVAL.total_seconds())
         try:
-            self._attendance.leave()
+            self._registration.leave()
         except (RedisError, OSError) as error:
             log.warning("presence not removed", error=str(error))
 
@@ -253,7 +253,7 @@ class Attends(bootsteps.StartStopStep):
 
         def ready(consumer: Any) -> None:
             loop.start()
-            _present[consumer.hostname] = WorkerAttendance(consumer, loop)
+            _present[consumer.hostname] = WorkerRegistration(consumer, loop)
             _present[consumer.hostname].start()
             if own_process():
                 _witnesses[consumer.hostname] = WitnessThread(witness_of(consumer.app))
@@ -278,6 +278,6 @@ def end(sender: Any, **_: Any) -> None:
     if witness := _witnesses.pop(sender.hostname, None):
         witness.stop()
     let_go()
-    attendance = _present.pop(sender.hostname, None)
-    if attendance is not None:
-        attendance.stop()
+    registration = _present.pop(sender.hostname, None)
+    if registration is not None:
+        registration.stop()

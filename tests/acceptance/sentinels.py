@@ -8,7 +8,7 @@ from typing import Any
 import redis
 
 from tests.acceptance.nodes import SERVER, Node
-from tests.waiting import patience, wait_until
+from tests.waiting import scaled, wait_until
 
 PASSWORD = "of-the-servers"
 SENTINEL_PASSWORD = "of-the-sentinels"
@@ -104,5 +104,5 @@ def replicates(server: Node) -> bool:
 
 def client_of(node: Node, password: str) -> Any:
     return redis.Redis(
-        port=node.port, password=password, decode_responses=True, socket_timeout=patience(5)
+        port=node.port, password=password, decode_responses=True, socket_timeout=scaled(5)
     )

@@ -27,7 +27,7 @@ from tests.acceptance.nodes import SERVER, Node, answers
 from tests.acceptance.project import Project
 from tests.ports import free_port
 from tests.tools.web.visits import visiting
-from tests.waiting import patience, wait_until
+from tests.waiting import scaled, wait_until
 
 ROOT = Path(__file__).parents[2]
 ACL = (ROOT / "docs" / "how-to" / "users.acl.example").read_text()
@@ -156,7 +156,7 @@ def test_nothing_of_the_product_is_refused(project: Project, guarded: Guarded) -
     for verbs in (["doctor"], ["apply"]):
         done = project.supervisor(*verbs)
         assert done.returncode == 0, done.stdout + done.stderr
-    with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=patience(20)) as client:
+    with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=scaled(20)) as client:
         assert 'supervisor_queue_length{queue="serial.in-a-row"}' in client.get("/metrics").text
         assert client.get("/").status_code == 200
     for process in (beats[0], worker):

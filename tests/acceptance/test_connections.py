@@ -16,7 +16,7 @@ from tests.acceptance.project import Project, needs_children
 from tests.conftest import database
 from tests.ports import free_port
 from tests.processes import children_of
-from tests.waiting import patience, wait_until
+from tests.waiting import scaled, wait_until
 
 SECRET = "open/sesame"
 
@@ -43,7 +43,7 @@ def test_the_product_works_over_a_socket(tmp_path: Path, node: Node, stack: Exit
     wait_until(lambda: len(project.starts("tick")) > 1, 60)
     done = project.supervisor("doctor")
     assert done.returncode == 0, done.stdout + done.stderr
-    with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=patience(20)) as client:
+    with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=scaled(20)) as client:
         shown = [client.get(path).text for path in ("/metrics", "/readyz", "/")]
     for words in (["report"], ["inspect", "conf"], ["supervisor", "why", "tick"]):
         done = project.celery(*words)

@@ -73,7 +73,7 @@ def test_a_run_whose_body_never_started_has_not_crashed(
 ) -> None:
     """It had begun, as the ledger has it; the worker never heard of it, and gave up.
 
-    For `brief` a soft time limit comes before the worker's own patience ends.
+    For `brief` a soft time limit comes before the worker itself gives up.
     """
     project.schedule(JOBS)
     project.beat()

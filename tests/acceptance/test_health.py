@@ -12,10 +12,10 @@ from subprocess import CompletedProcess
 import pytest
 from celery import Celery
 
-from supervisor.ledger.presence import Present, Roll, WorkerFacts
+from supervisor.ledger.presence import Present, Processes, WorkerFacts
 from tests.acceptance.project import Project
 from tests.proxy import proxy_to
-from tests.waiting import patience, wait_until
+from tests.waiting import scaled, wait_until
 
 #: A task's place in the pool is not needed: what hangs is the main process.
 HANGS = """
@@ -64,8 +64,10 @@ def wait_until_fine(project: Project) -> None:
     """The command is asked once: again and again it would keep the machine busy."""
 
     def consumes() -> bool:
-        roll = project.ledger.presences.roll()
-        return any(each.queues for each in roll.workers) and not any(p.fault for p in roll.present)
+        processes = project.ledger.presences.processes()
+        return any(each.queues for each in processes.workers) and not any(
+            p.fault for p in processes.present
+        )
 
     wait_until(consumes, 30)
     assert health(project).stdout == "fine\n"
@@ -89,11 +91,11 @@ def test_a_worker_whose_main_loop_hangs_fails_its_probe(
         for each in list(broker.open_sockets):
             with suppress(OSError):  # one that has ended meanwhile
                 each.shutdown(SHUT_RDWR)
-        wait_until(lambda: present.roll().present[0].is_waiting, 40)
+        wait_until(lambda: present.processes().present[0].is_waiting, 40)
         assert (health(project).returncode, health(project).stdout) == (0, "fine\n")
         assert "waits for its broker" in project.supervisor("doctor").stdout
         broker.thaw()
-        wait_until(lambda: present.roll().workers[0].queues, 60)
+        wait_until(lambda: present.processes().workers[0].queues, 60)
 
         with Celery(broker=project.url) as app:
             wait_until(lambda: app.control.broadcast("hang", reply=True, timeout=2), 60)
@@ -132,7 +134,7 @@ def test_a_worker_that_no_longer_asks_for_messages_fails_its_probe(
 
 
 def workers(project: Project) -> list[Present]:
-    present = project.ledger.presences.roll().present
+    present = project.ledger.presences.processes().present
     return [each for each in present if isinstance(each.facts, WorkerFacts)]
 
 
@@ -153,12 +155,12 @@ def test_a_worker_of_greenlets_whose_main_loop_hangs_fails_its_probe(
 # Who is there, by their own word: workers with what they consume
 
 
-def roll(project: Project) -> Roll:
-    return project.ledger.presences.roll()
+def processes(project: Project) -> Processes:
+    return project.ledger.presences.processes()
 
 
 def worker(project: Project) -> WorkerFacts:
-    [found] = wait_until(lambda: roll(project).workers, 20)
+    [found] = wait_until(lambda: processes(project).workers, 20)
     return found
 
 
@@ -169,7 +171,7 @@ def test_a_worker_is_listed_with_its_queues_until_it_stops(project: Project) -> 
     assert said.pool_size == 3
     # The names come after it, once for all that know the same.
     wait_until(lambda: "team.work" in project.ledger.presences.tasks([said]))
-    [present] = roll(project).present
+    [present] = processes(project).present
     assert present.pid == process.pid
     assert present.broker.is_ledger
     with Celery(broker=project.url) as app:
@@ -177,18 +179,18 @@ def test_a_worker_is_listed_with_its_queues_until_it_stops(project: Project) -> 
         wait_until(lambda: worker(project).queues == ("serial.slow",), 20)
         app.control.add_consumer("reports")
         wait_until(lambda: worker(project).queues == ("reports", "serial.slow"), 20)
-    wait_until(lambda: roll(project).present[0].clock_offset is not None, 20)
-    offset = roll(project).present[0].clock_offset
+    wait_until(lambda: processes(project).present[0].clock_offset is not None, 20)
+    offset = processes(project).present[0].clock_offset
     assert offset is not None
-    assert abs(offset.total_seconds()) < patience(1)
+    assert abs(offset.total_seconds()) < scaled(1)
     process.send_signal(signal.SIGTERM)
     wait_until(lambda: process.poll() is not None, 20)
-    assert roll(project) == Roll((), {})
+    assert processes(project) == Processes((), {})
 
 
 def test_a_killed_worker_is_missed(project: Project) -> None:
     process = project.worker()
     said = worker(project)
     process.kill()
-    wait_until(lambda: roll(project).workers == [], 20)
-    assert list(roll(project).last_seen) == [said.name]
+    wait_until(lambda: processes(project).workers == [], 20)
+    assert list(processes(project).last_seen) == [said.name]

@@ -30,7 +30,7 @@ IMPATIENT = """
 from datetime import timedelta
 from functools import partial
 from supervisor.worker import task
-task.Guard = partial(task.Guard, patience=timedelta(seconds=1))
+task.Guard = partial(task.Guard, report_timeout=timedelta(seconds=1))
 """
 
 

@@ -19,7 +19,7 @@ from tests.acceptance.project import Project, Sign
 from tests.listener import Listener, listening
 from tests.mailbox import receiving_mail
 from tests.ports import free_port
-from tests.waiting import patience, slowness, wait_until
+from tests.waiting import scaled, slowness, wait_until
 
 
 def told(listener: Listener) -> list[dict[str, Any]]:
@@ -143,10 +143,10 @@ jobs:
         project.beat()
         wait_until(lambda: hearing.paths.count("/token-2") >= 4, 30)
         wait_until(lambda: len(project.starts("silent")) >= 5, 30)
-        assert sorted(map(late, project.starts("silent")))[2] < patience(3)
+        assert sorted(map(late, project.starts("silent")))[2] < scaled(3)
         beat = project.ledger.beat()
         assert beat.last_tick_at is not None
-        assert project.ledger.now() - beat.last_tick_at < timedelta(seconds=patience(5))
+        assert project.ledger.now() - beat.last_tick_at < timedelta(seconds=scaled(5))
         assert set(hanging.paths) == {"/token-1/start"}
         assert "token-" not in project.logs()
 

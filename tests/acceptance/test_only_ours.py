@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.acceptance.project import Process, Project
-from tests.waiting import patience, wait_until
+from tests.waiting import scaled, wait_until
 from tests.written import json_lines
 from tools.matrix import since
 
@@ -68,7 +68,7 @@ def node(project: Project, worker: Process) -> str:
 
 
 def consume(project: Project, worker: Process, queue: str) -> None:
-    called = f'"{queue}", destination=["{node(project, worker)}"], timeout={patience(20)}'
+    called = f'"{queue}", destination=["{node(project, worker)}"], timeout={scaled(20)}'
     assert project.code(f"print(len(team.app.control.add_consumer({called}, reply=True)))") == 1
 
 

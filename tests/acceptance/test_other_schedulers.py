@@ -13,7 +13,7 @@ from celery.schedules import schedule
 from redbeat import RedBeatSchedulerEntry
 
 from tests.acceptance.project import Process, Project, overlapping
-from tests.waiting import patience, status_of, wait_until
+from tests.waiting import scaled, status_of, wait_until
 
 JOBS = "jobs:\n  same: {task: team.work, every: 1s}\n"
 
@@ -33,7 +33,7 @@ app.conf.beat_schedule = {{
 
 def stock_beat(project: Project) -> Process:
     """RedBeat's own scheduler, in an app that is not supervised."""
-    (project.directory / "stock.py").write_text(STOCK.format(url=project.url, lock=patience(30)))
+    (project.directory / "stock.py").write_text(STOCK.format(url=project.url, lock=scaled(30)))
     words = ("-m", "celery", "-A", "stock", "beat", "-S", REDBEATS, "--max-interval", "1")
     beat = subprocess.Popen(
         [sys.executable, *words],

@@ -19,7 +19,7 @@ from supervisor.job.run import Run, ulid
 from supervisor.sending.messages import message_header, of_job
 from tests.acceptance.project import needs_children
 from tests.acceptance.workers import Workers
-from tests.waiting import patience, wait_until
+from tests.waiting import scaled, wait_until
 
 WORKERS, PROCESSES = 1, 4
 
@@ -49,7 +49,7 @@ def stored(workers: Workers) -> Iterator[Stored]:
     told: list[dict[str, object]] = []
     with client.pubsub(ignore_subscribe_messages=True) as channel:
         channel.psubscribe("celery-task-meta-*")
-        channel.get_message(timeout=patience(5))
+        channel.get_message(timeout=scaled(5))
 
         def states(run: Run | AsyncResult[Any]) -> list[str]:
             while message := channel.get_message():
@@ -148,7 +148,7 @@ def test_what_is_no_run_is_tracked_as_celery_does(
 ) -> None:
     with Celery(broker=workers.project.url, backend=workers.project.url) as app:
         sent = app.send_task("team.unsupervised", [str(tmp_path / "proof")])
-        assert sent.get(timeout=patience(20)) is None
+        assert sent.get(timeout=scaled(20)) is None
         assert stored(sent) == ["STARTED", "SUCCESS"]
 
 

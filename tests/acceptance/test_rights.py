@@ -16,7 +16,7 @@ from tests.acceptance.nodes import SERVER, Node, answers
 from tests.acceptance.project import Project
 from tests.ports import free_port
 from tests.programs import needed
-from tests.waiting import patience, wait_until
+from tests.waiting import scaled, wait_until
 
 JOBS = "jobs: {tick: {task: team.work, every: 1s}}"
 
@@ -87,7 +87,7 @@ def test_a_redis_cluster_is_told_as_one_at_every_door(
     project.serve("--port", str(port))
     assert said in project.supervisor("doctor").stderr
     wait_until(lambda: any(said in e["error"] for e in project.events("beat", "turn failed")), 60)
-    with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=patience(20)) as client:
+    with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=scaled(20)) as client:
 
         def readyz() -> httpx.Response | None:
             with suppress(httpx.TransportError):

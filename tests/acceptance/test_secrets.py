@@ -21,7 +21,7 @@ from supervisor.ledger.requests import RunRequest
 from supervisor.web.access import Access
 from tests.acceptance.project import Project
 from tests.tools.web.visits import visiting
-from tests.waiting import patience, wait_until
+from tests.waiting import scaled, wait_until
 
 SECRET = "hunter2-of-the-tests"
 
@@ -187,7 +187,7 @@ jobs:
     gate = team.directory / SECRET
     held = run_of(team, "held", kwargs={"gate": str(gate)})
     team.run_when(held, "running")
-    active = str(Celery(broker=team.url).control.inspect(timeout=patience(10), limit=1).active())
+    active = str(Celery(broker=team.url).control.inspect(timeout=scaled(10), limit=1).active())
     assert (held in active, SECRET in active) == (True, False)
     gate.touch()
     team.run_when(held, "succeeded")

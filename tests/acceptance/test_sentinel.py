@@ -25,7 +25,7 @@ TICKING = [f"tick-{number}" for number in range(8)]
 LEASE_SECONDS = 4
 
 #: Several times what a failover, the lease's time and the workers' new connections take.
-PATIENCE_SECONDS = 30
+TIMEOUT_SECONDS = 30
 
 #: `held` works through the failover: it trusts its lease of 30 s for 20.
 SCHEDULE = f"""\
@@ -125,7 +125,7 @@ def goes_on(project: Project, moment: float) -> bool:
     `supervisor health worker` finds it, and whatever runs workers starts another.
     """
     relieved = False
-    impatient_at = time.monotonic() + PATIENCE_SECONDS
+    impatient_at = time.monotonic() + TIMEOUT_SECONDS
 
     def are_started() -> bool:
         nonlocal relieved
@@ -134,7 +134,7 @@ def goes_on(project: Project, moment: float) -> bool:
             hire_all(project)
         return all_started_since(project, moment)
 
-    wait_until(are_started, 2 * PATIENCE_SECONDS)
+    wait_until(are_started, 2 * TIMEOUT_SECONDS)
     return relieved
 
 

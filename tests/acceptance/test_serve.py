@@ -25,7 +25,7 @@ from tests.acceptance import warm
 from tests.jobs import admitted, job
 from tests.ports import free_port
 from tests.tools.web.visits import TOKEN
-from tests.waiting import patience, status_of, wait_until
+from tests.waiting import scaled, status_of, wait_until
 from tests.written import json_lines
 
 
@@ -50,7 +50,7 @@ def served(server: EmbeddedServer) -> Iterator[httpx.Client]:
     port = free_port()
     with (
         serving(server.url, port),
-        httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=patience(20)) as client,
+        httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=scaled(20)) as client,
     ):
         wait_until(lambda: answers(client), 20)
         yield client
@@ -68,7 +68,7 @@ def test_what_is_served_while_redis_is_there_and_when_it_is_gone(tmp_path: Path)
     with (
         EmbeddedServer(tmp_path) as server,
         serving(server.url, port) as process,
-        httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=patience(20)) as client,
+        httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=scaled(20)) as client,
     ):
         wait_until(lambda: answers(client), 20)
         ledger = Ledger.open(Settings(redis_url=server.url))
@@ -102,7 +102,7 @@ def test_a_server_that_refuses_writes_is_read_and_named(tmp_path: Path) -> None:
     with (
         EmbeddedServer(tmp_path) as server,
         serving(server.url, port),
-        httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=patience(20)) as client,
+        httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=scaled(20)) as client,
     ):
         wait_until(lambda: answers(client), 20)
         ledger = Ledger.open(Settings(redis_url=server.url))
@@ -142,7 +142,7 @@ def test_ctrl_c_ends_it_with_nothing_to_complain_of(server: EmbeddedServer) -> N
     with (
         TemporaryFile("w+") as log,
         serving(server.url, port, log) as process,
-        httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=patience(20)) as client,
+        httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=scaled(20)) as client,
     ):
         wait_until(lambda: answers(client), 20)
         process.send_signal(signal.SIGINT)
@@ -192,7 +192,7 @@ async def answers_of(
     base_url: str, wanted: Sequence[str], cookies: httpx.Cookies
 ) -> list[tuple[str, int, str, float]]:
     options = {"limits": httpx.Limits(max_connections=None), "cookies": cookies}
-    async with httpx.AsyncClient(base_url=base_url, timeout=patience(60), **options) as client:
+    async with httpx.AsyncClient(base_url=base_url, timeout=scaled(60), **options) as client:
         return await asyncio.gather(*(answer_of(client, asked) for asked in wanted))
 
 
@@ -208,7 +208,7 @@ def test_every_answer_is_in_time_while_redis_hangs(tmp_path: Path) -> None:
     with (
         EmbeddedServer(tmp_path) as server,
         serving(server.url, port, SUPERVISOR_TOKEN=TOKEN),
-        httpx.Client(base_url=base_url, timeout=patience(20)) as client,
+        httpx.Client(base_url=base_url, timeout=scaled(20)) as client,
     ):
         wait_until(lambda: answers(client), 20)
         job(Ledger.open(Settings(redis_url=server.url)))
@@ -221,7 +221,7 @@ def test_every_answer_is_in_time_while_redis_hangs(tmp_path: Path) -> None:
             # More pages than there are threads, and each of these holds one: asked first.
             wanted = ["/", AS_A_SESSION] * 25 + [*expected] * 2
             found = asyncio.run(answers_of(base_url, wanted, client.cookies))
-            longest = BUDGET_SECONDS + patience(1)
+            longest = BUDGET_SECONDS + scaled(1)
             assert [(x[0], x[3]) for x in found if x[3] > longest] == []
             assert {asked: status for asked, status, _, _ in found} == expected
             texts = [text for asked, _, text, _ in found if asked == "/metrics"]
@@ -235,7 +235,7 @@ def test_every_answer_is_in_time_while_redis_hangs(tmp_path: Path) -> None:
 
 def test_what_answers_everybody_does_not_name_the_ledger(tmp_path: Path) -> None:
     port = free_port()
-    with serving("redis://127.0.0.1:1/0", port), httpx.Client(timeout=patience(20)) as client:
+    with serving("redis://127.0.0.1:1/0", port), httpx.Client(timeout=scaled(20)) as client:
         client.base_url = httpx.URL(f"http://127.0.0.1:{port}")
         wait_until(lambda: answers(client), 20)
         for path in ("/readyz", "/", "/api/v1/jobs", "/metrics"):

@@ -112,7 +112,7 @@ ledger = Ledger.open(Settings(redis_url=os.environ["TEAM_BROKER"]))
 
 def run_by(pool, name):
     with start_worker(team.app, pool=pool, perform_ping_check=False):
-        while name not in [worker.pool for worker in ledger.presences.roll().workers]:
+        while name not in [worker.pool for worker in ledger.presences.processes().workers]:
             time.sleep(0.05)
         run = team.import_feed.delay(name)
         team.unsupervised.delay(f"proof of {name}")

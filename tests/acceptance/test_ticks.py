@@ -132,8 +132,8 @@ def test_a_leader_that_is_stopped_hands_over_at_once(project: Project) -> None:
     wait_until(lambda: project.starts("steady"), 20)
     project.beat()
     beats = ledger.presences
-    wait_until(lambda: sorted(beat.leads for beat in beats.roll().beats) == [False, True], 20)
-    [leading] = [beat.name for beat in beats.roll().beats if beat.leads]
+    wait_until(lambda: sorted(beat.leads for beat in beats.processes().beats) == [False, True], 20)
+    [leading] = [beat.name for beat in beats.processes().beats if beat.leads]
     assert leading.endswith(f":{leader.pid}")
 
     held = ledger.client.get("redbeat::lock")
@@ -141,7 +141,7 @@ def test_a_leader_that_is_stopped_hands_over_at_once(project: Project) -> None:
     status_of(leader)
     assert ledger.client.get("redbeat::lock") != held  # which it would be for LEADER_TTL
     wait_until(
-        lambda: [beat.name for beat in beats.roll().beats if beat.leads] not in ([], [leading])
+        lambda: [beat.name for beat in beats.processes().beats if beat.leads] not in ([], [leading])
     )
     seen = len(project.starts("steady"))
     wait_until(lambda: len(project.starts("steady")) > seen + 2, 10)

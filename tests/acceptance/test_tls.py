@@ -27,7 +27,7 @@ from tests.acceptance.nodes import SERVER, Node
 from tests.acceptance.project import Project
 from tests.ports import free_port
 from tests.programs import needed
-from tests.waiting import patience, status_of, wait_until
+from tests.waiting import scaled, status_of, wait_until
 
 OVER_TLS = f"""\
 {SERVER}
@@ -141,7 +141,7 @@ def test_the_product_works_over_tls_with_a_clients_certificate(
     done = project.supervisor("doctor")
     assert done.returncode == 0, done.stdout + done.stderr
     assert "1 to note" in done.stdout  # a second beat
-    with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=patience(20)) as client:
+    with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=scaled(20)) as client:
         assert 'supervisor_runs_started_total{job="tick"}' in client.get("/metrics").text
 
 

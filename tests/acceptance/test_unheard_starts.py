@@ -18,7 +18,7 @@ from tests.acceptance.project import Process, Project, needs_children, overlappi
 from tests.acceptance.test_redelivery import cut_connections
 from tests.acceptance.workers import Workers
 from tests.processes import freeze, thaw
-from tests.waiting import patience, status_of, wait_until
+from tests.waiting import scaled, status_of, wait_until
 from tools.matrix import since
 
 pytestmark = needs_children("a process that runs its tasks itself hears of each")
@@ -78,7 +78,7 @@ def idle_child(workers: Workers) -> int:
     workers.project.run_when(run.id, "succeeded")
     with Celery(broker=workers.project.url) as app:
         # It returns with the first answer: the time is no more than a bound.
-        asks: Any = app.control.inspect(timeout=patience(10), limit=1)
+        asks: Any = app.control.inspect(timeout=scaled(10), limit=1)
         wait_until(lambda: (known := asks.query_task(run.id)) and not any(known.values()))
     return workers.start_of(run).pid
 

@@ -18,14 +18,14 @@ import pytest
 from celery import Celery
 
 from supervisor.deploy.up import TOPOLOGY_SECONDS
-from supervisor.guard.attempt import PATIENCE
+from supervisor.guard.attempt import REPORT_TIMEOUT
 from supervisor.job.run import Batch, RunState
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.requests import RunRequest
 from supervisor.settings import Settings
 from tests.ports import free_port
 from tests.processes import is_alive
-from tests.waiting import let_pass, patience, status_of, wait_until
+from tests.waiting import let_pass, scaled, status_of, wait_until
 
 TINY = """
 import time
@@ -177,7 +177,7 @@ def told(pid: int, what: str) -> str:
 
 
 def text_at(url: str) -> str:
-    return httpx.get(url, timeout=patience(20)).text
+    return httpx.get(url, timeout=scaled(20)).text
 
 
 def test_a_run_of_a_first_worker_that_is_killed_comes_again_at_once(running: Running) -> None:
@@ -298,7 +298,7 @@ def test_nothing_outlives_it_when_it_is_killed(running: Running) -> None:
     everything = descendants(running.process.pid)
     running.process.kill()
     # A child with an end to report insists for a while on a ledger that is gone.
-    longest = PATIENCE.total_seconds() + 15
+    longest = REPORT_TIMEOUT.total_seconds() + 15
     wait_until(lambda: not [pid for pid in everything if is_alive(pid)], longest)
 
 

@@ -11,7 +11,7 @@ def test_beat_and_workers_stop_when_a_newer_version_takes_the_ledger(project: Pr
     project.schedule("jobs: {steady: {task: team.work, every: 1s}}")
     beat, worker, ledger = project.beat(), project.worker(), project.ledger
     project.wait_for_jobs()
-    wait_until(lambda: ledger.presences.roll().workers, 20)
+    wait_until(lambda: ledger.presences.processes().workers, 20)
     ledger.client.set(ledger.keys.schema, SCHEMA + 1)
     assert status_of(beat, 40) != 0
     assert status_of(worker, 40) != 0

@@ -1,1 +1,1 @@
-"""Apps of strangers: settings and patterns of real projects, with and without our one line."""
+"""Foreign apps: settings and patterns of real projects, with and without our one line."""

@@ -21,21 +21,21 @@ from celery.events.state import State
 from kombu import Connection
 
 from tests.adoption.conftest import Deploy
-from tests.adoption.stranger import Stranger
+from tests.adoption.foreign_app import ForeignApp
 from tests.ports import free_port
-from tests.waiting import patience, wait_until
+from tests.waiting import scaled, wait_until
 from tests.written import whole_lines
 
 
 @pytest.mark.parametrize("which", ["eager", "worker"])
 @pytest.mark.parametrize("is_supervised", [False, True], ids=["plain", "supervised"])
 def test_an_apps_own_tests_pass(which: str, is_supervised: bool, deploy: Deploy) -> None:
-    stranger = deploy("tested", is_supervised)
-    environ = {**stranger.environment(), **({"EAGER": "1"} if which == "eager" else {})}
+    foreign_app = deploy("tested", is_supervised)
+    environ = {**foreign_app.environment(), **({"EAGER": "1"} if which == "eager" else {})}
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-c", os.devnull]
     done = subprocess.run(
         [*command, "--rootdir", ".", "own_tests.py", "-k", which],
-        cwd=stranger.directory,
+        cwd=foreign_app.directory,
         env=environ,
         capture_output=True,
         text=True,
@@ -73,28 +73,28 @@ def exporter_at(url: str) -> Iterator[Exporter]:
         listener = threading.Thread(target=exporter.capture)
         listener.start()
         try:
-            assert exporter.listens.wait(patience(10))
+            assert exporter.listens.wait(scaled(10))
             yield exporter
         finally:
             exporter.should_stop = True
             listener.join()
 
 
-def watched(stranger: Stranger) -> tuple[list[str], Counter[str], dict[str, str]]:
+def watched(foreign_app: ForeignApp) -> tuple[list[str], Counter[str], dict[str, str]]:
     """What Sentry, an exporter and Flower saw of the app's calls."""
     port = free_port()
-    stranger.environ = {"FLOWER_UNAUTHENTICATED_API": "true"}
-    with exporter_at(stranger.url) as exporter:
-        stranger.worker("-E", "-c", "1")
-        stranger.start("flower", "flower", f"--port={port}", "--address=127.0.0.1", is_cold=True)
+    foreign_app.environ = {"FLOWER_UNAUTHENTICATED_API": "true"}
+    with exporter_at(foreign_app.url) as exporter:
+        foreign_app.worker("-E", "-c", "1")
+        foreign_app.start("flower", "flower", f"--port={port}", "--address=127.0.0.1", is_cold=True)
         wait_until(lambda: tasks_in_flower(port) is not None, 60)
-        stranger.results(stranger.send())
+        foreign_app.results(foreign_app.send())
         wait_until(lambda: exporter.counted.keys() >= ENDS, 30)
         wait_until(lambda: sorted((tasks_in_flower(port) or {}).values()) == ENDED, 30)
         flower = tasks_in_flower(port) or {}
     # A transaction ends after its task, and after what tells of that.
-    wait_until(lambda: sum("transaction " in line for line in seen_by_sentry(stranger)) > 1, 30)
-    return seen_by_sentry(stranger), exporter.counted, flower
+    wait_until(lambda: sum("transaction " in line for line in seen_by_sentry(foreign_app)) > 1, 30)
+    return seen_by_sentry(foreign_app), exporter.counted, flower
 
 
 ENDS = {"task-failed breaks", "task-succeeded works"}
@@ -116,8 +116,8 @@ def rows_of_flower(port: int) -> dict[str, dict[str, Any]] | None:
         return None
 
 
-def seen_by_sentry(stranger: Stranger) -> list[str]:
-    lines = map(json.loads, whole_lines(stranger.directory / "sentry"))
+def seen_by_sentry(foreign_app: ForeignApp) -> list[str]:
+    lines = map(json.loads, whole_lines(foreign_app.directory / "sentry"))
     return sorted(f"{kind} {transaction} {errors}" for kind, transaction, errors, _ in lines)
 
 
@@ -125,13 +125,13 @@ def test_those_who_watch_see_the_same(deploy: Deploy) -> None:
     pytest.importorskip("sentry_sdk")
     pytest.importorskip("flower")
     plain = watched(deploy("watched", is_supervised=False))
-    stranger = deploy("watched", is_supervised=True)
-    assert watched(stranger) == plain
-    stranger.schedule("jobs: {own: {every: 1s, task: works}}\n")
-    stranger.start("beat", "beat", "-l", "info")
-    wait_until(lambda: "own" in stranger.ledger.scheduled(), 30)
-    wait_until(lambda: stranger.ledger.job("own").counters.get("finished:succeeded"), 30)
-    wait_until(lambda: seen_by_sentry(stranger).count("transaction works []") > 1, 30)
+    foreign_app = deploy("watched", is_supervised=True)
+    assert watched(foreign_app) == plain
+    foreign_app.schedule("jobs: {own: {every: 1s, task: works}}\n")
+    foreign_app.start("beat", "beat", "-l", "info")
+    wait_until(lambda: "own" in foreign_app.ledger.scheduled(), 30)
+    wait_until(lambda: foreign_app.ledger.job("own").counters.get("finished:succeeded"), 30)
+    wait_until(lambda: seen_by_sentry(foreign_app).count("transaction works []") > 1, 30)
 
 
 # A plain task, and the same one as a job's run and as a guarded call.
@@ -159,52 +159,52 @@ OF_THE_MOMENT = frozenset(
 )
 
 
-def asked_for(stranger: Stranger, name: str) -> tuple[str, str]:
+def asked_for(foreign_app: ForeignApp, name: str) -> tuple[str, str]:
     """The id of a task, or of the run of the job that it is, and the trace of who called it."""
-    if name == "scheduled" and stranger.is_supervised:
-        return stranger.ledger.trigger(stranger.ledger.spec("own")).id, ""
+    if name == "scheduled" and foreign_app.is_supervised:
+        return foreign_app.ledger.trigger(foreign_app.ledger.spec("own")).id, ""
     is_request = name == "called"  # a scheduler calls outside of any
     code = CALL.format(name=name, number=NUMBERS[name], is_request=is_request)
-    id, trace = stranger.code(code)
+    id, trace = foreign_app.code(code)
     return id, trace
 
 
-def with_job(stranger: Stranger) -> Stranger:
+def with_job(foreign_app: ForeignApp) -> ForeignApp:
     """Returns once a beat has loaded the job, if there is one."""
-    if stranger.is_supervised:
-        stranger.schedule(JOB)
-        stranger.start("beat", "beat", "-l", "info")
-        keys = stranger.ledger.keys
-        wait_until(lambda: "own" in stranger.ledger.scheduled(), 30)
+    if foreign_app.is_supervised:
+        foreign_app.schedule(JOB)
+        foreign_app.start("beat", "beat", "-l", "info")
+        keys = foreign_app.ledger.keys
+        wait_until(lambda: "own" in foreign_app.ledger.scheduled(), 30)
         message, job = keys.message("own"), keys.job("own")
-        client = stranger.ledger.client
+        client = foreign_app.ledger.client
         wait_until(lambda: client.exists(message) or client.hexists(job, "apart"), 30)
-    return stranger
+    return foreign_app
 
 
-def shown(stranger: Stranger) -> dict[str, Any]:
+def shown(foreign_app: ForeignApp) -> dict[str, Any]:
     """What `inspect`, `events` and Flower show of each task."""
     port, found = free_port(), dict[str, Any]()
-    stranger.environ = {"FLOWER_UNAUTHENTICATED_API": "true"}
-    with_job(stranger)
-    with exporter_at(stranger.url) as exporter:
-        stranger.worker("-E", "-c", "1")
-        stranger.start("flower", "flower", f"--port={port}", "--address=127.0.0.1", is_cold=True)
+    foreign_app.environ = {"FLOWER_UNAUTHENTICATED_API": "true"}
+    with_job(foreign_app)
+    with exporter_at(foreign_app.url) as exporter:
+        foreign_app.worker("-E", "-c", "1")
+        foreign_app.start("flower", "flower", f"--port={port}", "--address=127.0.0.1", is_cold=True)
         wait_until(lambda: rows_of_flower(port) is not None, 60)
         for name, number in NUMBERS.items():
-            id, _ = asked_for(stranger, name)
-            active = wait_until(lambda id=id: active_row(stranger, id), 30)  # type: ignore[misc]
-            (stranger.directory / f"may-end-{number}").touch()
+            id, _ = asked_for(foreign_app, name)
+            active = wait_until(lambda id=id: active_row(foreign_app, id), 30)  # type: ignore[misc]
+            (foreign_app.directory / f"may-end-{number}").touch()
             events = wait_until(lambda id=id: events_of(exporter, id), 30)  # type: ignore[misc]
             row = wait_until(lambda id=id: ended_in_flower(port, id), 30)  # type: ignore[misc]
             found[name] = [alike_row(each, id) for each in (active, *events, row)]
     return found
 
 
-def active_row(stranger: Stranger, id: str) -> dict[str, Any] | None:
+def active_row(foreign_app: ForeignApp, id: str) -> dict[str, Any] | None:
     """That of the task in what `celery inspect active` gives."""
-    with Celery(broker=stranger.url, set_as_current=False) as app:
-        replies = app.control.inspect(limit=1, timeout=patience(2)).active() or {}
+    with Celery(broker=foreign_app.url, set_as_current=False) as app:
+        replies = app.control.inspect(limit=1, timeout=scaled(2)).active() or {}
     rows = [row for of_worker in replies.values() for row in of_worker if row["id"] == id]
     return rows[0] if rows else None
 
@@ -252,15 +252,15 @@ EVENTS = ["task-received", "task-started", "task-succeeded"]
 SUPERVISED = {"supervisor", "periodic_task_name"}
 
 
-def headers(stranger: Stranger, traced: str) -> dict[str, dict[str, Any]]:
+def headers(foreign_app: ForeignApp, traced: str) -> dict[str, dict[str, Any]]:
     """Those of the message of each task, by its name; no worker takes them.
 
     traced: the one that carries the trace of who called.
     """
-    with_job(stranger)
-    traces = {name: asked_for(stranger, name)[1] for name in NUMBERS}
-    wait_until(lambda: stranger.broker.llen("celery") == len(NUMBERS), 30)
-    texts = map(json.loads, stranger.broker.lrange("celery", 0, -1))
+    with_job(foreign_app)
+    traces = {name: asked_for(foreign_app, name)[1] for name in NUMBERS}
+    wait_until(lambda: foreign_app.broker.llen("celery") == len(NUMBERS), 30)
+    texts = map(json.loads, foreign_app.broker.lrange("celery", 0, -1))
     found = {text["headers"]["task"]: text["headers"] for text in texts}
     assert traces["called"]
     assert traces["called"] in found["called"][traced]

@@ -31,7 +31,7 @@ from tests.ports import free_port
 from tests.programs import needs
 from tests.proxy import Proxy, proxy_to
 from tests.tools.web.browser import chromium
-from tests.waiting import patience, wait_until
+from tests.waiting import scaled, wait_until
 
 ROOT = Path(__file__).parents[2]
 PROJECT = "tests.adoption.desk"
@@ -540,7 +540,7 @@ def test_every_verb_of_its_own_answers_in_json() -> None:
 
 def answers(address: str) -> bool:
     try:
-        return httpx.get(address, timeout=patience(5)).is_success
+        return httpx.get(address, timeout=scaled(5)).is_success
     except httpx.TransportError:
         return False
 

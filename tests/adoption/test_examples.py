@@ -24,7 +24,7 @@ from tests.acceptance.test_tutorial import BLOCK, Reader
 from tests.ports import free_port
 from tests.programs import needed
 from tests.tools.web.browser import chromium
-from tests.waiting import patience, wait_until
+from tests.waiting import scaled, wait_until
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples"
@@ -78,7 +78,7 @@ class Visitor(Reader):
         """Whether there is one that says that. A busy machine may take longer than pages have."""
         url = f"http://127.0.0.1:{self.ports['9809']}/{path}"
         try:
-            answer = httpx.get(url, timeout=patience(5))
+            answer = httpx.get(url, timeout=scaled(5))
         except httpx.TransportError:
             return False
         return answer.is_success and text in answer.text
@@ -96,7 +96,7 @@ class Visitor(Reader):
         """Ctrl-C, which a terminal sends to all that `make` has started."""
         for process in self.processes:
             os.killpg(process.pid, signal.SIGINT)
-            process.wait(patience(20))
+            process.wait(scaled(20))
 
 
 #: What a how-to page quotes, by its path below examples/; in a list it is indented.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.adoption.conftest import Deploy
-from tests.adoption.stranger import Stranger
+from tests.adoption.foreign_app import ForeignApp
 from tests.waiting import wait_until
 
 OWN = "jobs: {own: {every: 1s, task: %s}}\n"
@@ -23,44 +23,44 @@ print("null")
 """
 
 
-def count(stranger: Stranger, word: str) -> int:
-    return sum(word in line for line in stranger.witness())
+def count(foreign_app: ForeignApp, word: str) -> int:
+    return sum(word in line for line in foreign_app.witness())
 
 
-def entries_of(stranger: Stranger) -> set[str]:
+def entries_of(foreign_app: ForeignApp) -> set[str]:
     """What ran of the schedule in the settings and of an entry that was made while beat ran."""
-    stranger.worker("-c", "1")
-    stranger.start("beat", "beat", "-l", "info")
-    wait_until(lambda: count(stranger, "static") > 1, 40)
-    stranger.code(ENTER)
-    wait_until(lambda: count(stranger, "made") > 2, 40)
-    stranger.code(REMOVE)
-    wait_until(lambda: not stranger.broker.exists("entries:made"))
-    return set(stranger.witness())
+    foreign_app.worker("-c", "1")
+    foreign_app.start("beat", "beat", "-l", "info")
+    wait_until(lambda: count(foreign_app, "static") > 1, 40)
+    foreign_app.code(ENTER)
+    wait_until(lambda: count(foreign_app, "made") > 2, 40)
+    foreign_app.code(REMOVE)
+    wait_until(lambda: not foreign_app.broker.exists("entries:made"))
+    return set(foreign_app.witness())
 
 
 def test_entries_of_redbeat_run_as_before(deploy: Deploy) -> None:
     plain = entries_of(deploy("entries", is_supervised=False))
-    stranger = deploy("entries", is_supervised=True)
-    stranger.schedule(OWN % "seen")
-    assert entries_of(stranger) == plain
-    wait_until(lambda: stranger.ledger.job("own").counters.get("finished:succeeded"), 30)
+    foreign_app = deploy("entries", is_supervised=True)
+    foreign_app.schedule(OWN % "seen")
+    assert entries_of(foreign_app) == plain
+    wait_until(lambda: foreign_app.ledger.job("own").counters.get("finished:succeeded"), 30)
 
 
 def test_rows_of_django_celery_beat_run_as_before(deploy: Deploy) -> None:
-    def rows_of(stranger: Stranger) -> list[str]:
-        stranger.code("from clinic import enter; enter(); print('null')")
+    def rows_of(foreign_app: ForeignApp) -> list[str]:
+        foreign_app.code("from clinic import enter; enter(); print('null')")
         scheduler = "django_celery_beat.schedulers:DatabaseScheduler"
-        stranger.start("rows", "beat", "-l", "info", "-S", scheduler)
-        wait_until(lambda: len(stranger.messages()) > 1, 40)
-        return sorted(set(stranger.messages()))
+        foreign_app.start("rows", "beat", "-l", "info", "-S", scheduler)
+        wait_until(lambda: len(foreign_app.messages()) > 1, 40)
+        return sorted(set(foreign_app.messages()))
 
     plain = rows_of(deploy("clinic", is_supervised=False))
-    stranger = deploy("clinic", is_supervised=True)
-    stranger.schedule(OWN % "own")
-    assert rows_of(stranger) == plain
-    assert "jobs not emitted by this beat" in stranger.log("rows")
-    stranger.worker("-c", "1")
-    stranger.start("beat", "beat", "-l", "info", "--schedule", "other")
-    wait_until(lambda: "own" in stranger.ledger.scheduled(), 30)
-    wait_until(lambda: stranger.ledger.job("own").counters.get("finished:succeeded"), 30)
+    foreign_app = deploy("clinic", is_supervised=True)
+    foreign_app.schedule(OWN % "own")
+    assert rows_of(foreign_app) == plain
+    assert "jobs not emitted by this beat" in foreign_app.log("rows")
+    foreign_app.worker("-c", "1")
+    foreign_app.start("beat", "beat", "-l", "info", "--schedule", "other")
+    wait_until(lambda: "own" in foreign_app.ledger.scheduled(), 30)
+    wait_until(lambda: foreign_app.ledger.job("own").counters.get("finished:succeeded"), 30)

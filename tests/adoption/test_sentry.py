@@ -13,7 +13,7 @@ import pytest
 
 from supervisor.ledger.replies import ms_of
 from tests.adoption.conftest import Deploy
-from tests.adoption.stranger import Stranger
+from tests.adoption.foreign_app import ForeignApp
 from tests.listener import Listener, listening
 from tests.waiting import clear_of, wait_until
 from tests.written import whole_lines
@@ -47,11 +47,11 @@ def sentry() -> Iterator[Listener]:
         yield listener
 
 
-def deployed(deploy: Deploy, sentry: Listener, *, is_supervised: bool) -> Stranger:
+def deployed(deploy: Deploy, sentry: Listener, *, is_supervised: bool) -> ForeignApp:
     dsn = sentry.url.replace("http://", "http://key@") + "/1"
-    stranger = deploy("checked", is_supervised, SENTRY_DSN=dsn)
-    stranger.worker("-c", "1")
-    return stranger
+    foreign_app = deploy("checked", is_supervised, SENTRY_DSN=dsn)
+    foreign_app.worker("-c", "1")
+    return foreign_app
 
 
 def check_ins(sentry: Listener) -> dict[str, list[CheckIn]]:
@@ -71,22 +71,22 @@ def statuses(sentry: Listener) -> dict[str, list[str]]:
     return {slug: [item["status"] for item in own] for slug, own in check_ins(sentry).items()}
 
 
-def due(stranger: Stranger, *jobs: str) -> None:
+def due(foreign_app: ForeignApp, *jobs: str) -> None:
     """As if nothing had emitted these for an hour: they are caught up with."""
-    ledger = stranger.ledger
+    ledger = foreign_app.ledger
     before = ledger.now() - timedelta(hours=1)
     for job in jobs:
         ledger.client.hset(ledger.keys.job(job), "watermark", ms_of(before))
         ledger.client.zadd("redbeat::schedule", {f"redbeat:{job}": before.timestamp()}, xx=True)
 
 
-def traces(stranger: Stranger) -> list[str]:
+def traces(foreign_app: ForeignApp) -> list[str]:
     """Those of the runs that came every second."""
-    return whole_lines(stranger.directory / "traces")
+    return whole_lines(foreign_app.directory / "traces")
 
 
-def ended(stranger: Stranger, job: str) -> int:
-    counters = stranger.ledger.job(job).counters
+def ended(foreign_app: ForeignApp, job: str) -> int:
+    counters = foreign_app.ledger.job(job).counters
     return sum(count for name, count in counters.items() if name.startswith("finished:"))
 
 
@@ -103,14 +103,14 @@ def test_check_ins_are_those_of_redbeats_scheduler(deploy: Deploy, sentry: Liste
     of_redbeat = check_ins(sentry)
     sentry.heard.clear()
 
-    stranger = deployed(deploy, sentry, is_supervised=True)
-    stranger.schedule(JOBS % sentry.url)
-    stranger.code("from checked import enter; enter('unguarded'); print(0)")
-    stranger.start("beat", "beat", "-l", "info")
-    wait_until(lambda: "silent" in stranger.ledger.scheduled(), 30)
+    foreign_app = deployed(deploy, sentry, is_supervised=True)
+    foreign_app.schedule(JOBS % sentry.url)
+    foreign_app.code("from checked import enter; enter('unguarded'); print(0)")
+    foreign_app.start("beat", "beat", "-l", "info")
+    wait_until(lambda: "silent" in foreign_app.ledger.scheduled(), 30)
     jobs = ("fine", "breaks", "quiet", "dies", "gone", "again", "renamed", "silent")
-    due(stranger, *jobs)
-    wait_until(lambda: all(ended(stranger, job) for job in (*jobs, "often")), 40)
+    due(foreign_app, *jobs)
+    wait_until(lambda: all(ended(foreign_app, job) for job in (*jobs, "often")), 40)
     ends |= {slug: ["in_progress", "ok"] for slug in DONE}
     ends["gone"] = ["in_progress", "error"]
     wait_until(lambda: statuses(sentry) == ends, 20)
@@ -128,7 +128,7 @@ def test_check_ins_are_those_of_redbeats_scheduler(deploy: Deploy, sentry: Liste
     assert ours["again"][1]["monitor_config"]["max_runtime"] == 10
     assert ours["again"][1]["duration"] is None
     assert ours["fine"][1]["duration"] < 60
-    assert stranger.log("beat").count("monitor not created") == 1
-    wait_until(lambda: len(traces(stranger)) > 2, 20)
-    found = traces(stranger)
+    assert foreign_app.log("beat").count("monitor not created") == 1
+    wait_until(lambda: len(traces(foreign_app)) > 2, 20)
+    found = traces(foreign_app)
     assert len(found) == len({*found})

@@ -17,7 +17,7 @@ import yaml
 from tests.alerts.files import ALERTMANAGER, PROMETHEUS, RULES
 from tests.ports import free_port
 from tests.programs import needed
-from tests.waiting import patience, status_of, wait_until
+from tests.waiting import scaled, status_of, wait_until
 
 LOOPBACK = "127.0.0.1"
 
@@ -39,7 +39,7 @@ def running(
         )
     url = httpx.URL(ready)
     try:
-        with httpx.Client(base_url=url.copy_with(path="/"), timeout=patience(10)) as client:
+        with httpx.Client(base_url=url.copy_with(path="/"), timeout=scaled(10)) as client:
             wait_until(lambda: process.poll() is not None or answers(client, url.path), 20)
             assert process.poll() is None, log.read_text()
             yield client

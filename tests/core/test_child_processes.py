@@ -14,7 +14,7 @@ import pytest
 from supervisor.deploy.embedded import EmbeddedServer
 from supervisor.guard import liveness
 from tests.acceptance import warm
-from tests.waiting import patience, wait_until
+from tests.waiting import scaled, wait_until
 
 #: In a process without other threads, for which a fork is no question on any version of Python.
 ALONE = """
@@ -71,7 +71,7 @@ with app.pool.acquire() as connection, app.amqp.TaskConsumer(connection.default_
 
 for _ in range(2):
     child = Child(lambda: "begun", LIMITS)
-    print(child.has_ended({patience(5)}) and child.result())
+    print(child.has_ended({scaled(5)}) and child.result())
 """
     assert said(code) == "begun\nbegun\n"
 
@@ -163,7 +163,7 @@ Child(write_and_hang, LIMITS).result()
         wait_until(lambda: written.exists() and written.read_text())
         child = os.pidfd_open(int(written.read_text()))
         parent.kill()
-    has_ended = bool(select.select([child], [], [], patience(10))[0])
+    has_ended = bool(select.select([child], [], [], scaled(10))[0])
     if not has_ended:
         signal.pidfd_send_signal(child, signal.SIGKILL)
     os.close(child)

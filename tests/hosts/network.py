@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from tests.programs import needed
-from tests.waiting import patience
+from tests.waiting import scaled
 
 #: Ends what is started with it when the process that started it ends.
 MORTAL = ("setpriv", "--pdeathsig", "KILL", "--")
@@ -38,7 +38,7 @@ class Host:
 
     def run(self, command: str) -> None:
         """Raises CalledProcessError."""
-        subprocess.run([*self.within, *command.split()], check=True, timeout=patience(20))
+        subprocess.run([*self.within, *command.split()], check=True, timeout=scaled(20))
 
 
 @dataclass

@@ -16,7 +16,7 @@ from tests.acceptance.project import Sign
 from tests.hosts.fleet import BEATS, WORKERS, Fleet, fleet
 from tests.hosts.network import Host
 from tests.processes import is_alive
-from tests.waiting import patience, wait_until
+from tests.waiting import scaled, wait_until
 
 LEASE_TTL = 3.0
 
@@ -49,7 +49,7 @@ def test_a_worker_that_is_cut_off_ends_its_run_before_another_begins_it(deployed
         again = wait_until(lambda: starts(deployed, run)[1:])[0]
     healed_at = time.time()
     assert gone_at < again.at
-    assert again.at - cut_at < LEASE_TTL + patience(5)
+    assert again.at - cut_at < LEASE_TTL + scaled(5)
     wait_until(lambda: deployed.ledger.run(run.id).state == "succeeded", 20)
     wait_until(lambda: works_since(deployed, worker, healed_at), 40)
     all_is_accounted_for(deployed, begun_at)
@@ -66,7 +66,7 @@ def test_after_a_leader_is_cut_off_no_tick_is_emitted_twice(deployed: Fleet) -> 
     with deployed.network.cut(leader):
         cut_at = time.monotonic()
         wait_until(lambda: deployed.leader() == other, 20)
-        assert time.monotonic() - cut_at < LEADER_TTL.total_seconds() + patience(5)
+        assert time.monotonic() - cut_at < LEADER_TTL.total_seconds() + scaled(5)
         wait_until(lambda: f'is_leader{{instance="{other.name}:' in deployed.metrics())
     wait_until(
         lambda: len(deployed.projects[leader.name].events("beat", "leadership held elsewhere")) > 0,

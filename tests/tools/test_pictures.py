@@ -10,7 +10,7 @@ import pytest
 from PIL import Image
 
 from tests.programs import needs
-from tests.waiting import patience
+from tests.waiting import scaled
 from tools.pictures.diagrams import DOCS, THEMES, diagrams_of, name_of
 
 PICTURES = Path(__file__).parents[2] / "docs" / "pictures"
@@ -43,7 +43,7 @@ def test_each_diagram_is_drawn_as_it_is_written() -> None:
 @pytest.mark.timeout(900)
 def test_the_pictures_can_be_taken_and_none_is_empty(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "tools.pictures", "--to", str(tmp_path), "--ends", "2"]
-    subprocess.run(command, check=True, timeout=patience(200))
+    subprocess.run(command, check=True, timeout=scaled(200))
     taken = {picture.name for picture in tmp_path.glob("*.png")}
     assert taken == {picture.name for picture in PICTURES.glob("*.png")}
     pictures = [*tmp_path.glob("*.png"), *PICTURES.glob("*.png")]

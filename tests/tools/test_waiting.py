@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests import waiting
-from tests.waiting import Deadline, patience, wait_until
+from tests.waiting import Deadline, scaled, wait_until
 
 TESTS = Path(__file__).parents[1]
 
@@ -18,7 +18,7 @@ TESTS = Path(__file__).parents[1]
 BY_THE_CLOCK = {"bench", "chaos"}
 
 #: Apps of others, which know nothing of ours.
-STRANGERS = TESTS / "adoption" / "apps"
+FOREIGN_APPS = TESTS / "adoption" / "apps"
 
 WAITS = {"wait", "join", "communicate", "run", "get", "create_connection", "Client", "Redis"}
 
@@ -34,7 +34,7 @@ def test_a_deadline_lasts_longer_on_a_slow_machine(
     while time.monotonic() < until:
         deadline.is_over()
     assert deadline.is_over() is is_over
-    assert patience(1) == max(slowness, waiting.AT_LEAST)
+    assert scaled(1) == max(slowness, waiting.AT_LEAST)
 
 
 def test_what_does_not_come_fails_the_test() -> None:
@@ -56,10 +56,10 @@ def stated(tree: ast.Module) -> Iterator[int]:
 
 
 def test_no_wait_has_a_deadline_that_does_not_grow() -> None:
-    ours = [path for path in TESTS.rglob("*.py") if STRANGERS not in path.parents]
+    ours = [path for path in TESTS.rglob("*.py") if FOREIGN_APPS not in path.parents]
     paths = [path for path in ours if path.relative_to(TESTS).parts[0] not in BY_THE_CLOCK]
     found = [
-        f"{path.relative_to(TESTS)}:{line}: use patience() or status_of() of tests/waiting.py"
+        f"{path.relative_to(TESTS)}:{line}: use scaled() or status_of() of tests/waiting.py"
         for path in paths
         for line in stated(ast.parse(path.read_text()))
     ]

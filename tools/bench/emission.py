@@ -37,15 +37,15 @@ def measure(directory: Path, url: str, sizes: Sizes) -> dict[str, float]:
     return found
 
 
-def emitted(side: Side, jobs: int, patience: int = 1) -> float:
+def emitted(side: Side, jobs: int, slack: int = 1) -> float:
     """Seconds from the time at which all are due until the last is queued.
 
-    patience: how many times longer than on a quiet machine it may take to prepare.
+    slack: how many times longer than on a quiet machine it may take to prepare.
     """
     side.empty()
     # Time to write them down, to load them, and to come to rest afterwards.
     needs = 8 + jobs // (1500 if side.name == "ours" else 1000)
-    due = math.ceil(time.time()) + patience * needs
+    due = math.ceil(time.time()) + slack * needs
     side.asked(f"fill('due.nothing', [{due}] * {jobs})")
     beat = (
         side.python("due.py") if side.name == "apscheduler" else side.celery("beat", "-l", "info")
@@ -57,7 +57,7 @@ def emitted(side: Side, jobs: int, patience: int = 1) -> float:
         until(lambda: ledger.client.exists(ledger.keys.message(last_job)), 120, every=0.2)
     if time.time() > due - 1:
         side.stop()
-        return emitted(side, jobs, 2 * patience)
+        return emitted(side, jobs, 2 * slack)
     with side.queued() as queued:
         last = until(lambda: queued() >= jobs, due - time.time() + 120, every=0.002)
     side.end(beat)

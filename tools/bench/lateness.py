@@ -17,15 +17,15 @@ def measure(directory: Path, url: str, sizes: Sizes) -> dict[str, float]:
     return spreads([one_round(directory / str(number), url, sizes) for number in rounds])
 
 
-def one_round(directory: Path, url: str, sizes: Sizes, patience: int = 1) -> dict[str, float]:
+def one_round(directory: Path, url: str, sizes: Sizes, slack: int = 1) -> dict[str, float]:
     """Both in the same minutes: whatever else the machine does happens to both.
 
-    patience: how many times longer than on a quiet machine it may take to prepare.
+    slack: how many times longer than on a quiet machine it may take to prepare.
     """
     with sides("due", ("ours", "redbeat"), directory, url) as taking_part:
         for side in taking_part:
             side.workers("first")
-        first = math.ceil(time.time()) + 15 * patience
+        first = math.ceil(time.time()) + 15 * slack
         times = [
             round(first + number * sizes.spread_seconds / sizes.spread_jobs, 3)
             for number in range(sizes.spread_jobs)
@@ -38,7 +38,7 @@ def one_round(directory: Path, url: str, sizes: Sizes, patience: int = 1) -> dic
         if time.time() > first - 3:
             for side in taking_part:
                 side.stop()
-            return one_round(directory / "again", url, sizes, 2 * patience)
+            return one_round(directory / "again", url, sizes, 2 * slack)
         late = {}
         for side in taking_part:
             until(

@@ -16,7 +16,7 @@ from tools.bench.sizes import Sizes
 #: Unseen: ours where no process of the machine sees that a worker is gone, and the lease decides.
 OURS = ("ours", "unseen")
 SIDES = (*OURS, "singleton", "once", "acks_late")
-PATIENCE = 20
+TIMEOUT = 20
 
 
 def measure(directory: Path, url: str, sizes: Sizes) -> dict[str, float]:
@@ -25,7 +25,7 @@ def measure(directory: Path, url: str, sizes: Sizes) -> dict[str, float]:
 
 def one_round(directory: Path, url: str) -> dict[str, float]:
     """All at once, for it is mostly waiting. Who has not begun again by then has no figure."""
-    found: dict[str, float] = {"recovery_patience_s": PATIENCE}
+    found: dict[str, float] = {"recovery_timeout_s": TIMEOUT}
     for victim in ("child", "worker"):
         with (
             sides("locked", SIDES, directory / victim, url) as taking_part,
@@ -57,7 +57,7 @@ def killed(victim: str, side: Side) -> float | None:
     if side.name in ("singleton", "once"):  # nobody brings the run back: the next call is to start
         side.python("-c", "import locked; locked.call_until_it_starts(100)")
     try:
-        until(lambda: side.client.llen("signs") > 1, PATIENCE)
+        until(lambda: side.client.llen("signs") > 1, TIMEOUT)
     except TimeoutError:
         return None
     return float(side.asked("signs()")[1][1]) - at

@@ -59,10 +59,10 @@ def cpu_of_worker(worker: Process) -> float:
     return cpu_seconds(worker.pid) + cpu_of_children(worker)
 
 
-def of_entries(directory: Path, url: str, patience: int = 1) -> float:
+def of_entries(directory: Path, url: str, slack: int = 1) -> float:
     """Of a due entry, what beat uses of a processor since it has loaded them, both at a time."""
     with sides("due", tuple(JOBS), directory, url) as [ours, redbeat]:
-        due = math.ceil(time.time()) + 12 * patience
+        due = math.ceil(time.time()) + 12 * slack
         beats = {}
         for side in (ours, redbeat):
             side.asked(f"fill('due.nothing', [{due}] * {JOBS[side.name]})")
@@ -82,7 +82,7 @@ def of_entries(directory: Path, url: str, patience: int = 1) -> float:
             return used["redbeat"] / used["ours"]
         ours.stop()
         redbeat.stop()
-    return of_entries(directory, url, 2 * patience)
+    return of_entries(directory, url, 2 * slack)
 
 
 def main() -> None:

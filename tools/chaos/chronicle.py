@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import StrEnum
 
-from supervisor.ledger.leader import MERCY
+from supervisor.ledger.leader import GRACE
 from tools.chaos.intervals import Interval
 from tools.chaos.jobs import LEASE_TTL
 
@@ -33,8 +33,8 @@ class Kind(StrEnum):
 #: has looked for a while, Redis may have been unavailable.
 GRACE_SECONDS = {
     Kind.REDIS: LEASE_TTL,
-    Kind.HUNG: MERCY.total_seconds(),
-    Kind.NO_LEADER: MERCY.total_seconds(),
+    Kind.HUNG: GRACE.total_seconds(),
+    Kind.NO_LEADER: GRACE.total_seconds(),
 }
 
 

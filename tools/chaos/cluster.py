@@ -132,7 +132,7 @@ class Cluster:
         self.is_hung = False
         os.kill(self.server.pid or 0, signal.SIGCONT)
 
-    def stop_members(self, patience_seconds: float = 10) -> None:
+    def stop_members(self, timeout_seconds: float = 10) -> None:
         """A warm end, beats first, for those who can."""
         self.redelivery.stop()
         for member in self.members:
@@ -140,7 +140,7 @@ class Cluster:
             member.join()
             member.send(signal.SIGTERM)
         for member in self.members:
-            member.reap(patience_seconds)
+            member.reap(timeout_seconds)
 
     def destroy(self) -> None:
         """Nothing that was started here outlives this."""

@@ -14,7 +14,7 @@ LEASE_TTL = 4
 #: Of a long body: no lease that is not renewed lasts until its end.
 LONG_SECONDS = (LEASE_TTL + 1.0, LEASE_TTL + 3.5)
 
-#: What all jobs have in common: leases that run out soon, and no end of patience with crashes.
+#: What all jobs have in common: leases that run out soon, and no limit of crashes.
 COMMON: Mapping[str, Any] = {"lease_ttl": f"{LEASE_TTL}s", "on_crash": "rerun", "max_crashes": 1000}
 
 

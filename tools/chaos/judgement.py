@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from supervisor.beat.queued_messages import PATIENCE
+from supervisor.beat.queued_messages import GRACE
 from supervisor.job.run import RunState
 from tools.chaos.chronicle import Kind
 from tools.chaos.facts import Facts, Finding
@@ -253,7 +253,7 @@ def sent_twice(facts: Facts) -> Iterator[str]:
     if facts.job.is_sent_by_celery:
         return
     for row in facts.rows:
-        surely_once = row.due_at + PATIENCE.total_seconds()
+        surely_once = row.due_at + GRACE.total_seconds()
         taken = [at for at in facts.messages.get(row.run, ()) if at < surely_once]
         if len(taken) < 2 or len(row.outcomes) > 1 or row.run in facts.repeated:
             continue

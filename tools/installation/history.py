@@ -29,7 +29,7 @@ from supervisor.job.spec import JobSpec
 from supervisor.ledger.actions import Action, Actor
 from supervisor.ledger.functions import Call, Functions, Library, library_of
 from supervisor.ledger.ledger import Ledger
-from supervisor.ledger.presence import Attendance, BeatFacts, Broker, WorkerFacts, digest_of
+from supervisor.ledger.presence import BeatFacts, Broker, Registration, WorkerFacts, digest_of
 from supervisor.ledger.reads import chunks
 from supervisor.ledger.replies import Grant, Placement, ms_of
 from supervisor.ledger.requests import Begun, RunRequest
@@ -319,20 +319,20 @@ class Processes:
         self._leader = installation.ledger.leader("redbeat::lock", entries.schedule, "installation")
         self._last_turn: datetime | None = None
 
-        def attendance() -> Attendance:
+        def registration() -> Registration:
             client = Ledger.open_without_retries(settings).client
-            return Attendance(client, installation.ledger.keys, Broker("celery", is_ledger=True))
+            return Registration(client, installation.ledger.keys, Broker("celery", is_ledger=True))
 
         names = [f"worker-{number}@app-{host}" for number, host in ((0, 1), (1, 2), (2, 3))]
         queues, tasks = ("celery", "imports"), digest_of(self._tasks)
-        self._workers = [(attendance(), WorkerFacts(name, queues, 8, tasks)) for name in names]
-        self._beat = attendance()
+        self._workers = [(registration(), WorkerFacts(name, queues, 8, tasks)) for name in names]
+        self._beat = registration()
 
     def say(self) -> None:
         self._last_turn = self._leader.look(self._last_turn).at
         self._beat.say(BeatFacts(self._leader.instance, leads=True, follows=None))
-        for attendance, facts in self._workers:
-            attendance.say(facts, self._tasks)
+        for registration, facts in self._workers:
+            registration.say(facts, self._tasks)
 
 
 @contextmanager

@@ -22,7 +22,7 @@ import redis
 import yaml
 
 from supervisor.deploy.embedded import EmbeddedServer
-from tests.waiting import patience
+from tests.waiting import scaled
 from tools.mutants.judges import BROKEN, judges_of
 from tools.mutants.mutants import Mutant, mutants_of
 
@@ -134,7 +134,7 @@ class Slot:
 
     def _asked(self, file: str, text: str, tests: list[str]) -> dict[str, Any]:
         assert self.process.stdin and self.process.stdout
-        asked = {"file": file, "text": text, "tests": tests, "seconds": patience(SECONDS / 4)}
+        asked = {"file": file, "text": text, "tests": tests, "seconds": scaled(SECONDS / 4)}
         print(json.dumps(asked), file=self.process.stdin, flush=True)
         answer: dict[str, Any] = json.loads(self.process.stdout.readline())
         return answer

@@ -30,7 +30,7 @@ from supervisor.ledger.actions import system_user
 from supervisor.web.access_file import Role, line_for, new_token
 from tests.ports import free_port
 from tests.tools.web.browser import chromium, log_in
-from tests.waiting import patience, status_of, wait_until
+from tests.waiting import scaled, status_of, wait_until
 
 ROOT = Path(__file__).parents[2]
 
@@ -115,7 +115,7 @@ class Examples:
 
     def runs(self, **query: str) -> list[dict[str, Any]]:
         try:
-            answer = httpx.get(f"{self.address}/api/v1/runs", params=query, timeout=patience(5))
+            answer = httpx.get(f"{self.address}/api/v1/runs", params=query, timeout=scaled(5))
         except httpx.TransportError:
             return []
         return list(answer.json()) if answer.is_success else []
@@ -123,7 +123,7 @@ class Examples:
     def acts(self, name: str, path: str, **body: Any) -> None:
         bearer = {"authorization": f"Bearer {self.tokens[name]}"}
         url = f"{self.address}/api/v1/{path}"
-        httpx.post(url, json=body, headers=bearer, timeout=patience(5)).raise_for_status()
+        httpx.post(url, json=body, headers=bearer, timeout=scaled(5)).raise_for_status()
 
     def has_cancelled(self) -> bool:
         """Whether a run was cancelled; one may have ended since it was seen."""
@@ -158,7 +158,7 @@ class Examples:
         """A run of several tasks, in the middle of the one that has many items."""
 
         def has_counted(run: str) -> bool:
-            whole = httpx.get(f"{self.address}/api/v1/runs/{run}", timeout=patience(5)).json()
+            whole = httpx.get(f"{self.address}/api/v1/runs/{run}", timeout=scaled(5)).json()
             items = [step["items"] for step in whole["steps"] if step["items"]]
             return any(sum(found["ended"].values()) >= ITEMS_SEEN for found in items)
 

@@ -13,8 +13,8 @@ if not settings.configured:
         DATABASES={"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": "db.sqlite3"}},
         USE_TZ=True,
         SECRET_KEY="of-the-tests",
-        CELERY_BROKER_URL=os.environ["STRANGER_REDIS"],
-        CELERY_RESULT_BACKEND=os.environ["STRANGER_REDIS"],
+        CELERY_BROKER_URL=os.environ["FOREIGN_REDIS"],
+        CELERY_RESULT_BACKEND=os.environ["FOREIGN_REDIS"],
         CELERY_TIMEZONE="Europe/Berlin",
         CELERY_BEAT_MAX_LOOP_INTERVAL=1,
     )

@@ -9,7 +9,7 @@ from celery import Celery
 app = Celery("entries")
 app.config_from_object("settings")
 app.conf.update(
-    REDBEAT_REDIS_URL=os.environ["STRANGER_REDIS"],
+    REDBEAT_REDIS_URL=os.environ["FOREIGN_REDIS"],
     REDBEAT_KEY_PREFIX="entries:",
     REDBEAT_LOCK_TIMEOUT=30,
     beat_scheduler="redbeat.RedBeatScheduler",

@@ -1,4 +1,4 @@
-"""What a task of a stranger's app sees of itself, and the one line that is added to the app."""
+"""What a task of a foreign app sees of itself, and the one line that is added to the app."""
 
 import os
 

@@ -24,8 +24,8 @@ def celery_init_app(flask):
 flask = Flask("web")
 flask.config.from_mapping(
     CELERY={
-        "broker_url": os.environ["STRANGER_REDIS"],
-        "result_backend": os.environ["STRANGER_REDIS"],
+        "broker_url": os.environ["FOREIGN_REDIS"],
+        "result_backend": os.environ["FOREIGN_REDIS"],
         "task_ignore_result": False,
     },
     GREETING="hello",

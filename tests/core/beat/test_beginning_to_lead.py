@@ -45,7 +45,7 @@ from tests.contents import digests
 from tests.jobs import MIDNIGHT
 from tests.logged import capture_logs
 from tests.proxy import proxy_to
-from tests.waiting import patience, wait_until
+from tests.waiting import scaled, wait_until
 
 EACH_SECOND = "jobs: {job: {task: t, every: 1s, overlap: allow, catchup: none%s}}"
 
@@ -196,7 +196,7 @@ def test_a_beat_that_hears_late_that_it_leads_emits_nothing(
         wait_until(lambda: not way.carries.is_set())
         wait_until(lambda: other.look().leads)
         way.thaw()
-        tick.join(patience(10))
+        tick.join(scaled(10))
         assert ledger.client.llen("celery") == 0
         assert not beat._leads
         beat.close()

@@ -43,7 +43,7 @@ from tests.jobs import (
 )
 from tests.logged import capture_logs
 from tests.proxy import proxy_to
-from tests.waiting import patience, status_of, wait_until
+from tests.waiting import scaled, status_of, wait_until
 
 Child = subprocess.Popen[bytes]
 Deaf = subprocess.Popen[str]
@@ -77,7 +77,7 @@ def beating(ledger: Ledger) -> Iterator[Heartbeat]:
     thread.start()
     yield thread
     thread.stop()
-    thread.join(patience(5))
+    thread.join(scaled(5))
 
 
 @pytest.fixture
@@ -382,8 +382,8 @@ def test_no_run_is_given_up_before_it_could_reach_the_server_again(ledger: Ledge
     leader.look()
     assert [rescue.kind for rescue in ledger.rescue()] == ["reasserted"]
     assert ledger.run(run_id(spec, 0)).state is RunState.RUNNING
-    # A beat whose ticks are slow has mercy once.
-    ledger.client.hincrby(ledger.keys.server, "mercy_until", -7_000)
+    # A beat whose ticks are slow has grace once.
+    ledger.client.hincrby(ledger.keys.server, "grace_until", -7_000)
     ledger.client.hincrby(ledger.keys.server, "looked", -4_000)
     ledger.client.delete(ledger.keys.lock(spec.lock))
     ledger.client.zadd(ledger.keys.leases, {run_id(spec, 0): 1})

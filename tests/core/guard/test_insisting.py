@@ -23,9 +23,9 @@ from supervisor.settings import Settings
 from tests.jobs import delivery, job, run_id, ticks
 from tests.logged import capture_logs
 from tests.proxy import proxy_to
-from tests.waiting import let_pass, patience, wait_until
+from tests.waiting import let_pass, scaled, wait_until
 
-PATIENCE = timedelta(seconds=0.5)
+REPORT_TIMEOUT = timedelta(seconds=0.5)
 
 
 @pytest.fixture
@@ -50,7 +50,7 @@ class Child:
         self.ledger.acknowledge_server()
         self.spec: JobSpec = job(self.ledger)
         self.ledger.admit(ticks(self.spec, 0))
-        guard = Guard(self.ledger, lambda _: None, "worker", patience=PATIENCE)
+        guard = Guard(self.ledger, lambda _: None, "worker", report_timeout=REPORT_TIMEOUT)
         self.attempt = Attempt(guard, delivery(run_id(self.spec, 0)))
         assert self.attempt.begin() is None
         self.thread = threading.Thread(target=self._end, daemon=True)
@@ -70,7 +70,7 @@ class Child:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.thread.join(patience(20))
+        self.thread.join(scaled(20))
         self.ledger.client.close()
 
     @property
@@ -83,10 +83,10 @@ def test_an_end_is_reported_however_long_the_server_was_away(fragile: EmbeddedSe
         fragile.stop()
         child.thread.start()
         wait_until(child.is_insisting, 20)
-        let_pass(4 * PATIENCE.total_seconds())
+        let_pass(4 * REPORT_TIMEOUT.total_seconds())
         assert child.thread.is_alive()
         fragile.start()
-        child.thread.join(patience(20))
+        child.thread.join(scaled(20))
         assert child.outcomes == ["succeeded"]
 
 
@@ -99,7 +99,7 @@ def test_an_end_is_given_up_some_time_after_the_worker_was_told_to_stop(
         wait_until(child.is_insisting, 20)
         assert child.thread.is_alive()
         child_table.set_stopping()
-        child.thread.join(patience(20))
+        child.thread.join(scaled(20))
         assert child.has_given_up()
         # What it could not say is known to who buries it.
         told = child_table.end_of(os.getpid(), "token")
@@ -111,7 +111,7 @@ def test_an_end_that_the_server_can_never_take_is_given_up(redis_url: str) -> No
     with Child(redis_url) as child:
         child.ledger.client.hset(child.ledger.keys.run(child.attempt.run_id), "rules", "{")
         child.thread.start()
-        child.thread.join(patience(20))
+        child.thread.join(scaled(20))
         assert child.has_given_up()
 
 
@@ -121,11 +121,11 @@ def test_an_end_is_reported_once_the_server_has_memory_again(redis_url: str) -> 
         try:
             child.thread.start()
             wait_until(child.is_insisting, 20)
-            let_pass(2 * PATIENCE.total_seconds())
+            let_pass(2 * REPORT_TIMEOUT.total_seconds())
             assert child.thread.is_alive()
         finally:
             child.ledger.client.config_set("maxmemory", 0)
-        child.thread.join(patience(20))
+        child.thread.join(scaled(20))
         assert child.outcomes == ["succeeded"]
 
 

@@ -21,7 +21,7 @@ from supervisor.times import clock
 from supervisor.worker.task import adopt
 from tests.jobs import admitted, begin, run_id
 from tests.proxy import Proxy, proxy_to
-from tests.waiting import patience, wait_until
+from tests.waiting import scaled, wait_until
 
 #: What asks for the lease, and what asks for a step's params between that and its body.
 BEGIN = f"\r\n{socket.gethostname()}:".encode()
@@ -97,5 +97,5 @@ def test_a_body_starts_with_a_grant_that_is_trusted_or_never(
         ledger.finish(step, "another", RunState.SUCCEEDED)
     trust_ends(asked_at, spec)
     way.thaw()
-    far.join(patience(10))
+    far.join(scaled(10))
     assert bodies == ([] if is_given_to_another else ["docs"])

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from supervisor.deploy.embedded import EmbeddedServer
-from supervisor.guard.progress import PATIENCE, Reporter, clock
+from supervisor.guard.progress import TIMEOUT, Reporter, clock
 from supervisor.job.run import LINES_KEPT, Reported, ReportedLine, ReportedProgress, RunState
 from supervisor.ledger.functions import HISTORY_TTL, MOST_TRACEBACKS
 from supervisor.ledger.ledger import Ledger
@@ -22,7 +22,7 @@ from supervisor.store.keys import Keys
 from tests.jobs import admitted, begin, begun, job, lease_runs_out, run_id, ticks
 from tests.logged import capture_logs
 from tests.ports import free_port
-from tests.waiting import patience, wait_until
+from tests.waiting import scaled, wait_until
 
 TTL_MS = HISTORY_TTL // timedelta(milliseconds=1)
 
@@ -62,7 +62,7 @@ def test_what_a_run_says_is_readable_with_the_instant_it_was_said(ledger: Ledger
     assert (second.text, second.number) == ("two", 2)
     for at in (progress.at, first.at):
         ago = (ledger.now() - at).total_seconds()
-        assert 10 <= ago < 10 + patience(2)
+        assert 10 <= ago < 10 + scaled(2)
 
 
 def test_a_progress_without_a_total_has_none(ledger: Ledger, run: str) -> None:
@@ -309,7 +309,7 @@ def test_closing_waits_for_a_progress_that_is_being_published(run: str, reporter
 
     def publish(_: ReportedProgress) -> None:
         is_publishing.set()
-        may_end.wait(patience(20))
+        may_end.wait(scaled(20))
         ended.set()
 
     def close() -> None:
@@ -319,13 +319,13 @@ def test_closing_waits_for_a_progress_that_is_being_published(run: str, reporter
     closed: list[bool] = []
     report = reporter.open(run, "token", publish)
     report.progress(1, 4, "")
-    assert is_publishing.wait(patience(5))
+    assert is_publishing.wait(scaled(5))
     closing = threading.Thread(target=close)
     closing.start()
-    closing.join(PATIENCE + 0.5)
+    closing.join(TIMEOUT + 0.5)
     assert closing.is_alive()
     may_end.set()
-    closing.join(patience(5))
+    closing.join(scaled(5))
     assert closed == [True]
 
 
@@ -350,7 +350,7 @@ def test_with_the_ledger_away_the_job_goes_on_and_one_line_says_so(run: str) -> 
         report.log("lost as well")
         started = clock()
         reporter.close(report)
-        assert clock() - started < patience(PATIENCE + 2)
+        assert clock() - started < scaled(TIMEOUT + 2)
     assert [line["event"] for line in logs] == ["report not written"]
 
 

@@ -24,7 +24,7 @@ from supervisor.operate.doctor_facts import read
 from supervisor.settings import Settings
 from tests.jobs import renew
 from tests.programs import needed
-from tests.waiting import patience, wait_until
+from tests.waiting import scaled, wait_until
 
 HOUR, DAY = 3_600, 86_400
 
@@ -127,7 +127,7 @@ def test_what_is_called_begins_within_a_leases_time_of_a_set_back(
     began = ledger.now()
     wait_until(lambda: begins(ledger, run, "token"))
     # A lease's time of a second, where the clock would need an hour or a day.
-    assert ledger.now() - began < timedelta(seconds=patience(5))
+    assert ledger.now() - began < timedelta(seconds=scaled(5))
 
 
 def test_ticks_go_on_after_a_leap_of_a_day_and_back(

@@ -334,7 +334,7 @@ class LedgerMachine(RuleBasedStateMachine):
     def run_out(self, run: str) -> None:
         lease_runs_out(self.ledger, self.spec, run)
         # On a slow machine seconds lie between two looks of a beat, and the model has no clock.
-        self.client.hdel(self.keys.server, "mercy_until")
+        self.client.hdel(self.keys.server, "grace_until")
         self.model.runs[run].is_silent = self.has_slept = True
 
     # The server

@@ -222,7 +222,7 @@ class World:
         """A worker is frozen: its lease runs out, and it is given up."""
         if (body := self.a_body()) and body.run in self.runs_in(RunState.RUNNING):
             lease_runs_out(self.ledger, self.spec, body.run)
-            self.ledger.client.hdel(self.ledger.keys.server, "mercy_until")
+            self.ledger.client.hdel(self.ledger.keys.server, "grace_until")
             self.ledger.client.delete(self.ledger.keys.lock(self.spec.serial_lock))
             self.rescue()
 

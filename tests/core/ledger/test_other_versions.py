@@ -18,7 +18,7 @@ from supervisor.job.run import RunState
 from supervisor.job.spec import JobSpec
 from supervisor.ledger import functions, reads
 from supervisor.ledger.ledger import Ledger
-from supervisor.ledger.presence import Attendance, Broker, WorkerFacts
+from supervisor.ledger.presence import Broker, Registration, WorkerFacts
 from supervisor.ledger.replies import ms_of
 from supervisor.schedule.ticks import Tick
 from supervisor.sending.messages import Assignments
@@ -31,14 +31,14 @@ LATER = NOW + timedelta(minutes=7)
 
 
 def test_facts_that_only_a_newer_version_knows_are_passed_over(ledger: Ledger) -> None:
-    attendance = Attendance(ledger.client, ledger.keys, Broker("celery", is_ledger=True))
-    attendance.say(WorkerFacts("w1", ("celery",), 2, "digest"))
+    registration = Registration(ledger.client, ledger.keys, Broker("celery", is_ledger=True))
+    registration.say(WorkerFacts("w1", ("celery",), 2, "digest"))
     [key] = ledger.client.keys(ledger.keys.presence("*"))
     said = json.loads(ledger.client.get(key))
     for facts in (said, said["facts"], said["broker"]):
         facts["newer"] = 1
     ledger.client.set(key, json.dumps(said), keepttl=True)
-    assert [worker.name for worker in ledger.presences.roll().workers] == ["w1"]
+    assert [worker.name for worker in ledger.presences.processes().workers] == ["w1"]
 
 
 def spec(name: str, **keys: Any) -> JobSpec:

@@ -1,4 +1,4 @@
-"""Who runs beside whom: slots, keys, replacing, patience."""
+"""Who runs beside whom: slots, keys, replacing, deadlines."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def test_a_run_waits_on_when_it_is_looked_at_early(ledger: Ledger, keys: dict[st
     assert ledger.client.zscore(ledger.keys.leases, run_id(spec, 1)) == until
 
 
-def test_a_requeued_run_gives_up_when_its_patience_has_ended(ledger: Ledger) -> None:
+def test_a_requeued_run_gives_up_when_its_time_to_wait_has_ended(ledger: Ledger) -> None:
     spec = job(ledger, overlap="requeue", requeue_delay="10ms", max_wait="25ms", max_requeues=99)
     ledger.admit(ticks(spec, 0, 1))
     wait_until(lambda: ledger.rescue() and not ledger.run(run_id(spec, 1)).state.is_open)

@@ -7,8 +7,8 @@ from datetime import UTC, date, datetime, timedelta
 import pytest
 
 from supervisor.job.spec import JobSpec
-from supervisor.operate.plans import surprise_text
-from supervisor.schedule.clock_changes import clock_changes, surprises
+from supervisor.operate.plans import clock_change_text
+from supervisor.schedule.clock_changes import clock_changes, zone_changes
 
 START = datetime(2027, 1, 1, tzinfo=UTC)
 YEAR = timedelta(days=365)
@@ -16,7 +16,7 @@ YEAR = timedelta(days=365)
 
 def said(cron: str, zone: str, start: datetime = START) -> list[str]:
     spec = JobSpec(name="job", task="t", cron=cron, timezone=zone)
-    return [surprise_text(surprise) for surprise in surprises(spec, start, start + YEAR)]
+    return [clock_change_text(change) for change in clock_changes(spec, start, start + YEAR)]
 
 
 SAID = [
@@ -86,19 +86,19 @@ def test_a_day_that_a_zone_left_out_has_no_runs() -> None:
 
 def test_an_interval_knows_no_clock_changes() -> None:
     spec = JobSpec(name="job", task="t", every=timedelta(hours=1), timezone="Europe/Berlin")
-    assert surprises(spec, START, START + YEAR) == []
+    assert clock_changes(spec, START, START + YEAR) == []
 
 
 def test_only_the_changes_of_the_given_time_count() -> None:
     spec = JobSpec(name="job", task="t", cron="30 2 * * *", timezone="Europe/Berlin")
     change = datetime(2027, 3, 28, 1, tzinfo=UTC)
-    assert len(surprises(spec, START, change)) == 1
-    assert surprises(spec, START, change - timedelta(seconds=1)) == []
-    assert surprises(spec, change, change + timedelta(days=100)) == []
+    assert len(clock_changes(spec, START, change)) == 1
+    assert clock_changes(spec, START, change - timedelta(seconds=1)) == []
+    assert clock_changes(spec, change, change + timedelta(days=100)) == []
 
 
 def test_clock_changes_are_found_to_the_second() -> None:
-    changes = clock_changes("Europe/Berlin", date(2027, 1, 1), date(2027, 12, 31))
+    changes = zone_changes("Europe/Berlin", date(2027, 1, 1), date(2027, 12, 31))
     assert [change.at for change in changes] == [
         datetime(2027, 3, 28, 1, tzinfo=UTC),
         datetime(2027, 10, 31, 1, tzinfo=UTC),

@@ -26,7 +26,7 @@ from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.replies import Placement
 from supervisor.operate import control
 from supervisor.sending.publisher import publisher_of
-from tests.waiting import patience, wait_until
+from tests.waiting import scaled, wait_until
 
 
 def guarded(app: Celery, name: str = "calls.work", **guard: Any) -> Any:
@@ -188,7 +188,7 @@ def test_calls_that_threads_make_at_the_same_time_have_a_message_each(
     before = functions_called(ledger)
 
     def meet(**_: Any) -> None:
-        both.wait(patience(10))
+        both.wait(scaled(10))
 
     signals.before_task_publish.connect(meet)
     try:
@@ -363,7 +363,7 @@ def test_who_waits_by_rpc_hears_that_the_call_was_skipped(redis_url: str, ledger
         task = task_of(supervise(app))
         _, skipped = task.delay(1), task.delay(1)
         with pytest.raises(TaskRevokedError):
-            skipped.get(timeout=patience(10))
+            skipped.get(timeout=scaled(10))
 
 
 @pytest.mark.parametrize(

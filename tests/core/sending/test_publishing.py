@@ -21,8 +21,8 @@ from kombu import Exchange, Queue
 from supervisor.app import supervise
 from supervisor.beat import queued_messages
 from supervisor.beat.queued_messages import (
+    GRACE_WITH_QUEUE,
     LIKELIEST,
-    PATIENCE_WITH_QUEUE,
     Sweeper,
     VanishedMessages,
 )
@@ -30,7 +30,7 @@ from supervisor.beat.scheduler import SupervisedScheduler
 from supervisor.guard.delivery import HEADER, RETRIES
 from supervisor.job.run import RunState
 from supervisor.ledger.ledger import Ledger
-from supervisor.ledger.presence import Attendance, Broker, WorkerFacts
+from supervisor.ledger.presence import Broker, Registration, WorkerFacts
 from supervisor.ledger.replies import LeaseState, Refusal, Refused, ms_of
 from supervisor.ledger.requests import RunRequest
 from supervisor.sending.publisher import Publisher
@@ -40,10 +40,10 @@ from supervisor.worker.request import guarded_request
 from supervisor.worker.task import adopt
 from tests.jobs import admitted, begin, job, renew, run_id, ticks
 from tests.proxy import Proxy, proxy_to
-from tests.waiting import patience, wait_until
+from tests.waiting import scaled, wait_until
 
 #: The time-outs of a call, of connecting and of what a new connection says first.
-PATIENCE = 15
+TIMEOUT = 15
 
 
 @pytest.fixture
@@ -75,7 +75,7 @@ def test_a_broker_that_hangs_holds_nobody_up_for_ever(
     broker.freeze()
     run, asked_at = queued(ledger, 1), time.monotonic()
     assert publisher.publish([run]) == 0
-    assert time.monotonic() - asked_at < patience(PATIENCE)
+    assert time.monotonic() - asked_at < scaled(TIMEOUT)
     assert ledger.run(run).state is RunState.QUEUED
     assert run in ledger.outbox()
     broker.thaw()
@@ -96,7 +96,7 @@ def test_a_broker_that_is_gone_holds_nobody_up_for_ever(ledger: Ledger, redis_ur
     publisher = Publisher(app_at("redis://127.0.0.1:1/0", redis_url), ledger)
     run, asked_at = queued(ledger, 0), time.monotonic()
     assert publisher.publish([run]) == 0
-    assert time.monotonic() - asked_at < patience(PATIENCE)
+    assert time.monotonic() - asked_at < scaled(TIMEOUT)
     assert run in ledger.outbox()
 
 
@@ -149,7 +149,7 @@ def test_a_message_older_than_its_tasks_expires_ends_only_a_queued_run(
         begin(ledger, run)
     with app.connection_for_read() as connection, connection.SimpleQueue("celery") as queue:
         request = guarded_request(Request)(
-            queue.get(timeout=patience(5)), app=app, task=load, hostname="worker"
+            queue.get(timeout=scaled(5)), app=app, task=load, hostname="worker"
         )
         wait_until(request.revoked)
     settled = ledger.run(run)
@@ -300,7 +300,7 @@ def test_a_run_that_two_processes_publish_begins_once(
     publishing.start()
     wait_until(lambda: run in ledger.outbox())
     assert Publisher(app_at(redis_url, redis_url), ledger).publish([run]) == 1
-    publishing.join(patience(PATIENCE))
+    publishing.join(scaled(TIMEOUT))
     headers = [json.loads(text)["headers"] for text in ledger.client.lrange("celery", 0, -1)]
     assert [header["id"] for header in headers] == [run, run]
     begin(ledger, run, "first")
@@ -455,7 +455,7 @@ class Broken:
             self.app.send_task("other", queue=queue)
 
     def hire(self, *queues: str) -> None:
-        there = Attendance(self.ledger.client, self.ledger.keys, Broker("celery", True))
+        there = Registration(self.ledger.client, self.ledger.keys, Broker("celery", True))
         there.say(WorkerFacts("worker", queues, 4, "digest"), ["t"])
 
     def after(self, time: timedelta) -> list[str]:
@@ -507,11 +507,11 @@ def test_a_worker_that_keeps_messages_for_a_rate_limit_has_lost_none(broken: Bro
     broken.hire("mail")
     broken.lose("mail")
     assert broken.after(MINUTE) == []
-    assert broken.after(PATIENCE_WITH_QUEUE) == runs[:LIKELIEST]
+    assert broken.after(GRACE_WITH_QUEUE) == runs[:LIKELIEST]
     broken.lose("mail")
     assert broken.after(timedelta(seconds=1)) == runs[LIKELIEST:]
     broken.lose("mail")
-    assert broken.after(PATIENCE_WITH_QUEUE) == []
+    assert broken.after(GRACE_WITH_QUEUE) == []
 
 
 def test_of_several_priorities_the_one_with_a_loss_is_published_again(broken: Broken) -> None:
@@ -548,27 +548,27 @@ def test_messages_of_others_in_a_queue_hide_a_lost_one_not_for_long(broken: Brok
     broken.fill("mail", 5)
     broken.hire("mail")
     assert broken.after(MINUTE) == []
-    assert broken.after(PATIENCE_WITH_QUEUE) == [lost]
+    assert broken.after(GRACE_WITH_QUEUE) == [lost]
     assert broken.ledger.client.llen("mail") == 6
     # In doubt, each time after twice as long.
-    assert broken.after(PATIENCE_WITH_QUEUE + MINUTE / 2) == []
+    assert broken.after(GRACE_WITH_QUEUE + MINUTE / 2) == []
     assert broken.after(MINUTE) == [lost]
-    assert broken.after(2 * PATIENCE_WITH_QUEUE) == []
+    assert broken.after(2 * GRACE_WITH_QUEUE) == []
     begin(broken.ledger, lost)
-    assert broken.after(9 * PATIENCE_WITH_QUEUE) == []
+    assert broken.after(9 * GRACE_WITH_QUEUE) == []
 
 
 def test_without_a_worker_a_queue_is_not_filled_on_suspicion(broken: Broken) -> None:
     broken.send("mail")
     broken.hire("elsewhere")
-    assert broken.after(9 * PATIENCE_WITH_QUEUE) == []
+    assert broken.after(9 * GRACE_WITH_QUEUE) == []
     assert broken.ledger.client.llen("mail") == 1
 
 
 def test_of_a_long_queue_a_few_at_a_time_are_suspected_the_oldest_first(broken: Broken) -> None:
     runs = broken.send("mail", LIKELIEST + 3)
     broken.hire("mail")
-    assert broken.after(2 * PATIENCE_WITH_QUEUE) == sorted(runs)[:LIKELIEST]
+    assert broken.after(2 * GRACE_WITH_QUEUE) == sorted(runs)[:LIKELIEST]
     assert broken.after(timedelta(seconds=1)) == sorted(runs)[LIKELIEST:]
     assert broken.after(timedelta(seconds=1)) == []
 

@@ -18,7 +18,7 @@ from supervisor.errors import WrongSchema
 from supervisor.job.run import RunState
 from supervisor.ledger.functions import SCHEMA
 from supervisor.ledger.ledger import Ledger
-from supervisor.ledger.presence import Attendance, BeatFacts, Broker
+from supervisor.ledger.presence import BeatFacts, Broker, Registration
 from supervisor.operate.doctor_facts import read
 from supervisor.schedule.ticks import Tick
 from supervisor.settings import Settings
@@ -41,8 +41,8 @@ def used(ledger: Ledger) -> Ledger:
     return ledger
 
 
-def beat_at(ledger: Ledger) -> Attendance:
-    return Attendance(ledger.client, ledger.keys, Broker("celery", is_ledger=True))
+def beat_at(ledger: Ledger) -> Registration:
+    return Registration(ledger.client, ledger.keys, Broker("celery", is_ledger=True))
 
 
 def test_the_first_script_writes_the_schema_of_its_code(ledger: Ledger) -> None:
@@ -110,7 +110,7 @@ def test_a_process_may_leave_a_ledger_whose_schema_has_changed(used: Ledger) -> 
     beat.say(BeatFacts("host:3", leads=True, follows=None))
     used.client.set(used.keys.schema, SCHEMA + 1)
     beat.leave()
-    assert used.presences.roll().present == ()
+    assert used.presences.processes().present == ()
 
 
 # The library of functions: who loads it, versions beside each other, servers that refuse it

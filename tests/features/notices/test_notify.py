@@ -23,7 +23,7 @@ from supervisor.features.outbound import http
 from supervisor.features.outbound.answer import Answer
 from tests.listener import Listener, listening
 from tests.mailbox import Mailbox, receiving_mail
-from tests.waiting import patience
+from tests.waiting import scaled
 
 AT = datetime(2026, 3, 1, 2, 5, tzinfo=UTC)
 NOTICE = Notice(
@@ -275,7 +275,7 @@ def test_a_server_that_hangs_is_left(scheme: str, monkeypatch: pytest.MonkeyPatc
         began = time.monotonic()
         answer, _ = told(url)
         assert answer is Answer.UNAVAILABLE
-        assert time.monotonic() - began < patience(4)
+        assert time.monotonic() - began < scaled(4)
 
 
 @pytest.mark.parametrize(

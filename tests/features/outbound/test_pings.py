@@ -29,7 +29,7 @@ from supervisor.ledger.replies import ms_of
 from tests.jobs import at_work, begin, job, lease_runs_out, run_id, ticks
 from tests.listener import Listener, listening
 from tests.logged import capture_logs
-from tests.waiting import patience, wait_until
+from tests.waiting import scaled, wait_until
 
 
 @pytest.fixture
@@ -40,7 +40,7 @@ def listener() -> Iterator[Listener]:
 
 @pytest.fixture(autouse=True)
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http, "TIMEOUT_SECONDS", patience(5))
+    monkeypatch.setattr(http, "TIMEOUT_SECONDS", scaled(5))
 
 
 def pinged(ledger: Ledger, listener: Listener, **keys: object) -> JobSpec:
@@ -232,7 +232,7 @@ def test_a_server_that_hangs_holds_up_neither_beat_nor_other_jobs(
         started = time.monotonic()
         by.look(ledger.now())
         by.look(ledger.now())
-        assert time.monotonic() - started < patience(2)
+        assert time.monotonic() - started < scaled(2)
         wait_until(lambda: listener.paths == ["/secret/start", "/secret"])
         hanging.closing.set()
         wait_until(quiet)
@@ -311,7 +311,7 @@ def test_an_exchange_ends_in_time_whatever_the_server_sends(
         started = time.monotonic()
         with capture_logs() as lines:
             sent(ledger)
-        assert time.monotonic() - started < patience(3)  # and not for ever
+        assert time.monotonic() - started < scaled(3)  # and not for ever
         assert [line["event"] for line in lines] == ["ping not sent"]
         assert len(outbox(ledger, spec)) == 2
 

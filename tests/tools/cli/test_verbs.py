@@ -22,7 +22,7 @@ from supervisor.ledger.replies import ms_of
 from supervisor.schedule.ticks import Tick
 from tests.commands import Supervisor, Terminal, as_json
 from tests.jobs import admitted, begin, begun, job, run_id, ticks, try_often
-from tests.waiting import clear_of, patience, status_of, wait_until
+from tests.waiting import clear_of, scaled, status_of, wait_until
 
 
 def test_jobs_lists_state_and_counts(ledger: Ledger, supervisor: Supervisor) -> None:
@@ -210,7 +210,7 @@ def test_with_the_app_a_trigger_has_arguments_that_its_task_takes(
     assert bool(ledger.open_runs_of(["nightly"])) is (said is None)
 
 
-def test_a_trigger_may_bring_policy_key_and_patience(
+def test_a_trigger_may_bring_policy_key_and_time_to_wait(
     ledger: Ledger, supervisor: Supervisor
 ) -> None:
     spec = job(ledger)
@@ -420,7 +420,7 @@ def test_a_run_is_followed_until_it_has_ended(
     wait_until(lambda: hash_reads(ledger) >= reads + 2)
     say(ledger, run, 2, 4, "two")
     ledger.finish(run, "token", RunState.SUCCEEDED)
-    following.join(patience(10))
+    following.join(scaled(10))
     lines = results[0].stdout.splitlines()
     assert [line.partition("  ")[2] or line for line in lines] == [
         *("one", "running 1/4 (25%) loading", "two", "succeeded 4/4 (100%) loading"),

@@ -25,7 +25,7 @@ from tests.acceptance.nodes import answers
 from tests.ports import free_port
 from tests.tools.deploy import layouts
 from tests.tools.deploy.layouts import PASSWORD, Layout, Member
-from tests.waiting import patience, status_of, wait_until
+from tests.waiting import scaled, status_of, wait_until
 
 Read = Callable[[Layout], Iterator[Member]]
 
@@ -131,8 +131,6 @@ def scraped(deployment: Deployment) -> str | None:
     token = serve.environment.get("SUPERVISOR_TOKEN", "none")
     url = f"http://127.0.0.1:{deployment.layout.http_port}/metrics"
     try:
-        return httpx.get(
-            url, headers={"Authorization": f"Bearer {token}"}, timeout=patience(20)
-        ).text
+        return httpx.get(url, headers={"Authorization": f"Bearer {token}"}, timeout=scaled(20)).text
     except httpx.ConnectError:
         return None

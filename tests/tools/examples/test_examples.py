@@ -22,7 +22,7 @@ from examples.summary import daily_summary, summarise
 from examples.witness import read
 from supervisor.catalog.schedule_files import load
 from supervisor.guard.current_run import CurrentRun, set_current_run
-from tests.waiting import patience, status_of, wait_until
+from tests.waiting import scaled, status_of, wait_until
 
 SCHEDULES = Path(__file__).parents[3] / "schedules"
 BERLIN = ZoneInfo("Europe/Berlin")
@@ -141,7 +141,7 @@ def test_an_example_killed_in_the_middle_can_run_again(call: str, home: Path, tr
     killed.kill()
     status_of(killed, 10)
     again = [sys.executable, "-c", code.replace("seconds=2", "seconds=0")]
-    assert subprocess.run(again, cwd=tree, timeout=patience(30), check=False).returncode == 0
+    assert subprocess.run(again, cwd=tree, timeout=scaled(30), check=False).returncode == 0
     with sqlite3.connect(home / "examples.sqlite3") as db:
         assert db.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
     db.close()

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from examples.witness import bound, overlaps, read, witness
-from tests.waiting import patience, status_of
+from tests.waiting import scaled, status_of
 
 WORK_UNTIL_TOLD = """
 import sys
@@ -59,7 +59,7 @@ def test_an_execution_that_begins_before_the_end_of_another_overlaps(
 ) -> None:
     first, second = start(), start()
     for process in (first, second):
-        process.communicate("\n", timeout=patience(10))
+        process.communicate("\n", timeout=scaled(10))
     (overlap,) = overlaps(testimony)
     assert overlap.first is not None
     assert (overlap.first.pid, overlap.second.pid) == (first.pid, second.pid)
@@ -69,7 +69,7 @@ def test_a_killed_execution_is_over_for_the_one_after_it(testimony: Path, start:
     first = start()
     first.kill()
     status_of(first, 10)
-    start().communicate("\n", timeout=patience(10))
+    start().communicate("\n", timeout=scaled(10))
     assert [execution.ended is None for execution in read(testimony).executions] == [True, False]
     assert overlaps(testimony) == []
 
@@ -79,7 +79,7 @@ def test_a_stopped_process_is_still_running_when_it_is_killed_later(
 ) -> None:
     first = start()
     os.kill(first.pid, signal.SIGSTOP)
-    start().communicate("\n", timeout=patience(10))
+    start().communicate("\n", timeout=scaled(10))
     first.kill()
     status_of(first, 10)
     (overlap,) = overlaps(testimony)

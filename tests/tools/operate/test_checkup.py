@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from supervisor.job.spec import JobSpec
-from supervisor.ledger.presence import BeatFacts, Broker, Present, Roll, WorkerFacts
+from supervisor.ledger.presence import BeatFacts, Broker, Present, Processes, WorkerFacts
 from supervisor.ledger.queues import Queue
 from supervisor.ledger.records import BeatRecord
 from supervisor.operate.doctor import APP_CHECKS, CHECKS, examine
@@ -42,8 +42,8 @@ def beat(name: str, offset: timedelta | None = timedelta()) -> Present:
 BEATS = (beat("a"), beat("b"))
 
 
-def roll(*present: Present) -> Roll:
-    return Roll(present, {})
+def processes(*present: Present) -> Processes:
+    return Processes(present, {})
 
 
 BEAT = BeatRecord("a", NOW, True, NOW, ())
@@ -55,7 +55,7 @@ HEALTHY = DoctorFacts(
     now=NOW,
     info=SERVER,
     specs=SPECS,
-    roll=roll(*BEATS, worker()),
+    processes=processes(*BEATS, worker()),
     beat=BEAT,
     queues=(Queue("celery", 0, 1, False, ("job0", "job1", "job2")),),
     app=AppFacts(),
@@ -83,47 +83,47 @@ def test_a_healthy_deployment_has_no_findings() -> None:
             {"info": {**SERVER, "maxmemory_policy": "allkeys-lru"}},
             ["WRONG Redis may evict keys: maxmemory-policy is allkeys-lru"],
         ),
-        ({"roll": roll(worker())}, ["WRONG no beat is running"]),
+        ({"processes": processes(worker())}, ["WRONG no beat is running"]),
         (
             {
-                "roll": roll(
+                "processes": processes(
                     *BEATS, replace(worker(), fault="its main loop is in proj.signals.wait")
                 )
             },
             ["WRONG w@host does no work: its main loop is in proj.signals.wait"],
         ),
         (
-            {"roll": roll(*BEATS, worker()), "shared_queues": [("celery", "b of two")]},
+            {"processes": processes(*BEATS, worker()), "shared_queues": [("celery", "b of two")]},
             ["WRONG the queue celery is shared with another ledger: b of two"],
         ),
         (
-            {"roll": roll(*BEATS, replace(worker(), is_waiting=True))},
+            {"processes": processes(*BEATS, replace(worker(), is_waiting=True))},
             ["WRONG w@host waits for its broker"],
         ),
         (
-            {"roll": roll(*BEATS, in_pool("threads")), "specs": [LIMITED]},
+            {"processes": processes(*BEATS, in_pool("threads")), "specs": [LIMITED]},
             [
                 "WRONG workers of the queue celery have the pool threads, which lacks what job "
                 "job1 needs: time_limit"
             ],
         ),
         (
-            {"roll": roll(*BEATS, worker(), in_pool("odd:Pool")), "specs": SPECS[1:]},
+            {"processes": processes(*BEATS, worker(), in_pool("odd:Pool")), "specs": SPECS[1:]},
             [
                 "note workers of the queue celery have the pool odd:Pool, which lacks what job "
                 "job1 needs: the guard"
             ],
         ),
-        ({"roll": roll(beat("a"), worker())}, ["note only one beat is running"]),
+        ({"processes": processes(beat("a"), worker())}, ["note only one beat is running"]),
         (
             {"beat": replace(BEAT, last_tick_at=NOW - 31 * SECOND)},
             ["WRONG no beat leads, though 2 are running"],
         ),
         (
-            {"roll": roll(beat("a", -1.5 * SECOND), beat("b", SECOND), worker())},
+            {"processes": processes(beat("a", -1.5 * SECOND), beat("b", SECOND), worker())},
             ["WRONG the clock of a is 1.5s behind that of Redis"],
         ),
-        ({"roll": roll(beat("a", None), beat("b"), worker())}, []),
+        ({"processes": processes(beat("a", None), beat("b"), worker())}, []),
         (
             {
                 "queues": [

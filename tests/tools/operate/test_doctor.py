@@ -25,7 +25,7 @@ from supervisor.deploy.embedded import EmbeddedServer, free_port
 from supervisor.errors import UNAVAILABLE
 from supervisor.job.spec import JobSpec
 from supervisor.ledger.ledger import Ledger
-from supervisor.ledger.presence import Attendance, BeatFacts, Broker, WorkerFacts
+from supervisor.ledger.presence import BeatFacts, Broker, Registration, WorkerFacts
 from supervisor.operate.doctor import examine
 from supervisor.operate.doctor_facts import app_facts
 from supervisor.settings import Settings
@@ -234,8 +234,8 @@ HOST = socket.gethostname()
 
 
 @pytest.fixture
-def attendance(ledger: Ledger) -> Attendance:
-    return Attendance(ledger.client, ledger.keys, Broker("celery", is_ledger=True))
+def registration(ledger: Ledger) -> Registration:
+    return Registration(ledger.client, ledger.keys, Broker("celery", is_ledger=True))
 
 
 def health(url: str, *words: str) -> tuple[int, str]:
@@ -243,31 +243,35 @@ def health(url: str, *words: str) -> tuple[int, str]:
     return result.exit_code, result.output
 
 
-def test_a_beat_that_stands_by_is_fine(attendance: Attendance, redis_url: str) -> None:
+def test_a_beat_that_stands_by_is_fine(registration: Registration, redis_url: str) -> None:
     assert health(redis_url, "beat") == (1, f"no beat on {HOST} has reported\n")
-    attendance.say(BeatFacts(f"{HOST}:1", leads=False, follows=None))
+    registration.say(BeatFacts(f"{HOST}:1", leads=False, follows=None))
     assert health(redis_url, "beat") == (0, "fine\n")
-    attendance.leave()
+    registration.leave()
     assert health(redis_url, "beat")[0] == 1
 
 
-def test_a_worker_that_consumes_nothing_is_not_fine(attendance: Attendance, redis_url: str) -> None:
+def test_a_worker_that_consumes_nothing_is_not_fine(
+    registration: Registration, redis_url: str
+) -> None:
     name = f"default@{HOST}"
     assert health(redis_url, "worker", "--name", "default@%h")[0] == 1
-    attendance.say(WorkerFacts(name, ("celery",), 2, "digest"), ["a"])
+    registration.say(WorkerFacts(name, ("celery",), 2, "digest"), ["a"])
     assert health(redis_url, "worker", "--name", "default@%h") == (0, "fine\n")
     assert health(redis_url, "worker", "--name", "default") == (0, "fine\n")
     assert health(redis_url, "worker", "--name", "other@%h")[0] == 1
-    attendance.say(WorkerFacts(name, (), 2, "digest"), ["a"])
+    registration.say(WorkerFacts(name, (), 2, "digest"), ["a"])
     expected = (1, f"worker {name} consumes no queue\n")
     assert health(redis_url, "worker", "--name", "default@%h") == expected
 
 
-def test_a_worker_that_waits_for_its_broker_is_fine(attendance: Attendance, redis_url: str) -> None:
+def test_a_worker_that_waits_for_its_broker_is_fine(
+    registration: Registration, redis_url: str
+) -> None:
     facts = WorkerFacts(f"default@{HOST}", (), 2, "digest")
-    attendance.say(facts, ["a"], is_waiting=True)
+    registration.say(facts, ["a"], is_waiting=True)
     assert health(redis_url, "worker", "--name", "default") == (0, "fine\n")
-    attendance.say(facts, ["a"], fault="its main loop has not turned for 65s")
+    registration.say(facts, ["a"], fault="its main loop has not turned for 65s")
     code, said = health(redis_url, "worker", "--name", "default")
     assert (code, "does no work: its main loop has not turned" in said) == (1, True)
 

@@ -11,9 +11,9 @@ import pytest
 from supervisor.job.histogram import Histogram
 from supervisor.job.spec import JobSpec
 from supervisor.ledger.functions import BOUNDS
-from supervisor.operate.forecast import Foresight, foresee, round_up
-from supervisor.operate.planning import misfits, plan_of
-from supervisor.operate.plans import misfit_text, often, overlaps_text, plan_lines, plan_shape
+from supervisor.operate.forecast import Forecast, foresee, round_up
+from supervisor.operate.planning import plan_of, violations
+from supervisor.operate.plans import often, overlaps_text, plan_lines, plan_shape, violation_text
 from supervisor.schedule.expectations import durations_of
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
@@ -37,7 +37,7 @@ def spec(**keys: Any) -> JobSpec:
 THREE_INTERVALS = Histogram((839, 841), (0, 100, 0), 84_000)
 
 
-def foreseen(histogram: Histogram, **keys: Any) -> Foresight:
+def foreseen(histogram: Histogram, **keys: Any) -> Forecast:
     found = foresee(spec(**keys), {"job": histogram}, (), NOW)
     assert found
     return found
@@ -113,23 +113,23 @@ def test_the_load_of_a_lock_is_that_of_all_jobs_which_share_it() -> None:
     minutes = dict.fromkeys(("job", "other"), observed(s300=10))
     found = plan_of({}, jobs, minutes, NOW)
     [job, _, third] = found.jobs
-    assert job.foresight
-    assert (job.foresight.overlaps, job.foresight.load) == (0, 2)
-    assert job.foresight.shared_with == ("other", "third")
-    assert third.foresight is None
+    assert job.forecast
+    assert (job.forecast.overlaps, job.forecast.load) == (0, 2)
+    assert job.forecast.shared_with == ("other", "third")
+    assert third.forecast is None
     assert "job, other, third need 200% of the time of serial.disk" in "".join(plan_lines(found))
 
 
 def test_jobs_with_other_locks_take_no_time_of_this_one() -> None:
     jobs = {name: spec(name=name, serial=name, overlap="queue_all") for name in ("job", "other")}
     minutes = dict.fromkeys(jobs, observed(s300=10))
-    assert [job.foresight for job in plan_of({}, jobs, minutes, NOW).jobs] == [None, None]
+    assert [job.forecast for job in plan_of({}, jobs, minutes, NOW).jobs] == [None, None]
 
 
 def test_a_paused_job_takes_no_time_of_a_lock() -> None:
     jobs = {"job": spec(key="disk"), "other": spec(name="other", key="disk", paused=True)}
     minutes = dict.fromkeys(jobs, observed(s300=10))
-    assert plan_of({}, jobs, minutes, NOW).jobs[0].foresight is None
+    assert plan_of({}, jobs, minutes, NOW).jobs[0].forecast is None
 
 
 TOLD = [
@@ -227,14 +227,16 @@ def spec_of(**keys: Any) -> JobSpec:
 def test_what_does_not_fit(keys: dict[str, Any], expected: list[str]) -> None:
     spec, durations = spec_of(**keys), durations_of(TEN_MINUTES)
     assert durations
-    assert [misfit_text(spec, found) for found in misfits(spec, durations, SATURDAY)] == expected
+    assert [
+        violation_text(spec, found) for found in violations(spec, durations, SATURDAY)
+    ] == expected
 
 
 def test_a_schedule_that_ends_is_looked_at_to_its_end() -> None:
     spec = spec_of(at=["2027-01-09T20:00:00"], due_by="20:10")
     durations = durations_of(TEN_MINUTES)
     assert durations
-    assert [found.key for found in misfits(spec, durations, SATURDAY)] == ["due_by"]
+    assert [found.key for found in violations(spec, durations, SATURDAY)] == ["due_by"]
 
 
 def test_the_plan_says_so() -> None:

@@ -10,7 +10,7 @@ import pytest
 from supervisor.job.run import RunState
 from supervisor.job.spec import JobSpec
 from supervisor.ledger.ledger import Ledger
-from supervisor.ledger.presence import Attendance, Broker, WorkerFacts, digest_of
+from supervisor.ledger.presence import Broker, Registration, WorkerFacts, digest_of
 from supervisor.ledger.replies import ms_of
 from supervisor.schedule.ticks import PassedOver, Tick
 from tests.commands import Supervisor
@@ -117,7 +117,7 @@ def test_without_a_time_the_job_is_told_as_it_is(ledger: Ledger, supervisor: Sup
 def test_a_queued_run_knows_who_works_its_queue(ledger: Ledger, supervisor: Supervisor) -> None:
     spec = admitted(ledger, 0, queue="reports")
     assert "no worker consumes reports" in why(supervisor, spec.name)
-    worker = Attendance(ledger.client, ledger.keys, Broker("celery", False))
+    worker = Registration(ledger.client, ledger.keys, Broker("celery", False))
     worker.say(WorkerFacts("w1", ("reports",), 4, ""))
     told = why(supervisor, spec.name)
     assert "1 worker with 4 processes in all for reports" in told

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
 
 from tests.programs import needed
-from tests.waiting import patience
+from tests.waiting import scaled
 
 #: Without these it asks hosts of its maker for things.
 QUIET = (
@@ -23,18 +23,18 @@ PHONE = {"width": 390, "height": 844}
 def chromium() -> Iterator[Browser]:
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(
-            executable_path=needed("chromium"), args=list(QUIET), timeout=1000 * patience(30)
+            executable_path=needed("chromium"), args=list(QUIET), timeout=1000 * scaled(30)
         )
         try:
             browser.on("context", be_patient)
-            expect.set_options(timeout=1000 * patience(15))
+            expect.set_options(timeout=1000 * scaled(15))
             yield browser
         finally:
             browser.close()
 
 
 def be_patient(context: BrowserContext) -> None:
-    context.set_default_timeout(1000 * patience(30))
+    context.set_default_timeout(1000 * scaled(30))
 
 
 def stays(page: Page) -> None:

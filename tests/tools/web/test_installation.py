@@ -45,7 +45,7 @@ def test_a_beat_leads_it_and_workers_are_there(
     for _ in range(2):  # a turn is told of with the next
         filled[1].say()
     assert ledger.beat().leads(ledger.now())
-    assert len(ledger.presences.roll().workers) == 3
+    assert len(ledger.presences.processes().workers) == 3
 
 
 def test_its_history_is_that_of_a_week(installation: Installation, ledger: Ledger) -> None:

@@ -37,7 +37,7 @@ from supervisor.web.metrics_table import COUNTERS
 from tests.jobs import MIDNIGHT, admitted, at_work, begin, begun, job, renew, run_id, ticks
 from tests.presence import beat_is_there, worker_is_there
 from tests.programs import needed
-from tests.waiting import patience, wait_until
+from tests.waiting import scaled, wait_until
 
 COUNTED = [name for row in COUNTERS for name, _ in row.series]
 
@@ -176,7 +176,7 @@ def test_a_run_that_does_not_end_well_leaves_its_time(ledger: Ledger) -> None:
         at_work(ledger, spec, second)
         ledger.finish(run_id(spec, second), "token", outcome)
     found = samples(ledger)["supervisor_last_failure_timestamp_seconds",]
-    assert abs(found - ledger.now().timestamp()) < patience(10)
+    assert abs(found - ledger.now().timestamp()) < scaled(10)
 
 
 def test_a_lease_that_is_renewed_too_late_is_counted(ledger: Ledger) -> None:
@@ -306,7 +306,7 @@ def test_what_is_queued_is_as_old_as_the_time_it_is_for(ledger: Ledger) -> None:
     found = samples(ledger)
     assert found["supervisor_oldest_queued_timestamp_seconds",] == MIDNIGHT.timestamp() + 1
     now = ledger.now().timestamp()
-    assert abs(found["supervisor_oldest_running_timestamp_seconds",] - now) < patience(10)
+    assert abs(found["supervisor_oldest_running_timestamp_seconds",] - now) < scaled(10)
     ledger.finish(run_id(spec, 0), "token", RunState.SUCCEEDED)
     assert ("supervisor_oldest_running_timestamp_seconds",) not in samples(ledger)
 
@@ -315,7 +315,7 @@ def test_a_backfill_is_not_late_for_the_time_that_it_is_for(ledger: Ledger) -> N
     spec = job(ledger)
     ledger.trigger(spec, RunRequest(nominal_at=MIDNIGHT))
     oldest = samples(ledger)["supervisor_oldest_queued_timestamp_seconds",]
-    assert abs(oldest - ledger.now().timestamp()) < patience(10)
+    assert abs(oldest - ledger.now().timestamp()) < scaled(10)
 
 
 def test_queues_have_lengths_and_consumers(ledger: Ledger) -> None:

@@ -16,7 +16,7 @@ import pytest
 from supervisor.job.run import Reported, ReportedLine, ReportedProgress, RunState
 from supervisor.ledger.functions import ATTEMPTS_KEPT
 from supervisor.ledger.ledger import Ledger
-from supervisor.ledger.presence import Attendance, Broker, WorkerFacts
+from supervisor.ledger.presence import Broker, Registration, WorkerFacts
 from supervisor.ledger.replies import ms_of
 from supervisor.operate.why import answer
 from supervisor.operate.why_facts import facts_of_run_id
@@ -447,8 +447,8 @@ def test_a_run_is_triggered_after_another_by_the_form(serve: Serve, ledger: Ledg
 def test_workers_and_queues_without_any_are_shown(reader: httpx.Client, ledger: Ledger) -> None:
     job(ledger)
     job(ledger, "other", queue="wide")
-    attendance = Attendance(ledger.client, ledger.keys, Broker("celery", is_ledger=True))
-    attendance.say(WorkerFacts("default@host", ("celery",), 4, "digest"))
+    registration = Registration(ledger.client, ledger.keys, Broker("celery", is_ledger=True))
+    registration.say(WorkerFacts("default@host", ("celery",), 4, "digest"))
     text = reader.get("/queues").text
     assert "default@host" in text
     assert len(re.findall(r"present", text)) == 1

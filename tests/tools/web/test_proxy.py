@@ -23,7 +23,7 @@ from tests.programs import needed, output_of
 from tests.tools.web.access_files import SECRET
 from tests.tools.web.browser import chromium
 from tests.tools.web.visits import FROM_OUR_PAGE, TOKEN, serving
-from tests.waiting import patience, wait_until
+from tests.waiting import scaled, wait_until
 
 PAGE = Path(__file__).parents[3] / "docs" / "how-to" / "access.md"
 
@@ -179,7 +179,7 @@ def test_nobody_is_another_by_a_header_of_their_own(
     forged = {"x-forwarded-user": "eve@example.com", "x-supervisor-proxy": "made up"}
     forged["x-forwarded-for"] = "203.0.113.9"
     bob = {"cookie": "_oauth2_proxy=bob@example.com", **FROM_OUR_PAGE, **forged}
-    with httpx.Client(verify=False, timeout=patience(20)) as client:
+    with httpx.Client(verify=False, timeout=scaled(20)) as client:
         page = client.get(f"{address}/jobs/nightly", headers=bob)
         assert "bob@example.com" in page.text
         assert "actions/" not in page.text
@@ -191,7 +191,7 @@ def test_nobody_is_another_by_a_header_of_their_own(
 
 def test_the_cookie_of_a_session_behind_tls_is_secure(address: str) -> None:
     headers = {"cookie": "_oauth2_proxy=bob@example.com", **FROM_OUR_PAGE}
-    with httpx.Client(verify=False, timeout=patience(20)) as client:
+    with httpx.Client(verify=False, timeout=scaled(20)) as client:
         answer = client.post(f"{address}/login", data={"token": TOKEN}, headers=headers)
     cookie = answer.headers["set-cookie"]
     assert "Path=/supervisor/;" in cookie

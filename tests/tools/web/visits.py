@@ -16,7 +16,7 @@ from starlette.applications import Starlette
 from supervisor.ledger.ledger import Ledger
 from supervisor.web.access import Access
 from supervisor.web.server import create
-from tests.waiting import patience, wait_until
+from tests.waiting import scaled, wait_until
 
 TOKEN = "a token of the tests, long enough"
 
@@ -53,9 +53,7 @@ def visiting(ledger: Ledger, access: Access, app: Celery | None = None) -> Itera
     # No TLS is spoken, and to be ready for it takes 50 ms a client.
     with (
         serving(ledger, access, app=app) as address,
-        httpx.Client(
-            base_url=address, timeout=patience(20), verify=False, auth=OurForms()
-        ) as client,
+        httpx.Client(base_url=address, timeout=scaled(20), verify=False, auth=OurForms()) as client,
     ):
         yield client
 

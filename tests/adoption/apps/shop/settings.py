@@ -6,7 +6,7 @@ DATABASES = {"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": "db.sql
 USE_TZ = True
 TIME_ZONE = "Europe/Berlin"
 
-CELERY_BROKER_URL = os.environ["STRANGER_REDIS"]
+CELERY_BROKER_URL = os.environ["FOREIGN_REDIS"]
 CELERY_RESULT_BACKEND = CELERY_BROKER_URL
 CELERY_TIMEZONE = TIME_ZONE
 CELERY_ACCEPT_CONTENT = ["json"]

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import pytest
 
 from tests.adoption.conftest import Deploy
-from tests.adoption.stranger import Stranger
+from tests.adoption.foreign_app import ForeignApp
 from tests.waiting import let_pass, wait_until
 
 #: For how long each app goes on, supervised, once it has done everything like the plain one.
@@ -44,23 +44,23 @@ KNOWN = [
 ]
 
 
-def facts_of(known: Known, stranger: Stranger) -> dict[str, list[str]]:
+def facts_of(known: Known, foreign_app: ForeignApp) -> dict[str, list[str]]:
     """Messages, results and what its tasks wrote, a line for each fact; its workers have ended."""
-    ids = stranger.send()
-    messages = stranger.messages()
-    work(known, stranger)
-    results = [*flat("", stranger.results(ids))]
+    ids = foreign_app.send()
+    messages = foreign_app.messages()
+    work(known, foreign_app)
+    results = [*flat("", foreign_app.results(ids))]
     # A task stores its result before its last words, and its links run after that.
-    wait_until(stranger.is_idle, 30)
-    stranger.stop()
-    return {"messages": messages, "results": results, "witness": stranger.witness()}
+    wait_until(foreign_app.is_idle, 30)
+    foreign_app.stop()
+    return {"messages": messages, "results": results, "witness": foreign_app.witness()}
 
 
-def work(known: Known, stranger: Stranger) -> None:
-    stranger.worker("-Q", known.queues, "-c", "2")
+def work(known: Known, foreign_app: ForeignApp) -> None:
+    foreign_app.worker("-Q", known.queues, "-c", "2")
     if known.green:
         green = ("-P", "gevent", "-c", "10", "-Q", known.green)
-        stranger.worker(*green, name="green", is_cold=True)
+        foreign_app.worker(*green, name="green", is_cold=True)
 
 
 def flat(at: str, value: object) -> Iterator[str]:
@@ -77,22 +77,22 @@ def flat(at: str, value: object) -> Iterator[str]:
 
 @pytest.mark.timeout(600 + 120 * MINUTES)
 @pytest.mark.parametrize("known", KNOWN, ids=lambda known: known.module)
-def test_a_strangers_tasks_do_the_same_with_one_line(known: Known, deploy: Deploy) -> None:
+def test_a_foreign_apps_tasks_do_the_same_with_one_line(known: Known, deploy: Deploy) -> None:
     for package in known.needs:
         pytest.importorskip(package)
     plain = facts_of(known, deploy(known.module, is_supervised=False))
-    stranger = deploy(known.module, is_supervised=True)
-    facts = facts_of(known, stranger)
+    foreign_app = deploy(known.module, is_supervised=True)
+    facts = facts_of(known, foreign_app)
     for kind, lines in plain.items():
         assert facts[kind] == lines
-    work(known, stranger)
-    stranger.schedule(f"jobs: {{own: {{every: 1s, {known.job[1:]}}}\n")
-    stranger.start("beat", "beat", "-l", "info")
-    wait_until(lambda: "own" in stranger.ledger.scheduled(), 30)
-    wait_until(lambda: stranger.ledger.job("own").counters.get("finished:succeeded"), 30)
+    work(known, foreign_app)
+    foreign_app.schedule(f"jobs: {{own: {{every: 1s, {known.job[1:]}}}\n")
+    foreign_app.start("beat", "beat", "-l", "info")
+    wait_until(lambda: "own" in foreign_app.ledger.scheduled(), 30)
+    wait_until(lambda: foreign_app.ledger.job("own").counters.get("finished:succeeded"), 30)
     until = time.monotonic() + 60 * MINUTES
     while time.monotonic() < until:
-        assert [*flat("", stranger.results(stranger.send()))] == plain["results"]
+        assert [*flat("", foreign_app.results(foreign_app.send()))] == plain["results"]
         let_pass(2)
-    checked = stranger.celery("supervisor", "check", "schedules")
+    checked = foreign_app.celery("supervisor", "check", "schedules")
     assert checked.returncode == 0, checked.stdout + checked.stderr

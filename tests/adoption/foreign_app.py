@@ -1,4 +1,4 @@
-"""A stranger's app, deployed twice: as it is, and with one line and one schedule file."""
+"""A foreign app, deployed twice: as it is, and with one line and one schedule file."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from redis import Redis
 from supervisor.ledger.ledger import Ledger
 from tests.acceptance import warm
 from tests.acceptance.project import ledger_at
-from tests.waiting import patience, wait_until
+from tests.waiting import scaled, wait_until
 from tests.written import whole_lines
 
 APPS = Path(__file__).with_name("apps")
@@ -28,7 +28,7 @@ APPS = Path(__file__).with_name("apps")
 SETTINGS = """
 import os
 
-broker_url = result_backend = os.environ["STRANGER_REDIS"]
+broker_url = result_backend = os.environ["FOREIGN_REDIS"]
 """
 
 #: The task by which Celery waits for a chord's header.
@@ -76,7 +76,7 @@ def alike(text: str) -> str:
 
 
 @dataclass
-class Stranger:
+class ForeignApp:
     """module: where its app is."""
 
     module: str
@@ -137,7 +137,7 @@ class Stranger:
 
     def results(self, ids: dict[str, list[str]]) -> Any:
         """State and value of each, but for ids, moments and names of processes."""
-        found = self.code(GET.format(ids=ids, timeout=patience(60)))
+        found = self.code(GET.format(ids=ids, timeout=scaled(60)))
         return json.loads(alike(json.dumps(found, sort_keys=True)))
 
     def witness(self) -> list[str]:
@@ -184,7 +184,7 @@ class Stranger:
                 process.send_signal(signal.SIGTERM)
         for process in self.processes:
             try:
-                process.wait(patience(10))
+                process.wait(scaled(10))
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
@@ -196,7 +196,7 @@ class Stranger:
     def environment(self) -> dict[str, str]:
         return {
             **os.environ,
-            "STRANGER_REDIS": self.url,
+            "FOREIGN_REDIS": self.url,
             **({"SUPERVISED": "1"} if self.is_supervised else {}),
             "PYTHONPATH": str(self.directory),
             **self.environ,
