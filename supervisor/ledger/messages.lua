@@ -54,9 +54,10 @@ local function message_of_job(run, made)
   return { queue = v[2], list = v[3], text = filled(v[4], run) }
 end
 
--- { queue, list, text }, or nil if Celery has to make it: of an item, a batch, a run with arguments of its own.
+-- { queue, list, text }, or nil if Celery has to make it: of an item, a run with arguments of its own, a batch, for
+-- which no message is kept.
 function message_of(run)
-  if run.item or run.foreach then return nil end
+  if run.item then return nil end
   local v = run.own
   if not v then
     local known = redis.call('HMGET', K.run(run.id), 'message', 'changed', 'args', 'kwargs', 'options', 'retry_options',

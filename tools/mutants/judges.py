@@ -22,7 +22,7 @@ BROKEN = (
 #: How a run goes from its admission to its end.
 RUNS = (
     *("admit", "attempts", "overlapping", "rescue", "schema"),
-    *("pausing", "comebacks", "revocations"),
+    *("pausing", "comebacks", "revocations", "many_waiting"),
 )
 STEPS = ["stages"]
 REST = ["reports", "audit", "beat_ticks", "after", "notices", "ended_runs", "model"]

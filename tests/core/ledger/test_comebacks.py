@@ -129,6 +129,18 @@ def test_messages_are_counted_anew_when_a_run_is_queued_again(ledger: Ledger) ->
     assert ledger.run(first).sends == 1
 
 
+def test_a_run_that_made_way_takes_the_first_free_slot(ledger: Ledger) -> None:
+    spec = admitted(ledger, 0, 1, max_running=2, overlap="queue_all")
+    begin(ledger, run_id(spec, 0), "first")
+    in_second_slot = known_of(ledger)._replace(slot=2)
+    restored = ledger.restore(work(spec, 2), "token", in_second_slot)
+    made_way = ledger.run(run_id(spec, 1))
+    assert (restored.state, made_way.state) == (LeaseState.REASSERTED, "waiting")
+    ledger.finish(run_id(spec, 0), "first", RunState.SUCCEEDED)
+    slots = [ledger.client.hget(ledger.keys.run(run_id(spec, n)), "slot") for n in (1, 2)]
+    assert slots == ["1", "2"]
+
+
 def test_a_restored_run_that_was_asked_for_leaves_the_ticks_alone(ledger: Ledger) -> None:
     spec = job(ledger)
     nominal = ticks(spec, 60)[0].nominal_at

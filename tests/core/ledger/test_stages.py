@@ -14,7 +14,7 @@ from supervisor.job.spec import JobSpec
 from supervisor.job.steps import ITEMS_AT_ONCE
 from supervisor.ledger.functions import ITEMS_PER_END, ITEMS_PER_FILL, LARGEST_KEPT_PARAM
 from supervisor.ledger.ledger import RUNS_PER_RESCUE, Ledger
-from supervisor.ledger.replies import Cancellation, Ending, LeaseState, Refused, Rescue
+from supervisor.ledger.replies import Cancellation, Ending, LeaseState, Refused, Rescue, ms_of
 from supervisor.ledger.requests import RunRequest
 from supervisor.sending.messages import Assignments
 from tests.core.ledger.test_comebacks import another_server, grace_is_over, work
@@ -133,6 +133,32 @@ def test_a_step_whose_worker_died_is_run_again(ledger: Ledger, spec: JobSpec, ru
     assert renew(ledger, f"{run}~extract", "first") is LeaseState.LOST
     assert ledger.job(spec.name).counters["overlaps"] == 1
     assert ledger.finish(f"{run}~extract", "first", RunState.SUCCEEDED).ending is Ending.STALE
+
+
+def lasts(ledger: Ledger, run: str) -> tuple[int, int]:
+    """For how many ms the run keeps its lock, by the lock and by the index of leases."""
+    now, lock = ms_of(ledger.now()), ledger.keys.lock(run.partition("@")[0])
+    return ledger.client.pttl(lock), ledger.client.zscore(ledger.keys.leases, run) - now
+
+
+def test_a_step_that_renews_its_lease_renews_that_of_its_run(ledger: Ledger) -> None:
+    spec = pipeline(ledger, lease_ttl="10m")
+    ledger.admit(ticks(spec, 1))
+    run = run_id(spec, 1)
+    begin(ledger, f"{run}~extract")
+    ledger.client.pexpire(ledger.keys.lock(spec.lock), 5_000)
+    ledger.client.zadd(ledger.keys.leases, {run: ms_of(ledger.now()) + 5_000})
+    renew(ledger, f"{run}~extract")
+    assert min(lasts(ledger, run)) > 590_000
+
+
+def test_a_run_keeps_its_lock_while_another_of_its_steps_may_be_queued(ledger: Ledger) -> None:
+    spec = pipeline(ledger, STEPS[:2], start_deadline="10m", lease_ttl="5s")
+    ledger.admit(ticks(spec, 1))
+    run = run_id(spec, 1)
+    begin(ledger, f"{run}~extract")
+    renew(ledger, f"{run}~extract")
+    assert min(lasts(ledger, run)) > 590_000
 
 
 def test_a_step_whose_lease_was_forgotten_goes_on(ledger: Ledger, run: str) -> None:

@@ -218,6 +218,7 @@ def test_what_waits_in_the_outbox_is_sent_by_the_ledger_once_it_can(
     assert ledger.send([tick.run_id, "nightly@unknown"]) == ["nightly@unknown"]
     assert (ledger.run(tick.run_id).sends, ledger.outbox()) == (1, [])
     assert ledger.client.zscore(ledger.keys.sent, tick.run_id)
+    assert ledger.client.hmget(ledger.keys.run(tick.run_id), "sent", "queue")[1] == "celery"
     Publisher(app, ledger).publish([tick.run_id])
     pushed, from_celery = sent(ledger.client, "celery")
     assert pushed == from_celery
@@ -551,6 +552,7 @@ def test_the_ledger_sends_already_the_first_call_of_a_process(
     assert ledger.outbox() == []
     ids = [message["headers"]["id"] for message in sent(ledger.client, "celery")]
     assert ids == [first.id, first.id]
+    assert ledger.client.hget(ledger.keys.run(first.id), "queue") == "celery"
     assert ledger.run(second.id).state is RunState.WAITING
 
 
