@@ -34,10 +34,9 @@ from supervisor.beat.turn import INTERVAL, Step, Turn
 from supervisor.beat.watchdog import Watchdog
 from supervisor.catalog.entries import beat_schedule_of
 from supervisor.errors import SupervisorError, WrongSchema
-from supervisor.features.adoption.django_rows import Rows, forget_rows
-from supervisor.job.changes import register
 from supervisor.ledger.leader import LEADER_TTL, Look
 from supervisor.ledger.ledger import Ledger
+from supervisor.lists.beat import PARTS
 from supervisor.logs import get_logger
 from supervisor.process import die_with_parent, reserve_closed_files
 from supervisor.sending.app_settings import broker_apart, owner_of, required_settings
@@ -103,10 +102,7 @@ class SupervisedScheduler(RedBeatScheduler):  # type: ignore[misc]
         self._leader = self._ledger.leader(lock, conf.schedule_key, owner_of(app))
         # RedBeat would take the lock for itself when beat starts, and die when it loses it.
         self.lock_key = None
-        self._steps = Steps(app, self._ledger, self._leader, self, lambda: bool(self._leads))
-        self._adopts_rows = bool(app.supervisor["adopt_rows"])  # type: ignore[attr-defined]
-        if self._adopts_rows:
-            register(Rows(app))
+        self._steps = Steps(app, self._ledger, self._leader, self, lambda: bool(self._leads), PARTS)
         self._leads: bool | None = None
         self._led_at = self._followed_at = 0.0
         self._last_turn_at: datetime | None = None
@@ -235,15 +231,8 @@ class SupervisedScheduler(RedBeatScheduler):  # type: ignore[misc]
 
     def _begin(self, look: Look) -> Look:
         steps = self._steps
-        if steps.run_counters:
-            steps.run_counters.begin()
-        steps.starts.begin(look.at, is_first=self._leads is None)
         self.setup_schedule()
-        steps.adopted.begin()
-        if not self._adopts_rows:
-            forget_rows(self._ledger, steps.entries)
-        steps.sources.look_soon()
-        steps.messages.begin()
+        steps.begin(look.at, is_first=self._leads is None)
         if steps.reloading is None:
             return look
         steps.reloading.begin(look.at)

@@ -1,23 +1,24 @@
 """What takes part in a turn of the beat that leads: explicit lists, in order.
 
 1. **Emit.** Recover (recovery.py), so that a place that is free by now is taken; emit what is due
-   (emitter.py); have RedBeat's own code emit its entries; and take over what the app's code saved
-   as entries. The watermark of a job moves in the same function that admits its tick, and sends its
-   message where the broker's queues are beside the ledger: a tick is dealt with once, whichever
-   beat asks. A beat whose turns fail here resigns.
+   (emitter.py); have RedBeat's own code emit its entries; take over what the app's code saved as
+   entries; and admit runs that follow others. The watermark of a job moves in the same function
+   that admits its tick, and sends its message where the broker's queues are beside the ledger: a
+   tick is dealt with once, whichever beat asks. A beat whose turns fail here resigns.
 2. **Settle.** No tick waits for what comes next: this beat's presence, and the runs of this
-   machine's workers that are gone; runs that follow others; what Celery has to send, or what has
-   vanished; notices, pings and whatever else goes to other servers, from threads; the log.
+   machine's workers that are gone; what Celery has to send, or what has vanished; notices, pings
+   and whatever else goes to other servers, from threads; the log.
 3. **Follow.** What fills the time until the next tick: edits of schedule files and of other sources
    of jobs, which child processes read; the messages of edited jobs; runs of jobs with
    `run_at_start`, once the files are read; the audit; the summary of the day before.
 
-A feature is a line or two here.
+Features add their steps after the core's; `supervisor/lists/beat.py` says which there are.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from datetime import datetime
 
 from celery import Celery
 from redbeat.schedulers import RedBeatScheduler
@@ -30,27 +31,20 @@ from supervisor.beat.publishing import Publishing
 from supervisor.beat.recovery import Recovery
 from supervisor.beat.redbeat_entries import RedBeatEntries
 from supervisor.beat.reload import FollowedSources, Reloading
-from supervisor.beat.turn import Step
+from supervisor.beat.turn import Beat, Part, Step
 from supervisor.catalog.entries import Entries
-from supervisor.features import NoCheckIns, part
-from supervisor.features.adoption.adopted import Adopted
-from supervisor.features.audit.step import Auditor
-from supervisor.features.following.step import Following, Starts
-from supervisor.features.notices.step import FileNotices, Notices
-from supervisor.features.outbound.pings import Pings
-from supervisor.features.outbound.sender import Send
-from supervisor.features.outbound.step import Revocations, Sending
-from supervisor.features.outbound.store import Kind
-from supervisor.features.summary.step import Summaries
+from supervisor.job.spec import JobSpec
 from supervisor.ledger.leader import Leader
 from supervisor.ledger.ledger import Ledger
-from supervisor.sending.app_settings import owner_of, required_settings, schedules_of
+from supervisor.sending.app_settings import required_settings, schedules_of
 from supervisor.sending.publisher import Publisher
 from supervisor.worker.presence import broker_of
 
+MakePart = Callable[[Beat], Part]
+
 
 class Steps:
-    """Raises NotConfigured for what the environment says wrongly of notices."""
+    """Raises NotConfigured for what the environment says wrongly of a feature."""
 
     def __init__(
         self,
@@ -59,62 +53,54 @@ class Steps:
         leader: Leader,
         scheduler: RedBeatScheduler,
         leads: Callable[[], bool],
+        make_parts: Iterable[MakePart],
     ) -> None:
         leadership, files = leader.leadership, schedules_of(app)
         self.entries = Entries(app, ledger)
-        publisher = Publisher(app, ledger)
+        beat = Beat(app, ledger, leadership, self.entries, leads)
+        self._parts = tuple(make(beat) for make in make_parts)
         self.log = AdmissionLog()
         self.reloading = Reloading(files, ledger, self.entries) if files else None
         self.sources = FollowedSources(ledger, self.entries)
         self.presence = Presence(
             ledger, broker_of(app, required_settings(app)), leader.instance, self.follows
         )
-        # Features whose files may have been deleted.
-        check_ins, counters = part("sentry", "CheckIns"), part("opentelemetry", "RunCounters")
-        monitors = check_ins(ledger, owner_of(app)) if check_ins else NoCheckIns()
-        self.run_counters = counters(ledger, leads) if counters else None
-
         self.redbeat_entries = RedBeatEntries(scheduler, self.entries)
-        self.adopted = Adopted(
-            app,
-            ledger,
-            self.entries,
-            is_wanted=bool(app.supervisor["adopt_entries"]),  # type: ignore[attr-defined]
-        )
-        self.messages = JobMessages(app, ledger, publisher, monitors.monitored)
-        self.starts = Starts(ledger)
-        notices = Notices(ledger, leadership)
-        senders: dict[Kind, Send] = {
-            Kind.PING: Pings(ledger).send,
-            Kind.REVOCATION: Revocations(app, ledger).send,
-            Kind.NOTICE: notices.send,
-        }
-        if monitors.send:
-            senders[Kind.CHECK_IN] = monitors.send
-
+        publisher = Publisher(app, ledger)
+        self.messages = JobMessages(app, ledger, publisher, self._as_admitted)
         self.emit: tuple[Step, ...] = (
             Recovery(ledger, self.entries, leadership),
-            Emitter(ledger, self.entries, leadership, self.log, monitors.monitored),
+            Emitter(ledger, self.entries, leadership, self.log, self._as_admitted),
             self.redbeat_entries,
-            self.adopted,
+            *(step for part in self._parts for step in part.emit),
         )
         self.settle: tuple[Step, ...] = (
             self.presence,
-            Following(ledger, leadership),
             Publishing(app, ledger, publisher),
-            notices,
-            Sending(ledger, senders),
+            *(step for part in self._parts for step in part.settle),
             self.log,
         )
         self.follow: tuple[Step, ...] = (
             *([self.reloading] if self.reloading else []),
             self.sources,
             self.messages,
-            FileNotices(notices),
-            self.starts,
-            Auditor(ledger, self.entries.revive),
-            Summaries(ledger, leadership),
+            *(step for part in self._parts for step in part.follow),
         )
+
+    def begin(self, at: datetime, *, is_first: bool) -> None:
+        """This beat takes the lead. is_first: it has neither led nor stood by before."""
+        self.entries.learn_names()
+        for part in self._parts:
+            if part.begin:
+                part.begin(at, is_first)
+        self.sources.look_soon()
+        self.messages.begin()
+
+    def _as_admitted(self, spec: JobSpec) -> JobSpec:
+        for part in self._parts:
+            if part.as_admitted:
+                spec = part.as_admitted(spec)
+        return spec
 
     def follows(self) -> str | None:
         """The digest of the schedule files that this beat has loaded."""

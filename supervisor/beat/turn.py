@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Protocol
+from typing import Any, Protocol
 
+from celery import Celery
+
+from supervisor.catalog.entries import Entries
+from supervisor.job.spec import JobSpec
 from supervisor.ledger.leader import Look
+from supervisor.ledger.ledger import Ledger
+from supervisor.ledger.requests import Leadership
 from supervisor.schedule.emission import Emission
 
 #: Beat looks at the ledger at least this often, whether entries are due or not.
@@ -61,3 +67,35 @@ class Step(Protocol):
 
     def do(self, turn: Turn) -> None:
         """Does it, or a turn's share of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Beat:
+    """What the part of a feature is made with."""
+
+    app: Celery
+    ledger: Ledger
+    leadership: Leadership
+    entries: Entries
+
+    leads: Callable[[], bool]
+    """Whether this beat leads now."""
+
+    senders: dict[str, Callable[[Any], Any]] = field(default_factory=dict)
+    """How features send to other servers, by the kind of what is sent. Each adds its own."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What a feature does in beat: steps in the three phases of a turn (steps.py), and the rest."""
+
+    emit: Sequence[Step] = ()
+    settle: Sequence[Step] = ()
+    follow: Sequence[Step] = ()
+
+    begin: Callable[[datetime, bool], None] | None = None
+    """This beat takes the lead, now, and has emitted nothing; and whether it has neither led nor
+    stood by before."""
+
+    as_admitted: Callable[[JobSpec], JobSpec] | None = None
+    """The job as its runs are admitted: the same each time for the same job."""

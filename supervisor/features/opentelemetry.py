@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from supervisor.beat.turn import Beat, Part
 from supervisor.job.policies import SkipReason
 from supervisor.job.run import OUTCOMES
 from supervisor.ledger.ledger import Ledger
@@ -142,3 +143,8 @@ class RunCounters:
                 self._added[job, field] += now - earlier
         # What a failover made the ledger forget is not counted twice.
         self._seen[job] = tuple(map(max, before, counts))
+
+
+def part(beat: Beat) -> Part:
+    counters = RunCounters(beat.ledger, beat.leads)
+    return Part(begin=lambda _at, _is_first: counters.begin())

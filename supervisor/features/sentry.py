@@ -24,9 +24,10 @@ from math import ceil
 from typing import Any
 from uuid import UUID, uuid5
 
+from supervisor.beat.turn import Beat, Part
 from supervisor.features.outbound.answer import Answer
 from supervisor.features.outbound.sender import Result
-from supervisor.features.outbound.store import ReportKind, RunReport, Unsent
+from supervisor.features.outbound.store import Kind, ReportKind, RunReport, Unsent
 from supervisor.job.spec import KEPT_AT_HAND, JobSpec
 from supervisor.ledger.ledger import Ledger
 from supervisor.logs import get_logger
@@ -38,6 +39,7 @@ from supervisor.schedule.expectations import (
     next_ticks,
     work_until_success,
 )
+from supervisor.sending.app_settings import owner_of
 
 log = get_logger("supervisor.sentry")
 
@@ -209,3 +211,9 @@ def check_in_id(run_id: str, place: str) -> str:
     options = client().options  # type: ignore[union-attr]
     project = f"{options['dsn']} {options['environment']}"
     return uuid5(NAMESPACE, f"{project} {place} {run_id}").hex
+
+
+def part(beat: Beat) -> Part:
+    check_ins = CheckIns(beat.ledger, owner_of(beat.app))
+    beat.senders[Kind.CHECK_IN] = check_ins.send
+    return Part(as_admitted=check_ins.monitored)

@@ -19,7 +19,8 @@ from supervisor.app import OWN, REPLACED, dotted, may_send_nothing, overridden, 
 from supervisor.catalog.import_text import Found, Item, LeftOut, write
 from supervisor.catalog.job_checks import check_job
 from supervisor.errors import NoQueue
-from supervisor.features.adoption.django_rows import DJANGO, has_tables, read_django
+from supervisor.features.adoption import DJANGO
+from supervisor.features.adoption.django_rows import has_tables, read_django
 from supervisor.features.adoption.import_celery import (
     read_beat_schedule,
     read_redbeat,

@@ -1,1 +1,4 @@
-"""Periodic tasks of other schedulers as jobs, and back."""
+"""Taking over what an app's beat emits today: `beat_schedule`, RedBeat's entries, Django's rows."""
+
+#: The source of the jobs that are rows of django-celery-beat.
+DJANGO = "django-celery-beat"

@@ -22,6 +22,7 @@ from supervisor.catalog.entries import Entries, beat_schedule_of
 from supervisor.catalog.import_text import Found, Item, LeftOut, is_job_name, job_name
 from supervisor.catalog.load import put_jobs
 from supervisor.errors import NotConfigured, NotTranslatable, SupervisorError
+from supervisor.features.adoption import DJANGO
 from supervisor.features.adoption.adopted import spec_from
 from supervisor.features.adoption.import_celery import (
     OF_BEAT,
@@ -41,8 +42,6 @@ from supervisor.schedule import schedule_of
 from supervisor.times import EPOCH, render_duration, render_moment
 
 log = get_logger("supervisor.beat")
-
-DJANGO = "django-celery-beat"
 
 LONGEST_DESCRIPTION = 1000
 

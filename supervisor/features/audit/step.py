@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from supervisor.beat.turn import Turn
+from supervisor.beat.turn import Beat, Part, Turn
 from supervisor.job.run import Run, RunState, tick_id
 from supervisor.job.spec import JobSpec
 from supervisor.ledger.counts import Audited, AuditSpan
@@ -222,3 +222,7 @@ def compare_records(
 def is_of_a_tick(run: Run) -> bool:
     passed_over = run.state in (RunState.MISSED, RunState.EXCLUDED)
     return passed_over or run.id == tick_id(run.job, run.nominal_at)
+
+
+def part(beat: Beat) -> Part:
+    return Part(follow=(Auditor(beat.ledger, beat.entries.revive),))

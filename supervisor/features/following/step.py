@@ -28,7 +28,7 @@ from collections.abc import Sequence
 from datetime import datetime
 
 from supervisor.beat.admission_log import note_all, note_rescue
-from supervisor.beat.turn import Turn
+from supervisor.beat.turn import Beat, Part, Turn
 from supervisor.features.following.rule import Known, decide
 from supervisor.features.following.store import (
     Edited,
@@ -155,7 +155,7 @@ class Starts:
         #: The start under way: the nominal time of its runs.
         self.at: datetime | None = None
 
-    def begin(self, now: datetime, *, is_first: bool) -> None:
+    def begin(self, now: datetime, is_first: bool) -> None:
         """Called when a beat begins to lead. is_first: it has neither led nor stood by before."""
         client, key = self._ledger.client, self._ledger.keys.beat
         last_turn, starting = map(optional_instant, client.hmget(key, ["last_tick", FIELD]))
@@ -196,3 +196,9 @@ def may_run(spec: JobSpec, at: datetime) -> bool:
     """Whether `start_at`, `end_at` and `exclude` allow a time, whatever the schedule names."""
     times = dict.fromkeys((*KINDS, "phase", "jitter", "dst")) | {"at": (at,)}
     return schedule_of(spec.model_copy(update=times)).next_after(at - INSTANT) is not None
+
+
+def part(beat: Beat) -> Part:
+    starts = Starts(beat.ledger)
+    following = Following(beat.ledger, beat.leadership)
+    return Part(emit=(following,), follow=(starts,), begin=starts.begin)

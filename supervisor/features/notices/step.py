@@ -23,7 +23,7 @@ from datetime import datetime, timedelta
 
 from redis.exceptions import RedisError
 
-from supervisor.beat.turn import Turn
+from supervisor.beat.turn import Beat, Part, Turn
 from supervisor.features.notices.incidents import (
     GROUP_WAIT,
     SERVICE,
@@ -44,7 +44,7 @@ from supervisor.features.notices.silences import SilenceStore, silenced
 from supervisor.features.notices.store import Backlog, Finding, NoticeStore
 from supervisor.features.outbound.answer import Answer
 from supervisor.features.outbound.sender import Result
-from supervisor.features.outbound.store import Unsent
+from supervisor.features.outbound.store import Kind, Unsent
 from supervisor.job.changes import masked_url
 from supervisor.job.spec import JobSpec
 from supervisor.ledger.leader import Look
@@ -249,3 +249,10 @@ class FileNotices:
             self._has_looked = True
             if missing := missing_extra(self._notices.destinations()):
                 log.warning("notices not sent", reason=missing)
+
+
+def part(beat: Beat) -> Part:
+    """Raises NotConfigured for what the environment says wrongly."""
+    notices = Notices(beat.ledger, beat.leadership)
+    beat.senders[Kind.NOTICE] = notices.send
+    return Part(settle=(notices,), follow=(FileNotices(notices),))

@@ -85,7 +85,7 @@ Send = Callable[[Unsent], Result]
 class Outbound:
     """Sends what is in an outbox: `senders` by kind."""
 
-    def __init__(self, outbox: Outbox, senders: Mapping[Kind, Send]) -> None:
+    def __init__(self, outbox: Outbox, senders: Mapping[str, Send]) -> None:
         self._outbox = outbox
         self._senders = senders
         self._due = deque[str]()

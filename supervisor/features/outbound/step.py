@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from celery import Celery
 
-from supervisor.beat.turn import Turn
+from supervisor.beat.turn import Beat, Part, Turn
 from supervisor.features.outbound.answer import Answer
 from supervisor.features.outbound.sender import Outbound, Result, Send
 from supervisor.features.outbound.store import Kind, LedgerOutbox, RunReport, Unsent
@@ -43,7 +43,7 @@ class Revocations:
 class Sending:
     """senders: by kind; what waits of a kind that has none is not wanted, and taken off."""
 
-    def __init__(self, ledger: Ledger, senders: Mapping[Kind, Send]) -> None:
+    def __init__(self, ledger: Ledger, senders: Mapping[str, Send]) -> None:
         self._outbound = Outbound(LedgerOutbox(ledger), senders)
 
     def is_due(self, turn: Turn) -> bool:
@@ -51,3 +51,8 @@ class Sending:
 
     def do(self, turn: Turn) -> None:
         self._outbound.look(turn.look.at)
+
+
+def part(beat: Beat) -> Part:
+    beat.senders[Kind.REVOCATION] = Revocations(beat.app, beat.ledger).send
+    return Part(settle=(Sending(beat.ledger, beat.senders),))

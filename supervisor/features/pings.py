@@ -12,11 +12,12 @@ from dataclasses import dataclass
 from urllib.parse import urlsplit, urlunsplit
 from uuid import UUID, uuid5
 
+from supervisor.beat.turn import Beat, Part
 from supervisor.errors import SecretMissing
 from supervisor.features.outbound.answer import Answer
 from supervisor.features.outbound.http import post
 from supervisor.features.outbound.sender import Result
-from supervisor.features.outbound.store import ReportKind, RunReport, Unsent
+from supervisor.features.outbound.store import Kind, ReportKind, RunReport, Unsent
 from supervisor.job.fields import is_address
 from supervisor.job.secrets import resolved
 from supervisor.ledger.ledger import Ledger
@@ -78,3 +79,8 @@ def body(report: RunReport) -> str:
         "duration": render_duration(report.lasted) if report.attempt else "",
     }
     return "".join(f"{name}: {fact}\n" for name, fact in facts.items() if fact)
+
+
+def part(beat: Beat) -> Part:
+    beat.senders[Kind.PING] = Pings(beat.ledger).send
+    return Part()

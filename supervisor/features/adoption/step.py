@@ -1,0 +1,44 @@
+"""The part of adoption in beat, which loads the rest only where it is wanted, or once was."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from supervisor.beat.turn import Beat, Part
+from supervisor.features.adoption import DJANGO
+from supervisor.job.changes import register
+from supervisor.ledger.records import REDBEAT
+
+
+def part(beat: Beat) -> Part:
+    """With `adopt_entries` and `adopt_rows`; otherwise what was adopted once is given back."""
+    settings = beat.app.supervisor  # type: ignore[attr-defined]
+    if settings["adopt_rows"]:
+        from supervisor.features.adoption.django_rows import Rows
+
+        register(Rows(beat.app))
+    if not settings["adopt_entries"]:
+        return Part(begin=lambda _at, _is_first: give_back(beat))
+    from supervisor.features.adoption.adopted import Adopted
+
+    adopted = Adopted(beat.app, beat.ledger, beat.entries, is_wanted=True)
+
+    def begin(_at: datetime, _is_first: bool) -> None:
+        adopted.begin()
+        give_back(beat)
+
+    return Part(emit=(adopted,), begin=begin)
+
+
+def give_back(beat: Beat) -> None:
+    """Removes jobs that were adopted once and no longer are to be."""
+    settings = beat.app.supervisor  # type: ignore[attr-defined]
+    sources = {origin.source for origin in beat.ledger.origins().values()}
+    if REDBEAT in sources and not settings["adopt_entries"]:
+        from supervisor.features.adoption.adopted import Adopted
+
+        Adopted(beat.app, beat.ledger, beat.entries, is_wanted=False).begin()
+    if DJANGO in sources and not settings["adopt_rows"]:
+        from supervisor.features.adoption.django_rows import forget_rows
+
+        forget_rows(beat.ledger, beat.entries)
