@@ -128,24 +128,6 @@ def test_files_that_went_with_supervisord_are_missed(copied: Path) -> None:
     assert "`pip install --force-reinstall --no-deps celery-beat-supervisor`" in done.stderr
 
 
-@pytest.mark.parametrize("service", ["opentelemetry", "sentry"])
-def test_the_file_of_a_service_can_be_deleted(copied: Path, service: str, tmp_path: Path) -> None:
-    (copied / "features" / f"{service}.py").unlink()
-    (tmp_path / "jobs.yaml").write_text("jobs: {a: {task: t, every: 1h, notify: ['https://a.b']}}")
-    (tmp_path / "one.py").write_text(
-        "from celery import Celery; from supervisor.app import supervise\n"
-        "from supervisor.beat.scheduler import SupervisedScheduler\n"
-        "app = supervise(Celery('one', broker='redis://127.0.0.1:1/0'), schedules='.')\n"
-        "SupervisedScheduler(app, lazy=True)\n"
-        "import supervisor.web.server; from supervisor.cli import main\n"
-        "main(['check', 'jobs.yaml'])\n"
-    )
-    done = subprocess.run(
-        [sys.executable, "one.py"], cwd=tmp_path, capture_output=True, text=True, check=False
-    )
-    assert done.stdout == "jobs.yaml: 1 job in 1 file, no problems\n", done.stderr
-
-
 def test_the_package_alone_imports(copied: Path) -> None:
     done = import_from(copied.parent)
     assert done.stdout.strip() == str(copied / "__init__.py"), done.stderr

@@ -1,0 +1,90 @@
+"""A feature is deleted with its folder and its lines in the lists, and everything else starts."""
+
+from __future__ import annotations
+
+import ast
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+#: Where features are listed.
+LISTS = ("lists/*.py",)
+
+#: Each feature, with those that need it.
+FEATURES = [
+    pytest.param(["opentelemetry"], id="opentelemetry"),
+    pytest.param(["sentry"], id="sentry"),
+]
+
+STARTS = """
+from celery import Celery
+from supervisor.app import supervise
+from supervisor.beat.scheduler import SupervisedScheduler
+app = supervise(Celery("one", broker="redis://127.0.0.1:1/0"), schedules=".")
+SupervisedScheduler(app, lazy=True)
+import supervisor.worker.request, supervisor.web.server
+from supervisor.cli import main
+main(["check", "jobs.yaml"])
+"""
+
+JOBS = "jobs: {a: {task: t, every: 1h}}"
+
+
+@pytest.fixture
+def package(tmp_path: Path) -> Path:
+    ignored = shutil.ignore_patterns("__pycache__")
+    return shutil.copytree(ROOT / "supervisor", tmp_path / "supervisor", ignore=ignored)
+
+
+def delete(package: Path, feature: str) -> None:
+    """Its folder or file, and each line of the lists that names what is imported from it."""
+    place = package / "features" / feature
+    if place.is_dir():
+        shutil.rmtree(place)
+    else:
+        place.with_suffix(".py").unlink()
+    for path in (found for pattern in LISTS for found in package.glob(pattern)):
+        lines = path.read_text().splitlines(keepends=True)
+        names: set[str] = set()
+        gone: set[int] = set()
+        for node in ast.parse("".join(lines)).body:
+            if isinstance(node, ast.ImportFrom):
+                own = {
+                    alias.asname or alias.name
+                    for alias in node.names
+                    if f"{node.module}.{alias.name}.".startswith(f"supervisor.features.{feature}.")
+                }
+                names |= own
+                if own and len(own) == len(node.names):
+                    gone |= {*range(node.lineno - 1, node.end_lineno or node.lineno)}
+                elif own:
+                    kept = [a.name for a in node.names if a.name not in own]
+                    lines[node.lineno - 1] = f"from {node.module} import {', '.join(kept)}\n"
+                    gone |= {*range(node.lineno, node.end_lineno or node.lineno)}
+        gone |= {
+            number
+            for number, line in enumerate(lines)
+            if not line.startswith("from ")
+            if names & {*line.replace(".", " ").replace(",", " ").replace("(", " ").split()}
+        }
+        path.write_text("".join(line for n, line in enumerate(lines) if n not in gone))
+
+
+def run(package: Path, program: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", program]
+    return subprocess.run(command, cwd=package.parent, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize("features", FEATURES)
+def test_all_programs_start_without_a_feature(package: Path, features: Sequence[str]) -> None:
+    for feature in features:
+        delete(package, feature)
+    (package.parent / "jobs.yaml").write_text(JOBS)
+    done = run(package, STARTS)
+    assert done.stdout == "jobs.yaml: 1 job in 1 file, no problems\n", done.stderr
