@@ -150,11 +150,14 @@ local function go_on(run, token, known)
   if rules.serial ~= '' then hold(rules.serial, 1, id, token, rules.lease_ttl, 'began:1', began(run)) end
 end
 
--- The attempt has lost its lease. Returns the run that began beside it, if one did.
-local function refuse(run, token, since, rival, till)
+-- The attempt has lost its lease. Returns the run that began beside it, if one did. What begins later is beside it only
+-- if it is not over.
+local function refuse(run, token, since, rival, till, is_over)
   if redis.call('EXISTS', K.run(run.id)) == 1 then
     redis.call('HSET', K.run(run.id), 'lost:' .. token, rival and digits(since) .. ' ' .. rival or '')
-    if not rival and run.rules.max_running > 0 then add_given_up(run.rules.lock, token .. ' ' .. run.id .. '\n') end
+    if not rival and not is_over and run.rules.max_running > 0 then
+      add_given_up(run.rules.lock, token .. ' ' .. run.id .. '\n')
+    end
     return rival and till and count_overlap(run, token, till) or nil
   end
   if not rival or redis.call('HSETNX', K.run(rival), 'seen:' .. token, digits(till)) == 0 then return rival end
@@ -163,12 +166,14 @@ local function refuse(run, token, since, rival, till)
 end
 
 -- Returns whether the attempt was written back; if not, the run that began beside it, if one did. Until when it was at
--- work is in microseconds, and nil if that is not known.
-function comebacks.write_back(run, token, known, till)
+-- work is in microseconds, and nil if that is not known. `is_over`: it reports its end.
+function comebacks.write_back(run, token, known, till, is_over)
   local since, rival = rival_of(run, known)
   local slot, earlier = 1, nil
   if not rival and not run.parent then slot, earlier = slot_for(run, token, known) end
-  if rival or not slot or run.fence > known.fence then return false, refuse(run, token, since, rival, till) end
+  if rival or not slot or run.fence > known.fence then
+    return false, refuse(run, token, since, rival, till, is_over)
+  end
   local in_serial = earlier_in_serial(run, known)
   leave_place(run, token, slot)
   if earlier then give_up(earlier) end

@@ -44,7 +44,8 @@ if not is_current and not comebacks.is_given_up(run, token) then
     return { run.last_token == token and 'already' or 'stale' }
   end
   if not comebacks.is_whole(run) then return { run.parent and 'stale' or 'unknown' } end
-  local is_back, other = comebacks.write_back(run, token, known, has_worked and now_us - ago * 1000 or nil)
+  local till = has_worked and now_us - ago * 1000 or nil
+  local is_back, other = comebacks.write_back(run, token, known, till, true)
   if not is_back then
     count(run.job, 'leases_lost')
     comebacks.note_reported(run, token)

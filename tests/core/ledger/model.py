@@ -222,10 +222,10 @@ class Model:
 
     def restore(self, attempt: Attempt) -> str:
         """The ledger does not know the run."""
-        run = ModelRun(attempt.run)
+        run = self.runs[attempt.run] = ModelRun(attempt.run)  # for it counts as one that is running
         if not self._write_back(run, attempt):
+            del self.runs[attempt.run]
             return "lost"
-        self.runs[attempt.run] = run
         self.counters["restored"] += 1
         return "reasserted"
 

@@ -11,7 +11,7 @@ from supervisor.job.run import Run, RunState
 from supervisor.job.spec import JobSpec
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.records import HISTOGRAM_FIELDS
-from supervisor.ledger.replies import LeaseState, Placement, Refusal, Refused, ms_of
+from supervisor.ledger.replies import Known, LeaseState, Placement, Refusal, Refused, ms_of
 from supervisor.ledger.requests import CallArguments, Work
 from supervisor.operate.why import answer
 from supervisor.operate.why_facts import facts_of_run_id
@@ -114,6 +114,63 @@ def test_what_a_promoted_replica_gave_to_another_is_not_taken_back(
     assert ledger.run(run_id(spec, 0)).state is RunState.QUEUED
     assert ledger.run(run_id(spec, 0)).overlapped_with == run_id(other, 0)
     assert ledger.job(spec.name).counters["overlaps"] == 1
+
+
+def test_a_run_given_up_for_a_comeback_overlaps_with_it(ledger: Ledger) -> None:
+    """Of three runs at work, where two may be: the ledger had lost its data when the last began."""
+    keys = {"max_running": 2, "on_crash": "fail"}
+    spec = job(ledger, **keys)
+    first, second = (at_work(ledger, spec, n, f"token-{n}").known for n in (0, 1))
+    ledger.client.flushdb()
+    job(ledger, **keys)
+    ledger.acknowledge_server()
+    assert ledger.restore(work(spec, 0), "token-0", first).state is LeaseState.REASSERTED
+    at_work(ledger, spec, 2, "token-2")
+    assert ledger.restore(work(spec, 1), "token-1", second).state is LeaseState.REASSERTED
+    assert renew(ledger, run_id(spec, 0), "token-0", known=first) is LeaseState.LOST
+    assert ledger.run(run_id(spec, 0)).overlapped_with == run_id(spec, 1)
+    assert ledger.job(spec.name).counters["overlaps"] == 1
+
+
+def crashed_and_begun_again(ledger: Ledger) -> tuple[JobSpec, Known]:
+    """The server lost its data after a run had begun again, and that attempt came back.
+
+    Three runs may be at work. What is known of the first attempt, whose worker is alive.
+    """
+    spec = job(ledger, max_running=3)
+    first = at_work(ledger, spec, 0, "first").known
+    lease_runs_out(ledger, spec, run_id(spec, 0))
+    ledger.rescue()
+    second = begin(ledger, run_id(spec, 0), "second").known
+    ledger.client.flushdb()
+    job(ledger, max_running=3)
+    ledger.acknowledge_server()
+    assert ledger.restore(work(spec), "second", second).state is LeaseState.REASSERTED
+    return spec, first
+
+
+def test_a_forgotten_attempt_overlaps_once_the_lock_is_full(
+    ledger: Ledger,
+) -> None:
+    spec, first = crashed_and_begun_again(ledger)
+    assert renew(ledger, run_id(spec, 0), "first", first) is LeaseState.LOST
+    at_work(ledger, spec, 1, "third")
+    assert renew(ledger, run_id(spec, 0), "first", first) is LeaseState.LOST
+    assert "overlaps" not in ledger.job(spec.name).counters
+    at_work(ledger, spec, 2, "fourth")
+    assert renew(ledger, run_id(spec, 0), "first", first) is LeaseState.LOST
+    assert ledger.run(run_id(spec, 0)).overlapped_with == run_id(spec, 2)
+    assert ledger.job(spec.name).counters["overlaps"] == 1
+
+
+def test_the_late_end_of_a_forgotten_attempt_leaves_the_lock_alone(
+    ledger: Ledger,
+) -> None:
+    spec, first = crashed_and_begun_again(ledger)
+    before = ledger.client.hgetall(ledger.keys.lock_state(spec.lock))
+    late = ledger.finish(run_id(spec, 0), "first", RunState.SUCCEEDED, known=first)
+    assert late.ending == "stale"
+    assert ledger.client.hgetall(ledger.keys.lock_state(spec.lock)) == before
 
 
 def test_messages_are_counted_anew_when_a_run_is_queued_again(ledger: Ledger) -> None:

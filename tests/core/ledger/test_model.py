@@ -250,11 +250,12 @@ class LedgerMachine(RuleBasedStateMachine):
             self.renew(attempt)
 
     def renew(self, attempt: Attempt) -> None:
-        before = self.snapshot()
+        before, given_up = self.snapshot(), self.given_up
         [renewal] = self.ledger.renew([(attempt.run, attempt.token, True, attempt.known)])
         assert renewal.state == self.model.renew(attempt)
         if renewal.state in ("lost", "ended", "unknown"):
-            self.assert_only_counters_differ(before)
+            is_named = self.given_up > given_up  # the lock names it to the runs that begin later
+            self.assert_only_counters_differ(before, is_named=is_named)
         if renewal.state == "unknown" and attempt.is_forgotten:
             self.restore(attempt)
 
@@ -442,6 +443,10 @@ class LedgerMachine(RuleBasedStateMachine):
         return [token for token in self.living if not known[token].has_lease or token in silent]
 
     @property
+    def given_up(self) -> set[str]:
+        return {token for run in self.model.runs.values() for token in run.given_up}
+
+    @property
     def living(self) -> list[str]:
         return [a.token for a in self.model.attempts.values() if a.is_alive]
 
@@ -454,11 +459,15 @@ class LedgerMachine(RuleBasedStateMachine):
         keys = dict(zip(found[::2], found[1::2], strict=True))
         return {key: digest for key, digest in keys.items() if key != self.keys.schema}
 
-    def assert_only_counters_differ(self, before: dict[str, str]) -> None:
+    def assert_only_counters_differ(
+        self, before: dict[str, str], *, is_named: bool = False
+    ) -> None:
         """The counters are the job's; an overlap is also noted with the runs it is about."""
-        after = self.snapshot()
+        after, lock = self.snapshot(), self.keys.lock_state(self.spec.lock)
         assert after.keys() == before.keys()
-        changed = {key for key in after if after[key] != before[key]}
+        changed = {key for key in after if after[key] != before[key]} - (
+            {lock} if is_named else set()
+        )
         assert changed <= {self.keys.job(self.spec.name), *map(self.keys.run, self.model.runs)}
 
 
