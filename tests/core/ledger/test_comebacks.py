@@ -61,6 +61,15 @@ def test_nothing_begins_for_a_leases_time_after_the_server_has_changed(ledger: L
     begin(ledger, run_id(spec, 0))
 
 
+def test_no_run_waits_in_vain_while_the_grace_holds_it_back(ledger: Ledger) -> None:
+    spec = begun(ledger, overlap="queue_all", max_wait="1s", lease_ttl="30s")
+    ledger.admit(ticks(spec, 1))
+    ledger.client.hset(ledger.keys.run(run_id(spec, 1)), "wait_until", 1)
+    another_server(ledger)
+    ledger.finish(run_id(spec, 0), "token", RunState.SUCCEEDED)
+    assert ledger.run(run_id(spec, 1)).state is RunState.QUEUED
+
+
 def test_a_tick_behind_a_run_that_the_grace_holds_back_says_so(ledger: Ledger) -> None:
     spec = job(ledger, lease_ttl="30s")
     ledger.client.delete(ledger.keys.server)
