@@ -31,7 +31,7 @@ from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.reads import chunks
 from supervisor.ledger.records import Mark
 from supervisor.ledger.replies import Admission, Placement
-from supervisor.ledger.requests import RUNS_PER_CALL, Leadership, tick_facts
+from supervisor.ledger.requests import RUNS_PER_CALL, Leadership, run_of_tick
 from supervisor.logs import get_logger
 from supervisor.schedule import schedule_of
 from supervisor.schedule.emission import PROMPT, Emission, emission
@@ -125,7 +125,7 @@ class Emitter:
                 undecided |= errors
                 self._pass_over(emissions)
                 for tick in (tick for each in emissions for tick in each.ticks):
-                    admitting.add(tick_facts(tick))
+                    admitting.add(run_of_tick(tick))
                     ticks += 1
                 emitted.emissions += emissions
                 emitted.of_redbeat += [entry.key for entry in entries if entry.spec is None]

@@ -142,7 +142,7 @@ def write(
             return reply
         number -= len(some) + len(moves)
         news = {name: place for name, place in news.items() if name not in moves}
-        version = int(reply.details[0])
+        version = reply.version
     done = with_changes(action, loaded.specs, wanted, changes)
     reply = ledger.load(list(edits), entries.keys, FILES, now, digest, version, news, action=done)
     if reply.verdict is LoadVerdict.LOADED:
@@ -254,7 +254,7 @@ def put_jobs(
             action=with_changes(action, loaded.specs, wanted, changes),
         )
         if reply.verdict is LoadVerdict.LOADED:
-            origin = Origin(source, int(reply.details[0]), place)
+            origin = Origin(source, reply.version, place)
             edited = dict.fromkeys((*changes.added, *changes.changed), origin)
             kept = {name: at for name, at in loaded.origins.items() if name in specs}
             return changes, {**kept, **edited}
@@ -354,10 +354,10 @@ def refuse(reply: LoadReply, places: Mapping[str, str]) -> None:
     Another edit, or a tick that came due, is a reason to start again.
     """
     if reply.verdict is LoadVerdict.ELSEWHERE:
-        job, text = reply.details
-        raise JobElsewhere(job, origin_from(text).place, wanted_at=places.get(job, ""))
+        place = origin_from(reply.source).place
+        raise JobElsewhere(reply.job, place, wanted_at=places.get(reply.job, ""))
     if reply.verdict is LoadVerdict.FULL:
-        raise too_many_jobs(int(reply.details[0]))
+        raise too_many_jobs(reply.jobs)
 
 
 def outgoing(loaded: Loaded, wanted: Jobs, changes: Changes) -> list[JobSpec]:

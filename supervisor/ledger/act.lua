@@ -3,14 +3,14 @@
 -- KEYS  those of the transition
 -- ARGV  its arguments, its name ('' for none: it was done by other means, or refused), and the entry
 --       (JSON, as in actions.py)
--- gives what the transition gives. Where that has changed nothing, or the entry is '', nothing is entered
+-- gives what the transition gives. Where that has changed nothing, or the entry is '', nothing is entered. A transition
+--       that gives JSON returns the word that the record keeps beside it
 
 local entry, name = table.remove(ARGV), table.remove(ARGV)
-local reply = name == '' and '' or transitions[name](KEYS, ARGV)
+local reply, word = '', nil
+if name ~= '' then reply, word = transitions[name](KEYS, ARGV) end
 
--- The first word of it; of runs that are given their places, that of the first.
-local word = reply
-while type(word) == 'table' do word = word[1] end
+word = word or reply
 local has_changed_nothing = {
   failed = true, duplicate = true, repeated = true, not_open = true,
   outdated = true, changed = true, elsewhere = true, due = true, full = true, unknown = true,

@@ -5,55 +5,57 @@
 -- A tick's path, step 3 of 6. Next: worker/task.py.
 --
 -- KEYS  the leading beat's lock
--- ARGV  token of the leading beat (or ''), how many different rules there are, these (JSON of JobSpec.rules, without a
---       lock), how many fields each run has, then the fields of each run; those at the end may be missing, and '' is
---       none:
+-- ARGV  a JSON object:
+--       leader        token of the leading beat, if it is its call
+--       rules         list of the different rules that the runs have (JSON of JobSpec.rules as text, without a lock)
+--       runs          list of the runs, an object each:
+--         id, job     of the run, and of its job
+--         lock        the name of the one that it needs
+--         kind        tick, manual, repeat, or after for a run that follows those of other jobs
+--         rules       number of its rules in the list, from 1
+--       and where there is one:
+--         nominal     time in ms; now without it
+--         message     of a call: a line each of the queue, the list that it is to be pushed to (empty where Celery
+--                     sends it), what it says if the app's own code has changed that (as `said` of a run), and its text
+--         args, kwargs, options  of the message (JSON as text); the job's own without it
+--         references  which of these arguments are to be resolved (JSON as text)
+--         delay       ms from now in which the run is not to start
+--         expires     ms from now in which the run has to begin
+--         steps       the plan of a run of several steps (JSON as text)
+--         params      with which such a run begins (name -> JSON as text)
+--         awaited     true if a caller may wait for the result in Celery
+--         spec        the job's, where code has it (JSON as text)
+--         after, after_policy  the run after which it is to run, and how that has to end: success or done
+--         failed      of a run that follows others, the one of them for whose end it is skipped
+--         repeats     the run that this one repeats, which has ended
 --
---       rules         number of its rules
---       id            of the run
---       job           its name
---       nominal       time in ms; '' for now
---       lock          the name of the one that it needs
---       kind          tick, manual, repeat, or after for a run that follows those of other jobs
---       message       of a call: a line each of the queue, the list that it is to be pushed to ('' where Celery sends
---                     it), what it says if the app's own code has changed that (as `said` of a run), and its text
---       args          of the message (JSON); '' for the job's own
---       kwargs        likewise
---       options       likewise
---       delay         ms from now in which the run is not to start, or 0
---       steps         the plan of a run of several steps (JSON)
---       params        with which such a run begins (JSON object, name -> JSON as text)
---       awaited       1 if a caller may wait for the result in Celery
---       expires       ms from now in which the run has to begin
---       spec          the job's, where code has it (JSON)
---       after         the run after which it is to run
---       after_policy  how that has to end: success or done
---       failed        of a run that follows others, the one of them for whose end it is skipped
---       repeats       the run that this one repeats, which has ended
---       references    which of its arguments are to be resolved (JSON)
---
--- gives for each run {verdict, reason, blocking run, ids of runs whose messages Celery has to make, and for each
---       silent run that stood in the way what became of it, its id, its job}; verdict: start wait requeue replace skip
---       delay, or
---       hold        it waits for other runs to end; beat decides when
---       not_leader  this beat was relieved; nothing was changed
---       duplicate   the tick was seen before; nothing but a counter was changed
---       repeated    the run that it was to repeat is being repeated, by the blocking run; nothing was changed
---       excluded    the job is paused; the tick is passed over
---       failed      the server refused, for that reason; the others have their places
+-- gives a JSON list with an object for each run:
+--       decision      start wait requeue replace skip delay, or
+--         hold        it waits for other runs to end; beat decides when
+--         not_leader  this beat was relieved; nothing was changed
+--         duplicate   the tick was seen before; nothing but a counter was changed
+--         repeated    the run that it was to repeat is being repeated, by the blocking run; nothing was changed
+--         excluded    the job is paused; the tick is passed over
+--         failed      the server refused, for that reason; the others have their places
+--       and where there is one:
+--       reason        for the decision
+--       blocked_by    id of the run that is in the way
+--       to_publish    ids of runs whose messages Celery has to make
+--       settled       the silent runs that stood in the way, as in rescue.lua
 
-local leads = ARGV[1] == '' or redis.call('GET', KEYS[1]) == ARGV[1]
+local call = cjson.decode(ARGV[1])
+local leads = not call.leader or redis.call('GET', KEYS[1]) == call.leader
 
 -- The run waits for others, whatever the lock: beat looks whether these have ended, and when they do.
-local function hold_back(id, job, nominal, record, wait_until, after, after_policy)
+local function hold_back(run, nominal, record, wait_until)
+  local id, after = run.id, run.after
   redis.call('HSET', K.run(id), 'state', 'waiting', 'held', 1, unpack(record))
   if wait_until then redis.call('ZADD', K.leases, digits(wait_until), id) end
-  if after ~= '' and redis.call('EXISTS', K.run(after)) == 1 then
+  if after and redis.call('EXISTS', K.run(after)) == 1 then
     local others = hget(K.run(after), 'followed_by') or ''
-    redis.call('HSET', K.run(after), 'followed_by', others .. after_policy .. ' ' .. id .. '\n')
+    redis.call('HSET', K.run(after), 'followed_by', others .. run.after_policy .. ' ' .. id .. '\n')
   end
-  redis.call('RPUSH', K.endings, cjson.encode({ held = id, job = job, nominal = nominal }))
-  return 'hold', '', after
+  redis.call('RPUSH', K.endings, cjson.encode({ held = id, job = run.job, nominal = nominal }))
 end
 
 -- What admission needs of a job, in one command.
@@ -85,19 +87,20 @@ local function note_repeat(id, other)
 end
 
 local function note(record, field, value)
-  if value and value ~= '' then append(record, { field, value }) end
+  if value then append(record, { field, value }) end
 end
 
-local function admit(known, rules_text, id, job, nominal, lock, kind, message, args, kwargs, options, delay, steps,
-  params, awaited, expires, spec, after, after_policy, failed, repeats, references)
-  delay = tonumber(delay) or 0
-  nominal = tonumber(nominal) or now + delay
+-- Gives a run its place. `run`: as in the call; `known`: of its job.
+local function admit(run, known)
+  local id, job, kind, lock, delay = run.id, run.job, run.kind, run.lock, run.delay or 0
+  local nominal = run.nominal or now + delay
 
-  if not leads then return 'not_leader', '', '' end
-  if (spec or '') ~= '' and hget(K.guarded, job) ~= spec then
-    redis.call('HSET', K.guarded, job, spec)
+  if not leads then return 'not_leader' end
+  if run.spec and hget(K.guarded, job) ~= run.spec then
+    redis.call('HSET', K.guarded, job, run.spec)
     redis.call('HSETNX', K.job(job), 'created', now)
   end
+  local rules_text = call.rules[run.rules]
   local rules = rules_of(rules_text, lock)
   local is_free = redis.call('EXISTS', K.run(id), K.lock(rules.lock), K.waiting(rules.lock)) == 0
   if not is_free and redis.call('EXISTS', K.run(id)) == 1 then
@@ -114,16 +117,15 @@ local function admit(known, rules_text, id, job, nominal, lock, kind, message, a
         count(job, 'ticks')
       end
     end
-    return 'duplicate', '', ''
+    return 'duplicate'
   end
 
-  repeats = repeats or ''
-  local repeated_by = repeats ~= '' and open_repeat(repeats)
-  if repeated_by then return 'repeated', '', repeated_by end
+  local repeated_by = run.repeats and open_repeat(run.repeats)
+  if repeated_by then return 'repeated', nil, repeated_by end
   if kind == 'tick' then
     if nominal <= tonumber(known.watermark or 0) then
       count(job, 'duplicates')
-      return 'duplicate', '', ''
+      return 'duplicate'
     end
     redis.call('HSET', K.job(job), 'watermark', nominal, 'n:ticks', (known['n:ticks'] or 0) + 1)
   else
@@ -131,31 +133,25 @@ local function admit(known, rules_text, id, job, nominal, lock, kind, message, a
   end
   if kind == 'tick' and is_paused_at(known, nominal) or kind == 'after' and is_paused_at(known, now) then
     pass_over(job, 'excluded', 'paused', id, nominal, nominal, 1, rules.history)
-    return 'excluded', 'paused', ''
+    return 'excluded', 'paused'
   end
 
   local record = { 'rules', rules_text, 'lock', lock, 'job', job, 'nominal', nominal, 'queued', now, 'kind', kind }
-  expires = tonumber(expires) and now + tonumber(expires)
-  local lines = (message or '') ~= '' and lines_of(message, 3) or nil
+  local expires = run.expires and now + run.expires
+  local lines = run.message and lines_of(run.message, 3)
   if lines then
-    note(record, 'message', message)
-    note(record, 'said', lines[3])
+    note(record, 'message', run.message)
+    note(record, 'said', lines[3] ~= '' and lines[3])
   end
-  note(record, 'args', args)
-  note(record, 'kwargs', kwargs)
-  note(record, 'options', options)
-  note(record, 'steps', steps)
-  note(record, 'awaited', awaited)
+  for _, field in ipairs({ 'args', 'kwargs', 'options', 'references', 'steps', 'repeats' }) do
+    note(record, field, run[field])
+  end
+  note(record, 'awaited', run.awaited and 1)
   note(record, 'expires', expires and digits(expires))
-  note(record, 'references', references)
-  if repeats ~= '' then
-    note(record, 'repeats', repeats)
-    note_repeat(repeats, id)
-  end
-  local is_of_steps = (steps or '') ~= ''
-  if is_of_steps then
+  if run.repeats then note_repeat(run.repeats, id) end
+  if run.steps then
     append(record, { 'stage', '' })
-    for name, value in pairs(cjson.decode(params)) do redis.call('HSET', K.params(id), name, value) end
+    for name, value in pairs(run.params) do redis.call('HSET', K.params(id), name, value) end
   end
   local wait_until
   if rules.max_wait >= 0 then
@@ -168,34 +164,35 @@ local function admit(known, rules_text, id, job, nominal, lock, kind, message, a
   redis.call('SADD', K.open(job), id)
   remember(job, id, rules.history)
 
-  if (failed or '') ~= '' then
-    redis.call('HSET', K.run(id), 'blocked_by', failed, unpack(record))
-    skip({ id = id, job = job, rules = rules, nominal = nominal, stage = is_of_steps and '' or nil }, 'upstream')
-    return 'skip', 'upstream', failed
+  if run.failed then
+    redis.call('HSET', K.run(id), 'blocked_by', run.failed, unpack(record))
+    skip({ id = id, job = job, rules = rules, nominal = nominal, stage = run.steps and '' or nil }, 'upstream')
+    return 'skip', 'upstream', run.failed
   end
-  if (after or '') ~= '' or (rules.follows and kind == 'tick') then
-    note(record, 'after', after)
-    note(record, 'after_policy', after_policy)
-    return hold_back(id, job, nominal, record, wait_until, after or '', after_policy)
+  if run.after or (rules.follows and kind == 'tick') then
+    note(record, 'after', run.after)
+    note(record, 'after_policy', run.after_policy)
+    hold_back(run, nominal, record, wait_until)
+    return 'hold', nil, run.after
   end
   if delay > 0 then
     redis.call('HSET', K.run(id), 'state', 'waiting', 'due', now + delay, unpack(record))
     redis.call('ZADD', K.delayed, now + delay, id)
-    return 'delay', '', ''
+    return 'delay'
   end
-  local own = { lines = lines,
-    has_arguments = (args or '') .. (kwargs or '') .. (options or '') ~= '' }
+  local own = { lines = lines, has_arguments = run.args or run.kwargs or run.options }
   return place({ id = id, job = job, rules = rules, requeues = 0, token = '', slot = 1, wait_until = wait_until,
-    expires = expires, nominal = nominal, kind = kind, stage = is_of_steps and '' or nil, record = record,
+    expires = expires, nominal = nominal, kind = kind, stage = run.steps and '' or nil, record = record,
     own = own, rules_text = rules_text, is_free = is_free })
 end
 
 -- What was written of a run that then could not be placed: its tick is due still.
-local function take_back(id, job, kind, known)
+local function take_back(run, known)
+  local id, job = run.id, run.job
   if redis.call('EXISTS', K.run(id)) == 1 then return end
   redis.pcall('SREM', K.open(job), id)
   redis.pcall('ZREM', K.history(job), id)
-  if kind ~= 'tick' or hget(K.job(job), 'watermark') == known.watermark then return end
+  if run.kind ~= 'tick' or hget(K.job(job), 'watermark') == known.watermark then return end
   if known.watermark then
     redis.call('HSET', K.job(job), 'watermark', known.watermark)
   else
@@ -204,16 +201,19 @@ local function take_back(id, job, kind, known)
   redis.call('HSET', K.job(job), 'n:ticks', known['n:ticks'] or 0)
 end
 
-local RULES = 2  -- they come after this
-local first = RULES + ARGV[RULES] + 2
-local fields, places = tonumber(ARGV[first - 1]), {}
-for i = first, #ARGV, fields do
+local places = {}
+for i, run in ipairs(call.runs) do
   settled, to_publish = {}, {}
-  local rules, id, job, kind = ARGV[RULES + ARGV[i]], ARGV[i + 1], ARGV[i + 2], ARGV[i + 5]
-  local known = known_of(job)
-  local is_done, decision, reason, blocker = pcall(admit, known, rules, unpack(ARGV, i + 1, i + fields - 1))
-  if not is_done then pcall(take_back, id, job, kind, known) end
-  places[#places + 1] = is_done and { decision, reason, blocker, to_publish, unpack(settled) } or failure(decision)
+  local known = known_of(run.job)
+  local is_done, decision, reason, blocker = pcall(admit, run, known)
+  if is_done then
+    places[i] = { decision = decision, reason = reason ~= '' and reason or nil,
+      blocked_by = blocker ~= '' and blocker or nil, to_publish = to_publish, settled = settled }
+  else
+    pcall(take_back, run, known)
+    places[i] = { decision = 'failed', reason = error_text(decision), to_publish = {}, settled = {} }
+  end
 end
-send_started()
-return places
+send_started()  -- it may leave messages to Celery
+for _, each in ipairs(places) do each.to_publish, each.settled = some(each.to_publish), some(each.settled) end
+return list_text(places), places[1].decision

@@ -4,7 +4,7 @@
 -- The state of one call; start_call() sets it before each.
 local now, now_us               -- the time, in ms and in microseconds
 local instants                  -- how many next_instant() has given
-local settled                   -- what was settled on the way: {kind, run id, job, ...}
+local settled                   -- what was settled on the way, a list as in rescue.lua
 local started                   -- runs that start, whose messages are not sent yet: see send_started()
 local promoted                  -- ids of the runs that waited, and to which it gave a lock
 local to_publish                -- those of the runs that it has left to Celery
@@ -49,10 +49,13 @@ local function append(list, more)
   return list
 end
 
--- What a call says of one of its runs for which the server refused something.
-local function failure(fault)
-  return { 'failed', type(fault) == 'table' and fault.err or tostring(fault), '', {} }
-end
+-- A list for a JSON object, where an empty one is left out: cjson would make it an object.
+local function some(list) return #list > 0 and list or nil end
+
+local function list_text(list) return #list > 0 and cjson.encode(list) or '[]' end
+
+-- What the server said when it refused something, or Lua of an error.
+local function error_text(fault) return type(fault) == 'table' and fault.err or tostring(fault) end
 
 -- What went wrong, of all jobs together, by the quarter of an hour: a part of a day in each time zone. `what`:
 -- failed, skipped or missed.

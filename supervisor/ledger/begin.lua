@@ -1,25 +1,42 @@
 -- A worker is about to start a run: the one gate before the task's body.
 --
--- ARGV  run id, token of this attempt, worker, queue that the message was sent to (or ''), after how many
---       retries of the run (or ''), the worker's proof of life and this token (or ''), and of the message the task,
---       digests of its args and kwargs, and that of an item with what follows it (or ''), see job/content.py
--- gives {'begin', fencing token, attempt, nominal ms, lease_ttl ms, job, stage of the whole run, which of its
---        arguments are the job's own and have references, those in its own (JSON), slot}, or
---       {'duplicate', state}  another delivery of this run is running or has ended, this one's attempt was given
---                             up, or its message is of before a retry, which may have given other arguments
---       {'parked', run}       another run of the serial queue is running; published again after it
---       {'drained', queue}    nothing may begin from its queue; published again when it may
---       {'expired'}           the start deadline passed
---       {'grace'}             the server has changed; published again once old leases have run out
---       {'differs', times}    the message says something else than the ledger; how often one of this run did
---       {'unknown'}           the ledger does not know the run (any more)
+-- ARGV  a JSON object:
+--       run_id
+--       token         of this attempt
+--       worker
+--       and where there is one:
+--       queue         that the message was sent to
+--       retries       of the run, when the message was made
+--       process       the worker's proof of life and this token
+--       content       of the message, an object of its task, digests of its args and kwargs, and item: that of an item
+--                     with what follows it; see job/content.py
+-- gives a JSON object:
+--       verdict       begin, or
+--         duplicate   another delivery of this run is running or has ended, this one's attempt was given up, or its
+--                     message is of before a retry, which may have given other arguments; detail: the run's state
+--         parked      another run of the serial queue is running; published again after it; detail: that run
+--         drained     nothing may begin from its queue; published again when it may; detail: the queue
+--         expired     the start deadline passed
+--         grace       the server has changed; published again once old leases have run out
+--         differs     the message says something else than the ledger; detail: how often one of this run did
+--         unknown     the ledger does not know the run (any more)
+--       detail        as said above
+--       and of one that begins:
+--       fence         its fencing token, as text
+--       attempt, job, slot, nominal in ms, lease_ttl in ms
+--       stage         of a step, that of the whole run
+--       named         which of its arguments are the job's own and have references
+--       references    those in its own (JSON as text)
 
-local id, token, worker, queue, retries, process, task, args, kwargs, item = unpack(ARGV)
+local call = cjson.decode(ARGV[1])
+local id, token, queue, content = call.run_id, call.token, call.queue or '', call.content
+
+local function refusal(verdict, detail) return cjson.encode({ verdict = verdict, detail = detail }) end
 
 local run = load_run(id)
 if run and run.state == 'queued' and settle_serial(run.rules.serial) then run = load_run(id) end
-if not run and is_ended_step(id) then return { 'duplicate', 'succeeded' } end
-if not run then return { 'unknown' } end
+if not run and is_ended_step(id) then return refusal('duplicate', 'succeeded') end
+if not run then return refusal('unknown') end
 
 -- As digest_of in job/content.py.
 local function digest(text) return string.find(text, '"__type__"', 1, true) and '*' or redis.sha1hex(text) end
@@ -39,13 +56,14 @@ end
 -- Which of the job's own arguments have references, if the message says what the ledger would send, else nil; and
 -- what the job said when the message was made, if that is no more what it says.
 local function references_of_job()
-  if task == '' then return '' end
+  if not content then return '' end
+  local task, args, kwargs = content.task, content.args, content.kwargs
   -- The app's own code changed the message before it was sent.
   local a, k, of_said, t = string.match(hget(K.run(id), 'said') or '', '^(%S+) (%S+) (%S+) (.*)$')
   if t == task and is_same(a, args) and is_same(k, kwargs) then return of_said end
   local given = args
   local value = is_item(run) and redis.call('LINDEX', K.items(run.parent), run.item)
-  if value then given = item end
+  if value then given = content.item end
   local is_newest = true
   for known_args, known_kwargs, named, known_task in string.gmatch(contents() or '', '(%S+) (%S+) (%S+) ([^\n]+)') do
     if value then known_args = known_args == '*' and '*' or digest(value .. known_args) end
@@ -64,9 +82,9 @@ end
 local references, former = references_of_job()
 
 local function granted()
-  local stage = run.parent and hget(K.run(root_of(id)), 'stage') or ''
-  return { 'begin', digits(run.fence), run.attempt, run.nominal, run.rules.lease_ttl, run.job, stage, references,
-    own[3] or '[]', run.slot }
+  return cjson.encode({ verdict = 'begin', fence = digits(run.fence), attempt = run.attempt, nominal = run.nominal,
+    lease_ttl = run.rules.lease_ttl, job = run.job, slot = run.slot, named = references, references = own[3] or '[]',
+    stage = run.parent and hget(K.run(root_of(id)), 'stage') or '' })
 end
 
 -- The reply to the first call was lost, or came too late to be trusted: what is granted again is alive.
@@ -75,33 +93,33 @@ if references and run.state == 'running' and run.token == token and not is_conte
   keep(run, token)
   return granted()
 end
-local is_stale = retries ~= '' and tonumber(retries) ~= math.max(0, run.attempt - run.crashes)
+local is_stale = call.retries and call.retries ~= math.max(0, run.attempt - run.crashes)
 if run.state ~= 'queued' or run.last_token == token or is_stale then  -- a delivery has one attempt
   count(run.job, 'duplicates')
   redis.call('HINCRBY', K.run(id), 'duplicates', 1)
-  return { 'duplicate', run.state }
+  return refusal('duplicate', run.state)
 end
 
-if not references then return { 'differs', digits(redis.call('HINCRBY', K.run(id), 'differed', 1)) } end
+if not references then return refusal('differs', digits(redis.call('HINCRBY', K.run(id), 'differed', 1))) end
 
 local serial, ttl = run.rules.serial, run.rules.lease_ttl
 if lease_token(run) ~= run.token then
   local verdict = settle_silent(id)
-  if verdict ~= 'reasserted' and verdict ~= 'held' then return { 'expired' } end
+  if verdict ~= 'reasserted' and verdict ~= 'held' then return refusal('expired') end
 end
 
 if redis.call('HEXISTS', K.drained, queue) == 1 then
   redis.call('HSET', K.run(id), 'queue', queue)
   redis.call('ZREM', K.sent, id)
   redis.call('ZADD', K.outbox, '+inf', id)
-  return { 'drained', queue }
+  return refusal('drained', queue)
 end
 
 local granted_from = grace_end(run)
 if granted_from > now then
   redis.call('ZREM', K.sent, id)
   redis.call('ZADD', K.outbox, granted_from, id)
-  return { 'grace' }
+  return refusal('grace')
 end
 
 if serial ~= '' then
@@ -111,12 +129,12 @@ if serial ~= '' then
     redis.call('ZREM', K.outbox, id)  -- its message came before word that it was sent
     redis.call('ZREM', K.sent, id)
     join_waiting(serial, id, run.queued)
-    return { 'parked', holder }
+    return refusal('parked', holder)
   end
 end
 
-begin_attempt(run, 'state', 'running', 'token', token, 'worker', worker, 'process', process or '', 'queue', queue,
-  'reason', '', 'sends', 0)
+begin_attempt(run, 'state', 'running', 'token', token, 'worker', call.worker, 'process', call.process or '',
+  'queue', queue, 'reason', '', 'sends', 0)
 if former then
   redis.call('HSET', K.run(id), 'content', former)
 elseif run.attempt > 1 and not run.parent then

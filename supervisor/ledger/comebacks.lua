@@ -1,8 +1,8 @@
 -- A ledger that is older than what a worker knows of its attempt: a replica was promoted that lagged behind, a
 -- snapshot was restored, an append-only file had lost its end.
 --
--- 1. With each renewal and each end a worker says what it knows of the attempt: its fencing token, its number, its
---    slot.
+-- 1. With each renewal and each end a worker says what it knows of the attempt: { fence (its fencing token), number,
+--    slot }.
 -- 2. An attempt whose begin the ledger does not know is written back, whatever the run is there: waiting, due later,
 --    queued, at work under an earlier attempt, or ended without it. The run's second copy then begins nothing.
 -- 3. Fencing tokens say who began first. What holds the slot with a smaller one was over when this attempt began: it
@@ -14,12 +14,6 @@
 local comebacks = {}
 
 do
-
--- As Known.text in requests.py; nil where the worker does not know.
-function comebacks.known_from(text)
-  local fence, number, slot = string.match(text or '', '^(%d+) (%d+) (%d+)$')
-  return fence and { fence = tonumber(fence), number = tonumber(number), slot = tonumber(slot) } or nil
-end
 
 -- In place of what is known of an attempt that was given up (keys.py), once it has reported.
 local REPORTED = 'reported'

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -15,7 +16,6 @@ from supervisor.ledger.functions import Call, Functions
 from supervisor.ledger.reads import chunks
 from supervisor.ledger.records import UNACCOUNTED_FIELDS
 from supervisor.ledger.replies import instant, ms_of
-from supervisor.ledger.requests import text
 from supervisor.times import to_ms
 
 #: Jobs that one call audits. Each costs the server some 30 microseconds: its counters are added up.
@@ -88,7 +88,7 @@ class AuditSpans:
                     a.span.counted,
                     a.wrong,
                     a.overdue,
-                    text(a.finding),
+                    "" if a.finding is None else json.dumps(a.finding),
                 )
             )
             for a in audited

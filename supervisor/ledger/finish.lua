@@ -3,28 +3,40 @@
 --
 -- A tick's path, step 6 of 6.
 --
--- ARGV  run id, token, outcome (succeeded failed timed_out cancelled lost retry; or dead: lost, and
---       reported by another process than the attempt's own, which cannot say since when; or unbegun: its
---       body never started, and never will), reason,
---       and for retry: wait before the next attempt in ms, its args and kwargs (JSON, or ''); then how
---       long ago in ms the attempt's work was over, and what its worker knows of it, as in comebacks.lua; then for
---       retry its options and which of its arguments
---       are to be resolved (JSON, or ''), and for retry, failed and timed_out the traceback, if there is one;
---       of a step that succeeded what it returned: name, JSON, name ...
--- gives {verdict, run id, ...}; verdict:
---       ended, retrying, rescued (lost or unbegun, and queued again): followed by the runs to publish, whose messages
---                Celery has to make; beat does so if they are not a second later, or at once if
---                the attempt's own process is gone
---       already  this attempt's end was recorded before
---       unknown  the ledger does not know the run, or knows it as ended without this attempt: see restore.lua
---       stale    the lease is another's: nothing but counters changed; followed by the run that was
---                running at the same time, if there was one
+-- ARGV  a JSON object:
+--       run_id, token
+--       outcome       succeeded failed timed_out cancelled lost retry; or
+--         dead        lost, and reported by another process than the attempt's own, which cannot say since when
+--         unbegun     its body never started, and never will
+--       and where there is one:
+--       reason        for it
+--       ago           how long ago in ms the attempt's work was over; 0 without it
+--       attempt       what its worker knows of it, as in comebacks.lua
+--       traceback     of a retry, failed and timed_out
+--       returned      what a step returned that succeeded (name -> JSON as text)
+--       retry         of a retry an object: delay before the next attempt in ms; and in place of the run's own its
+--                     args, kwargs, options, and which of these are to be resolved: references (JSON as text)
+-- gives a JSON object:
+--       ending        ended, retrying, rescued (lost or unbegun, and queued again), or
+--         already     this attempt's end was recorded before
+--         unknown     the ledger does not know the run, or knows it as ended without this attempt: see restore.lua
+--         stale       the lease is another's: nothing but counters changed
+--       and where there is one:
+--       to_publish    ids of runs whose messages Celery has to make; beat does so if they are not a second later, or
+--                     at once if the attempt's own process is gone
+--       overlapped_with  of a stale ending, the run that was running at the same time
 
-local id, token, outcome, reason, delay, args, kwargs, ago = unpack(ARGV, 1, 8)  -- what follows may be long
-local known, MORE = comebacks.known_from(ARGV[9]), 10
+local call = cjson.decode(ARGV[1])
+local id, token, outcome, reason, ago = call.run_id, call.token, call.outcome, call.reason or '', call.ago or 0
+local known = call.attempt
+
+local function reply(ending, other)
+  return cjson.encode({ ending = ending, to_publish = some(to_publish), overlapped_with = other })
+end
 
 local run = load_run(id)
-if not run then return { is_ended_step(id) and 'already' or known and root_of(id) == id and 'unknown' or 'stale' } end
+if not run and is_ended_step(id) then return reply('already') end
+if not run then return reply(known and root_of(id) == id and 'unknown' or 'stale') end
 
 local has_worked = outcome ~= 'dead' and outcome ~= 'unbegun'  -- until when, is known
 if has_worked then publish_at = now + OUTBOX_DELAY end  -- its process publishes what is left to Celery
@@ -41,15 +53,15 @@ if not is_current and not comebacks.is_given_up(run, token) then
     if may_begin and not comebacks.is_given_up(run, run.last_token) then
       redis.call('HSET', K.run(id), 'last_token', token)  -- should its call to begin come yet
     end
-    return { run.last_token == token and 'already' or 'stale' }
+    return reply(run.last_token == token and 'already' or 'stale')
   end
-  if not comebacks.is_whole(run) then return { run.parent and 'stale' or 'unknown' } end
+  if not comebacks.is_whole(run) then return reply(run.parent and 'stale' or 'unknown') end
   local till = has_worked and now_us - ago * 1000 or nil
   local is_back, other = comebacks.write_back(run, token, known, till, true)
   if not is_back then
     count(run.job, 'leases_lost')
     comebacks.note_reported(run, token)
-    return { 'stale', other }
+    return reply('stale', other)
   end
   run = load_run(id)
 elseif not is_current then
@@ -59,7 +71,7 @@ elseif not is_current then
     count(run.job, 'leases_lost')
     local other = has_worked and count_overlap(run, token, now_us - ago * 1000) or nil
     comebacks.note_reported(run, token)
-    return { 'stale', other }
+    return reply('stale', other)
   end
   -- It was presumed dead and queued again, and has not begun: its own report counts. Other runs of its lock or serial
   -- queue may have been running meanwhile.
@@ -72,39 +84,37 @@ if outcome == 'unbegun' then forget_successor(run) end
 if outcome == 'unbegun' and run.ending == '' then
   undo_begin(run, token)
   comebacks.note_reported(run, token)
-  return { 'rescued', unpack(to_publish) }
+  return reply('rescued')
 end
 local stopped = run.ending == 'cancelled' or run.ending == 'replaced'
 if outcome == 'lost' or outcome == 'unbegun' or (stopped and outcome ~= 'succeeded') then
   local verdict = crash(run, reason)
-  return { verdict == 'rescued' and verdict or 'ended', unpack(to_publish) }
+  return reply(verdict == 'rescued' and verdict or 'ended')
 end
 if outcome ~= 'retry' then
-  for i = MORE, run.parent and outcome == 'succeeded' and #ARGV or 0, 2 do
-    redis.call('HSET', K.run(id), 'out:' .. ARGV[i], ARGV[i + 1])
-  end
-  if outcome ~= 'succeeded' then keep_traceback(run, ARGV[MORE]) end
+  local returned = run.parent and outcome == 'succeeded' and call.returned or {}
+  for name, value in pairs(returned) do redis.call('HSET', K.run(id), 'out:' .. name, value) end
+  if outcome ~= 'succeeded' then keep_traceback(run, call.traceback) end
   local counters = end_attempt(run, outcome, reason, token)
   finish(run, outcome, reason, counters)
-  return { 'ended', unpack(to_publish) }
+  return reply('ended')
 end
 
-delay = tonumber(delay)
-local asked = { args = args, kwargs = kwargs, references = ARGV[MORE + 1] }
-for field, value in pairs(asked) do
-  if value ~= '' then redis.call('HSET', K.run(id), field, value, 'changed', 1) end
+local retry = call.retry
+for _, field in ipairs({ 'args', 'kwargs', 'references' }) do
+  if retry[field] then redis.call('HSET', K.run(id), field, retry[field], 'changed', 1) end
 end
 -- Those of each retry are kept, a line each: the last word counts.
-if ARGV[MORE] ~= '' then
+if retry.options then
   redis.call('HSET', K.run(id), 'changed', 1, 'retry_options',
-    (hget(K.run(id), 'retry_options') or '') .. ARGV[MORE] .. '\n')
+    (hget(K.run(id), 'retry_options') or '') .. retry.options .. '\n')
 end
-keep_traceback(run, ARGV[MORE + 2])
+keep_traceback(run, call.traceback)
 tally(run.job, append({ 'n:retried', 1 }, end_attempt(run, 'failed', reason, token)))
-local held, deadline = 'queued:' .. id, delay + run.rules.start_deadline
+local held, due, deadline = 'queued:' .. id, now + retry.delay, retry.delay + run.rules.start_deadline
 forget_indexes(id)
 hold_lease(run, held, deadline)
-redis.call('HSET', K.run(id), 'state', 'retrying', 'token', held, 'due', now + delay, 'reason', reason)
-redis.call('ZADD', K.delayed, now + delay, id)
+redis.call('HSET', K.run(id), 'state', 'retrying', 'token', held, 'due', due, 'reason', reason)
+redis.call('ZADD', K.delayed, due, id)
 leave_serial(run)
-return { 'retrying', unpack(to_publish) }
+return reply('retrying')

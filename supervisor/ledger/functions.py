@@ -250,7 +250,7 @@ local BOUNDS = {{{bounds}}}
 
 def transition(name: str) -> str:
     """A file as a function of the library."""
-    check = "local refusal = other_schema()\nif refusal then return refusal end\n"
+    check = "do\nlocal refusal = other_schema()\nif refusal then return refusal end\nend\n"
     return (
         f"register('{name}', function(KEYS, ARGV)\nstart_call()\n"
         f"{'' if name == UNCHECKED else check}{source(name)}end)\n"

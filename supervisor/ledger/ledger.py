@@ -10,12 +10,13 @@ attempt from its lease to its end, then what concerns the ledger as a whole.
 from __future__ import annotations
 
 import json
-import re
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 from itertools import chain
+from types import MappingProxyType
 from typing import Any, Self
 
 from supervisor.errors import Conflict, ForeignLedger, UnknownRun, WrongSchema
@@ -44,7 +45,7 @@ from supervisor.ledger.replies import (
     Renewal,
     Rescue,
     finished,
-    instant,
+    grant_of,
     load_reply,
     ms_of,
     optional_instant,
@@ -57,17 +58,18 @@ from supervisor.ledger.requests import (
     Begun,
     CallArguments,
     EntryKeys,
-    Facts,
     FollowUp,
     JobChange,
     Leadership,
+    NewRun,
     RunRequest,
     Work,
-    change_facts,
-    follow_up_facts,
-    move_facts,
-    request_facts,
-    tick_facts,
+    change_entry,
+    document,
+    move_entry,
+    run_of_follow_up,
+    run_of_request,
+    run_of_tick,
 )
 from supervisor.ledger.runs import Reports, Steps
 from supervisor.schedule.ticks import PassedOver, Tick
@@ -148,6 +150,11 @@ def placement_of(run: Run) -> Placement:
 ANY_RUN = RunRequest()
 
 
+def attempt_fields(known: Known | None) -> dict[str, dict[str, int]]:
+    """What a worker knows of its attempt, as the functions read it."""
+    return {"attempt": known.fields} if known else {}
+
+
 def too_many_jobs(jobs: int) -> Conflict:
     return Conflict(f"{jobs:,} jobs would be loaded at run time, and {MOST_JOBS:,} may be")
 
@@ -205,7 +212,7 @@ class Ledger(Readings):
         """Gives each tick its place, in order. Raises NotWritable."""
         with self.admitting(leadership) as admitting:
             for tick in ticks:
-                admitting.add(tick_facts(tick))
+                admitting.add(run_of_tick(tick))
             return admitting.admissions()
 
     @contextmanager
@@ -242,22 +249,22 @@ class Ledger(Readings):
         of them were recorded.
         """
         run_ids = [request.run_id or manual_id(spec.name) for request in requests]
-        facts = [request_facts(spec, i, r) for i, r in zip(run_ids, requests, strict=True)]
+        runs = [run_of_request(spec, i, r) for i, r in zip(run_ids, requests, strict=True)]
         asked_at = time.monotonic()
         try:
-            admissions = self._admitted(facts, action)
+            admissions = self._admitted(runs, action)
         except Unavailable:
-            again, seconds = self._admitted(facts, action), time.monotonic() - asked_at
+            again, seconds = self._admitted(runs, action), time.monotonic() - asked_at
             admissions = [recalled(self, each, seconds) for each in again]
         for each in admissions:
             if each.placement is Placement.FAILED:
                 raise RedisError(each.reason)
         return admissions
 
-    def _admitted(self, requests: Iterable[Facts], action: Action | None) -> list[Admission]:
+    def _admitted(self, runs: Iterable[NewRun], action: Action | None) -> list[Admission]:
         with self.admitting(action=action) as admitting:
-            for facts in requests:
-                admitting.add(facts)
+            for run in runs:
+                admitting.add(run)
             return admitting.admissions()
 
     def follow_up(
@@ -266,7 +273,7 @@ class Ledger(Readings):
         """Gives runs that follow others their places. One that is known is a `duplicate`."""
         with self.admitting(leadership) as admitting:
             for run in runs:
-                admitting.add(follow_up_facts(run))
+                admitting.add(run_of_follow_up(run))
             return admitting.admissions()
 
     def pass_over(
@@ -342,65 +349,57 @@ class Ledger(Readings):
         (guard/liveness.py). content: of the message, which is not compared without it.
         """
         asked_at = 0.0
-        said = content or Content("", "", "")
-        digests = said.task, said.args, said.kwargs, said.item
+        fields: dict[str, Any] = {"run_id": run_id, "token": token, "worker": worker}
+        if queue:
+            fields["queue"] = queue
+        if retries is not None:
+            fields["retries"] = retries
+        if process:
+            # With its token: an attempt that takes the run over without this call lacks this proof.
+            fields["process"] = f"{process} {token}"
+        if content:
+            fields["content"] = asdict(content)
+        call = Call((document(fields),))
 
-        def call() -> Call:
-            """Made again each time that it is sent: the reply is to the last of them."""
+        def asked() -> Call:
+            """Called each time that it is sent: the reply is to the last of them."""
             nonlocal asked_at
             asked_at = clock()
-            known = "" if retries is None else retries
-            # With its token: an attempt that takes the run over without this call lacks this proof.
-            proof = f"{process} {token}" if process else ""
-            return Call((run_id, token, worker, queue, known, proof, *digests))
+            return call
 
-        verdict, *rest = self.functions.as_of_sending("begin", call)
-        if verdict != "begin":
-            return Refused(run_id, Refusal(verdict), rest[0] if rest else None)
-        fence, attempt, nominal, ttl, job, stage, named, places, slot = rest
-        return Grant(
-            run_id=run_id,
-            job=job,
-            token=token,
-            fencing_token=int(fence),
-            attempt=int(attempt),
-            nominal_at=instant(nominal),
-            lease_ttl=timedelta(milliseconds=int(ttl)),
-            stage=stage,
-            references=(*re.findall(r"\w+", named), *json.loads(places)),
-            slot=int(slot),
-            asked_at=asked_at,
-        )
+        reply = json.loads(self.functions.as_of_sending("begin", asked))
+        if reply["verdict"] != "begin":
+            return Refused(run_id, Refusal(reply["verdict"]), reply.get("detail"))
+        return grant_of(run_id, token, reply, asked_at)
 
     def renew(self, leases: Sequence[tuple[str, str, Begun | bool, Known | None]]) -> list[Renewal]:
         """Renews the leases (run id, token, whether it has begun, what is known of the attempt) of
         a worker in one call."""
-        facts: list[str | int] = []
-        for run_id, token, has_begun, known in leases:
-            facts += (run_id, token, int(has_begun), known.text if known else "")
-        return [renewal(reply) for reply in self.functions("renew", *facts)] if facts else []
+        entries = [
+            {"run_id": run_id, "token": token, "begun": int(begun), **attempt_fields(known)}
+            for run_id, token, begun, known in leases
+        ]
+        replies = json.loads(self.functions("renew", document(entries))) if entries else []
+        return [renewal(reply) for reply in replies]
 
     def restore(
         self, work: Work, token: str, known: Known, asked: CallArguments = NOTHING
     ) -> Renewal:
         """Writes back an attempt at work whose run the ledger has lost, or has as ended without it,
         unless another attempt has begun."""
-        return renewal(
-            self.functions(
-                "restore",
-                work.run_id,
-                token,
-                work.job,
-                ms_of(work.nominal_at),
-                json.dumps(work.rules.json_fields),
-                work.worker,
-                int(work.is_tick),
-                *asked.facts,
-                "1" if asked.is_awaited else "",
-                asked.code,
-                known.text,
-            )
-        )
+        fields = {
+            "run_id": work.run_id,
+            "token": token,
+            "job": work.job,
+            "worker": work.worker,
+            "nominal": ms_of(work.nominal_at),
+            "rules": json.dumps(work.rules.json_fields),
+            "is_tick": work.is_tick,
+            "own": asked.texts | ({"awaited": "1"} if asked.is_awaited else {}),
+            **attempt_fields(known),
+            **({"spec": asked.code} if asked.code else {}),
+        }
+        return renewal(json.loads(self.functions("restore", document(fields))))
 
     def restore_ended(self, work: Work, token: str, known: Known) -> bool:
         """Writes back an attempt whose work is over, so that its end can be recorded.
@@ -428,21 +427,23 @@ class Ledger(Readings):
         `times.clock`; now without it. traceback: of one that failed. known: for a ledger that is
         older than the attempt.
         """
-        facts = (outcome.value, reason[:REASON_LENGTH], 0, "", "")
-        values = [(name, json.dumps(value)) for name, value in (returned or {}).items()]
-        more = [traceback] if traceback else [*chain.from_iterable(values)]
-        return self._finish((run_id, token, *facts), ended_at, more, known)
+        more: dict[str, Any] = {"reason": reason[:REASON_LENGTH]}
+        if traceback:
+            more["traceback"] = traceback
+        if returned:
+            more["returned"] = {name: json.dumps(value) for name, value in returned.items()}
+        return self._finish(run_id, token, outcome.value, ended_at, known, more)
 
     def report_dead(
         self, run_id: str, token: str, reason: str, known: Known | None = None
     ) -> Finished:
         """Ends an attempt whose process is gone: it is lost, or what it was being ended for."""
-        facts = ("dead", reason[:REASON_LENGTH], 0, "", "")
-        return self._finish((run_id, token, *facts), None, (), known)
+        more = {"reason": reason[:REASON_LENGTH]}
+        return self._finish(run_id, token, "dead", None, known, more)
 
     def undo_begin(self, run_id: str, token: str) -> Finished:
         """Queues a run again whose attempt may have begun, and whose body never started."""
-        return self._finish((run_id, token, "unbegun", "", 0, "", ""), None)
+        return self._finish(run_id, token, "unbegun")
 
     def retry(
         self,
@@ -460,21 +461,29 @@ class Ledger(Readings):
         asked: what the next attempt, and those after it, have in place of the run's own. ended_at,
         traceback and known: as for `finish`.
         """
-        args, kwargs, *more = asked.facts
-        facts = ("retry", reason[:REASON_LENGTH], to_ms(delay), args, kwargs)
-        return self._finish((run_id, token, *facts), ended_at, [*more, traceback], known)
+        more = {
+            "reason": reason[:REASON_LENGTH],
+            "retry": {"delay": to_ms(delay), **asked.texts},
+            "traceback": traceback,
+        }
+        return self._finish(run_id, token, "retry", ended_at, known, more)
 
     def _finish(
         self,
-        facts: tuple[str | int, ...],
-        ended_at: float | None,
-        more: Sequence[str] = (),
+        run_id: str,
+        token: str,
+        outcome: str,
+        ended_at: float | None = None,
         known: Known | None = None,
+        more: Mapping[str, Any] = MappingProxyType({}),
     ) -> Finished:
+        fields = {"run_id": run_id, "token": token, "outcome": outcome, **more}
+        fields |= attempt_fields(known)
+
         def call() -> Call:
             """Made again each time that it is sent, which may be for long."""
             ago = 0 if ended_at is None else ms_since(ended_at)
-            return Call((*facts, ago, known.text if known else "", *more))
+            return Call((document({**fields, "ago": ago}),))
 
         return finished(self.functions.as_of_sending("finish", call))
 
@@ -621,24 +630,21 @@ class Ledger(Readings):
         places of jobs that have changed nothing else. links: of other sources, the edits of `after`
         that the writer has seen; with another one in between nothing is loaded.
         """
-        facts = chain(
-            chain.from_iterable(map(change_facts, changes)),
-            chain.from_iterable(move_facts(job, place) for job, place in (moved or {}).items()),
-        )
-        return load_reply(
-            self.functions.act(
-                entry_of(action),
-                "load",
-                source,
-                ms_of(at) if at else "",
-                entries.prefix,
-                digest,
-                links if files_version is None else files_version,
-                MOST_JOBS,
-                *facts,
-                keys=(entries.schedule,),
-            )
-        )
+        moves = [move_entry(job, place) for job, place in (moved or {}).items()]
+        call: dict[str, Any] = {
+            "source": source,
+            "entries": entries.prefix,
+            "most": MOST_JOBS,
+            "changes": [*map(change_entry, changes), *moves],
+        }
+        if at:
+            call["at"] = ms_of(at)
+        if digest:
+            call["digest"] = digest
+        if seen := links if files_version is None else str(files_version):
+            call["seen"] = seen
+        keys = (entries.schedule,)
+        return load_reply(self.functions.act(entry_of(action), "load", document(call), keys=keys))
 
     def forget_other_versions(self) -> None:
         """Deletes the functions of other versions; a process that still calls them loads them."""

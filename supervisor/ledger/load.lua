@@ -2,26 +2,46 @@
 -- from which its ticks count. All of them or none: beat, people and code may write in the same moment.
 --
 -- KEYS  RedBeat's schedule
--- ARGV  the source that writes; since when it holds in ms, or '' for now; what the keys of RedBeat's entries
---       begin with; digest of the schedule files that are loaded with it, or ''; the version with which files
---       were loaded last, as the writer has seen it, or ''; of other sources: the last edit of an `after` that the
---       writer has seen, or that and, after a slash, the last removal, or ''; how many jobs may be loaded at
---       run time; then of each job
---       name, the name of its entry in RedBeat's schedule ('' for the same, or for the one that it has), the
---       version that it has now (0 when it is not loaded, '' for any), its spec (JSON, '' to remove it, '=' to
---       change nothing but its place), where it stands, its definition for RedBeat (of the source `redbeat`: what
---       it was made of), '1' when its times are new (or ''), '1' or '0' when it is to be paused or resumed (or
---       ''), when it is next due in ms (or ''), when it would have been next due as it was (or ''), and what its
---       messages say (job/content.py, '' for one of several steps)
--- gives {'loaded', version}, or, when nothing was changed,
---       {'outdated'}                     other files were loaded meanwhile, or other jobs follow each other
---       {'changed', job, version}        the job has another version
---       {'elsewhere', job, text}         the job is another source's: as in K.sources
---       {'due', job}                     a tick of the job as it was came due meanwhile
---       {'full', number}                 this many jobs would be loaded at run time: too many
+-- ARGV  a JSON object:
+--       source        the one that writes
+--       entries       what the keys of RedBeat's entries begin with
+--       most          how many jobs may be loaded at run time
+--       changes       list of the jobs, an object each, as below
+--       and where there is one:
+--       at            since when it holds in ms; now without it
+--       digest        of the schedule files that are loaded with it
+--       seen          of files, the version with which files were loaded last, as the writer has seen it; of other
+--                     sources, the last edit of an `after` that it has seen, or that and, after a slash, the last
+--                     removal
+--
+--       A change has
+--         job         its name
+--         place       where it stands
+--       and where there is one:
+--         version     that it has now, 0 when it is not loaded; any without it
+--         is_moved    true to change nothing but the place
+--         spec        (JSON as text); without it, and where it is not moved, the job is removed
+--         definition  for RedBeat (of the source `redbeat`: what it was made of)
+--         entry       the name of its entry in RedBeat's schedule; without it the one that it has, or the job's
+--         content     what its messages say (job/content.py)
+--         has_new_times  true when its times are new
+--         is_paused   true or false when it is to be paused or resumed
+--         next_at     when it is next due in ms; never without it
+--         due_at      when it would have been next due as it was
+-- gives a JSON object:
+--       verdict       loaded, or, when nothing was changed,
+--         outdated    other files were loaded meanwhile, or other jobs follow each other
+--         changed     the job has another version
+--         elsewhere   the job is another source's
+--         due         a tick of the job as it was came due meanwhile
+--         full        too many jobs would be loaded at run time
+--       version       with which they were loaded
+--       job           the one that was refused
+--       source        of it, as in K.sources
+--       jobs          how many would be loaded at run time
 
-local source, at, entries, digest, seen, most = unpack(ARGV, 1, 6)
-local FIRST, FIELDS = 7, 11
+local call = cjson.decode(ARGV[1])
+local source, entries = call.source, call.entries
 local is_of_files = source == 'files'
 
 local function entry_of(job) return entries .. (hget(K.entries, job) or job) end
@@ -39,41 +59,45 @@ local function is_redbeats(entry)
   return definition and not spec
 end
 
-local function refusal_of(job, entry, version, due)
+local function refusal_of(change)
+  local job, entry = change.job, change.entry or change.job
   local owner, found = origin_of(job)
-  if owner and owner ~= source then return { 'elsewhere', job, hget(K.sources, job) or 'files 0 ' } end
-  if version ~= '' and version ~= (found or '0') then return { 'changed', job, found or '0' } end
-  if entry == '' then entry = job end
-  if not owner and is_redbeats(entry) then return { 'elsewhere', job, "redbeat 0 RedBeat's schedule" } end
-  if at == '' and due ~= '' and tonumber(due) <= now then return { 'due', job } end
+  local function refused(verdict, of) return { verdict = verdict, job = job, source = of } end
+  if owner and owner ~= source then return refused('elsewhere', hget(K.sources, job) or 'files 0 ') end
+  if change.version and change.version ~= tonumber(found or 0) then return refused('changed') end
+  if not owner and is_redbeats(entry) then return refused('elsewhere', "redbeat 0 RedBeat's schedule") end
+  if not call.at and change.due_at and change.due_at <= now then return refused('due') end
 end
 
 local function is_outdated()
-  if seen == '' then return false end
+  local seen = call.seen
+  if not seen then return false end
   if is_of_files then return seen ~= (hget(K.beat, 'files') or '0') end
   local links = hget(K.beat, 'linked') or '0'
   return seen ~= links and seen ~= links .. '/' .. (hget(K.beat, 'unlinked') or '0')
 end
 
-if is_outdated() then return { 'outdated' } end
+local function reply_of(reply) return cjson.encode(reply), reply.verdict end
+
+if is_outdated() then return reply_of({ verdict = 'outdated' }) end
 local more = 0
-for i = FIRST, #ARGV, FIELDS do
-  local job, text = ARGV[i], ARGV[i + 3]
-  local why_not = refusal_of(job, ARGV[i + 1], ARGV[i + 2], ARGV[i + 9])
-  if why_not then return why_not end
-  local is_loaded = is_of_files or redis.call('HEXISTS', K.jobs, job) == 1
-  if text == '' and is_loaded then more = more - 1 end
-  if text ~= '' and not is_loaded then more = more + 1 end
+for _, change in ipairs(call.changes) do
+  local why_not = refusal_of(change)
+  if why_not then return reply_of(why_not) end
+  local is_loaded = is_of_files or redis.call('HEXISTS', K.jobs, change.job) == 1
+  local stays = change.spec or change.is_moved
+  if is_loaded and not stays then more = more - 1 end
+  if stays and not is_loaded then more = more + 1 end
 end
 local others = tonumber(hget(K.beat, 'at_run_time') or 0) + (is_of_files and 0 or more)
-if not is_of_files and more > 0 and others > tonumber(most) then return { 'full', others } end
+if not is_of_files and more > 0 and others > call.most then return reply_of({ verdict = 'full', jobs = others }) end
 
 -- Grows also when the server has lost its data.
 local version = digits(math.max(tonumber(hget(K.beat, 'version') or 0) + 1, now))
 redis.call('HSET', K.beat, 'version', version, 'at_run_time', others)
 if is_of_files then redis.call('HSET', K.beat, 'files', version) end
-if digest ~= '' then redis.call('HSET', K.beat, 'config', digest) end
-local since = tonumber(at) or now
+if call.digest then redis.call('HSET', K.beat, 'config', call.digest) end
+local since = call.at or now
 
 local function begin_times(job)
   local key = K.job(job)
@@ -86,17 +110,16 @@ end
 
 -- An entry that the app's own code has saved stays as RedBeat's users read it. RedBeat ignores scores below
 -- zero: an entry that is never due again.
-local function enter(job, text, definition, is_retimed, next_at)
-  local entry = entry_of(job)
+local function enter(change)
+  local entry, spec, next_at = entry_of(change.job), change.spec, change.next_at
   if source == 'redbeat' then
-    redis.call('HSET', entry, 'spec', text, 'adopted', definition)
+    redis.call('HSET', entry, 'spec', spec, 'adopted', change.definition)
   else
-    redis.call('HSET', entry, 'definition', definition, 'meta', '{"last_run_at": null}', 'spec', text)
+    redis.call('HSET', entry, 'definition', change.definition, 'meta', '{"last_run_at": null}', 'spec', spec)
   end
-  if not is_retimed then return end
-  local score = next_at == '' and '-1' or string.format('%.3f', next_at / 1000)
-  redis.call('ZADD', KEYS[1], score, entry)
-  redis.call('HSET', K.job(job), 'next', next_at)
+  if not change.has_new_times then return end
+  redis.call('ZADD', KEYS[1], next_at and string.format('%.3f', next_at / 1000) or '-1', entry)
+  redis.call('HSET', K.job(change.job), 'next', next_at or '')
 end
 
 -- What is known of a job beside its spec outlives it by the time that runs are kept. Running runs still end
@@ -152,7 +175,7 @@ local function remove(job)
   redis.call('DEL', K.message(job))
   leave(job)
   -- A beat that has read it before admits no tick of it any more.
-  if at == '' then redis.call('HSET', K.job(job), 'watermark', now) end
+  if not call.at then redis.call('HSET', K.job(job), 'watermark', now) end
   redis.call('HSET', K.job(job), 'removed', text)
   redis.call('ZADD', K.removed, now, job)
   outlive(job, HISTORY_TTL)
@@ -171,7 +194,7 @@ end
 local function note_former(job, content)
   local before = hget(K.jobs, job) or hget(K.job(job), 'removed')
   local said = string.match(redis.call('GET', K.content(job)) or '', '^[^\n]*')
-  if not before or said == content then return end
+  if not before or said == (content or '') then return end
   redis.call('LPUSH', K.former(job), digits(now) .. ' ' .. before)
   redis.call('LTRIM', K.former(job), 0, FORMER_KEPT - 1)
 end
@@ -184,30 +207,31 @@ local function take(job, entry)
   if due then redis.call('ZADD', KEYS[1], due, entries .. entry) end
 end
 
-local function load(job, entry, text, stands_at, definition, is_retimed, paused, next_at, content)
+local function load(change)
+  local job, spec = change.job, change.spec
   local was_there = redis.call('EXISTS', K.job(job), K.history(job), K.open(job)) > 0
   redis.call('DEL', K.message(job))
-  note_former(job, content)
-  follow(job, text)
-  watch(job, text)
-  if entry ~= '' then take(job, entry) end
-  redis.call('HSET', K.jobs, job, text)
-  redis.call('HSET', K.sources, job, source .. ' ' .. version .. ' ' .. stands_at)
-  enter(job, text, definition, is_retimed, next_at)
-  if content ~= '' then note_content(job, content) end
-  if is_retimed then begin_times(job) end
-  if paused == '1' then begin_pause(job, since, '', '') end
-  if paused == '0' then end_pause(job, since) end
-  if paused ~= '' then redis.call('HSET', K.job(job), 'file_paused', paused) end
+  note_former(job, change.content)
+  follow(job, spec)
+  watch(job, spec)
+  if change.entry then take(job, change.entry) end
+  redis.call('HSET', K.jobs, job, spec)
+  redis.call('HSET', K.sources, job, source .. ' ' .. version .. ' ' .. change.place)
+  enter(change)
+  if change.content then note_content(job, change.content) end
+  if change.has_new_times then begin_times(job) end
+  if change.is_paused == true then begin_pause(job, since, '', '') end
+  if change.is_paused == false then end_pause(job, since) end
+  if change.is_paused ~= nil then redis.call('HSET', K.job(job), 'file_paused', change.is_paused and 1 or 0) end
   if not was_there then return end
   redis.call('HDEL', K.job(job), 'removed')
   redis.call('ZREM', K.removed, job)
   outlive(job)
 end
 
-local function move(job, stands_at)
-  local _, found = origin_of(job)
-  redis.call('HSET', K.sources, job, source .. ' ' .. (found or '0') .. ' ' .. stands_at)
+local function move(change)
+  local _, found = origin_of(change.job)
+  redis.call('HSET', K.sources, change.job, source .. ' ' .. (found or '0') .. ' ' .. change.place)
 end
 
 -- Runs of these jobs that a drained queue held back may be for another queue by now; else they are held back
@@ -219,19 +243,18 @@ local function send_drained(jobs)
 end
 
 local loaded = {}
-for i = FIRST, #ARGV, FIELDS do
-  local job, entry, _, text, stands_at, definition, is_retimed, paused, next_at = unpack(ARGV, i, i + 8)
-  if text == '=' then
-    move(job, stands_at)
-  elseif text == '' then
-    remove(job)
+for _, change in ipairs(call.changes) do
+  if change.is_moved then
+    move(change)
+  elseif change.spec then
+    load(change)
+    loaded[change.job] = true
   else
-    load(job, entry, text, stands_at, definition, is_retimed == '1', paused, next_at, ARGV[i + 10])
-    loaded[job] = true
+    remove(change.job)
   end
-  if text ~= '=' then redis.call('ZADD', K.edited, version, job) end
+  if not change.is_moved then redis.call('ZADD', K.edited, version, change.job) end
 end
 redis.call('ZREMRANGEBYRANK', K.edited, 0, -EDITS_KEPT - 1)
 redis.call('ZREMRANGEBYSCORE', K.removed, '-inf', now - HISTORY_TTL)
 send_drained(loaded)
-return { 'loaded', version }
+return reply_of({ verdict = 'loaded', version = version })

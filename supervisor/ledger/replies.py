@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from typing import Any, NamedTuple
 
 from supervisor.job.run import Reference
+from supervisor.store.connection import NotWritable
 from supervisor.times import clock
 
 
@@ -52,6 +55,12 @@ class Admission:
     settled: tuple[Rescue, ...] = ()
     to_publish: tuple[str, ...] = ()
 
+    @property
+    def is_refused(self) -> bool:
+        """Whether the server takes no writes at all."""
+        is_failed = self.placement is Placement.FAILED
+        return is_failed and (self.reason or "").startswith(NotWritable.CODES)
+
 
 class Known(NamedTuple):
     """An attempt as its worker knows it, for a ledger that is older than its begin.
@@ -64,9 +73,9 @@ class Known(NamedTuple):
     slot: int
 
     @property
-    def text(self) -> str:
+    def fields(self) -> dict[str, int]:
         """As comebacks.lua reads it."""
-        return f"{self.fencing_token} {self.number} {self.slot}"
+        return {"fence": self.fencing_token, "number": self.number, "slot": self.slot}
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,10 +190,14 @@ class LoadVerdict(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class LoadReply:
-    """`details`: as load.lua has them."""
+    """version: with which the jobs were loaded. job: the one that was refused. source: of that,
+    where it is another's. jobs: how many would be loaded at run time."""
 
     verdict: LoadVerdict
-    details: tuple[str, ...]
+    version: int = 0
+    job: str = ""
+    source: str = ""
+    jobs: int = 0
 
 
 def lines_of(text: str | None) -> list[str]:
@@ -207,35 +220,49 @@ def ms_of(moment: datetime) -> int:
     return round(moment.timestamp() * 1000)
 
 
-def load_reply(reply: Sequence[str]) -> LoadReply:
-    verdict, *details = map(str, reply)
-    return LoadReply(LoadVerdict(verdict), tuple(details))
+def load_reply(text: str) -> LoadReply:
+    reply = json.loads(text)
+    verdict, version = LoadVerdict(reply.pop("verdict")), int(reply.pop("version", 0))
+    return LoadReply(verdict, version, **reply)
 
 
-def admission(run_id: str, job: str, reply: Sequence[Any]) -> Admission:
-    placement, reason, blocked_by, to_publish, *settled = reply
+def admission_of(run_id: str, job: str, reply: Mapping[str, Any]) -> Admission:
     return Admission(
         run_id,
         job,
-        Placement(placement),
-        reason or None,
-        blocked_by or None,
-        settled=rescues(settled) if settled else (),
-        to_publish=tuple(to_publish),
+        Placement(reply["decision"]),
+        reply.get("reason"),
+        reply.get("blocked_by"),
+        settled=tuple(Rescue(**each) for each in reply.get("settled", ())),
+        to_publish=tuple(reply.get("to_publish", ())),
     )
 
 
-def finished(reply: Sequence[str]) -> Finished:
-    ending, *rest = reply
-    if ending == Ending.STALE:
-        return Finished(Ending.STALE, overlapped_with=rest[0] if rest else None)
-    return Finished(Ending(ending), tuple(rest))
+def finished(text: str) -> Finished:
+    reply = json.loads(text)
+    to_publish = tuple(reply.get("to_publish", ()))
+    return Finished(Ending(reply["ending"]), to_publish, reply.get("overlapped_with"))
 
 
-def rescues(flat: Sequence[str]) -> tuple[Rescue, ...]:
-    return tuple(Rescue(*facts) for facts in zip(flat[::3], flat[1::3], flat[2::3], strict=True))
+def rescues(text: str) -> tuple[Rescue, ...]:
+    return tuple(Rescue(**each) for each in json.loads(text))
 
 
-def renewal(reply: Sequence[str]) -> Renewal:
-    state, detail = reply
-    return Renewal(LeaseState(state), detail or None)
+def renewal(reply: Mapping[str, str]) -> Renewal:
+    return Renewal(LeaseState(reply["state"]), reply.get("detail"))
+
+
+def grant_of(run_id: str, token: str, reply: Mapping[str, Any], asked_at: float) -> Grant:
+    return Grant(
+        run_id=run_id,
+        job=reply["job"],
+        token=token,
+        fencing_token=int(reply["fence"]),
+        attempt=reply["attempt"],
+        nominal_at=instant(reply["nominal"]),
+        lease_ttl=timedelta(milliseconds=reply["lease_ttl"]),
+        stage=reply["stage"],
+        references=(*re.findall(r"\w+", reply["named"]), *json.loads(reply["references"])),
+        slot=reply["slot"],
+        asked_at=asked_at,
+    )

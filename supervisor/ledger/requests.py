@@ -1,4 +1,8 @@
-"""Requests of people, code, workers and beat to the ledger, as its functions read them."""
+"""Requests of people, code, workers and beat to the ledger, as its functions read them.
+
+A function that is asked for a lot has one argument, a JSON object (`document`), of which each Lua
+file says what is in it. What is not said is not there.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +22,7 @@ from supervisor.job.spec import GuardedTaskSpec, JobSpec
 from supervisor.job.steps import plan
 from supervisor.job.templates import checked_key
 from supervisor.ledger.functions import CALLS_AHEAD, Call, CallsAhead
-from supervisor.ledger.replies import Admission, Placement, admission, ms_of
+from supervisor.ledger.replies import Admission, admission_of, ms_of
 from supervisor.schedule.ticks import Tick
 from supervisor.store.connection import NotWritable
 from supervisor.times import to_ms
@@ -152,12 +156,11 @@ class CallArguments:
     code: str = ""
 
     @property
-    def facts(self) -> tuple[str, str, str, str]:
+    def texts(self) -> dict[str, str]:
         """As the functions read it. Raises TypeError for what JSON refuses."""
         are_all_the_jobs = self.args is None and self.kwargs is None
-        references = None if are_all_the_jobs else list(self.references)
-        args, kwargs, options = text(self.args), text(self.kwargs), text(dict(self.options) or None)
-        return args, kwargs, options, text(references)
+        references = None if are_all_the_jobs else [*self.references]
+        return argument_texts(self.args, self.kwargs, self.options, references)
 
 
 NOTHING = CallArguments()
@@ -179,86 +182,117 @@ class Work:
         return self.run_id == tick_id(self.job, self.nominal_at)
 
 
-def change_facts(change: JobChange) -> tuple[str | int, ...]:
+#: JSON for the functions. A character that UTF-8 has no bytes for is refused when it is sent, as in
+#: any other argument.
+document = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+
+
+def change_entry(change: JobChange) -> dict[str, Any]:
     """The change as load.lua reads it."""
-    return (
-        change.job,
-        change.entry,
-        "" if change.version is None else change.version,
-        change.spec.model_dump_json(exclude_defaults=True) if change.spec else "",
-        change.place,
-        change.definition,
-        "1" if change.has_new_times else "",
-        "" if change.is_paused is None else str(int(change.is_paused)),
-        ms_of(change.next_at) if change.next_at else "",
-        ms_of(change.due_at) if change.due_at else "",
-        content_of_job(change.spec) if change.spec else "",
-    )
+    entry: dict[str, Any] = {"job": change.job, "place": change.place}
+    if change.entry:
+        entry["entry"] = change.entry
+    if change.version is not None:
+        entry["version"] = change.version
+    if change.due_at:
+        entry["due_at"] = ms_of(change.due_at)
+    if change.spec is None:
+        return entry
+    entry["spec"] = change.spec.model_dump_json(exclude_defaults=True)
+    entry["definition"] = change.definition
+    entry["has_new_times"] = change.has_new_times
+    if content := content_of_job(change.spec):
+        entry["content"] = content
+    if change.is_paused is not None:
+        entry["is_paused"] = change.is_paused
+    if change.next_at:
+        entry["next_at"] = ms_of(change.next_at)
+    return entry
 
 
-def move_facts(job: str, place: str) -> tuple[str | int, ...]:
+def move_entry(job: str, place: str) -> dict[str, Any]:
     """The change of a job that only has another place, as load.lua reads it."""
-    return (job, "", "", "=", place, "", "", "", "", "", "")
+    return {"job": job, "place": place, "is_moved": True}
 
 
-class Facts(NamedTuple):
-    """A run as admit.lua reads it. rules: JSON, without the lock. rest: further fields; those at
-    the end may be missing."""
+class NewRun(NamedTuple):
+    """A run as admit.lua reads it. rules: JSON, without the lock."""
 
     rules: str
-    run_id: str
-    job: str
-    nominal: str | int
-    lock: str
-    kind: str
-    rest: tuple[str | int, ...]
+    fields: dict[str, Any]
+
+    @property
+    def run_id(self) -> str:
+        return str(self.fields["id"])
+
+    @property
+    def job(self) -> str:
+        return str(self.fields["job"])
+
+    def is_next_tick_of(self, other: NewRun) -> bool:
+        return self.job == other.job and self.fields["kind"] == other.fields["kind"] == "tick"
 
 
-def request_facts(spec: JobSpec, run_id: str, request: RunRequest) -> Facts:
-    """A request as admit.lua reads it. Raises InvalidKey."""
-    nominal = ms_of(request.nominal_at) if request.nominal_at else ""
-    expires = "" if request.expires is None else to_ms(request.expires)
-    is_long = bool(request.after or request.repeats)
-    rest = (
-        request.message.lines if request.message else "",
-        text(request.args),
-        text(request.kwargs),
-        text(dict(request.options) or None),
-        to_ms(request.delay),
-        *steps_of_request(spec, request),
-        "1" if request.is_awaited else "",
-        expires,
-        spec.text if request.is_of_code and isinstance(spec, GuardedTaskSpec) else "",
-        *((request.after or "", request.after_policy.value) if is_long else ()),
-        *(("", request.repeats, text([*request.references] or None)) if request.repeats else ()),
-    )
-    rules, lock = request.rules_text(spec), request.lock_for(spec)
-    kind = "repeat" if request.repeats else "manual"
-    return Facts(rules, run_id, spec.name, nominal, lock, kind, rest)
+def run_of_request(spec: JobSpec, run_id: str, request: RunRequest) -> NewRun:
+    """Raises InvalidKey, and TypeError for arguments that JSON refuses."""
+    fields: dict[str, Any] = {
+        "id": run_id,
+        "job": spec.name,
+        "lock": request.lock_for(spec),
+        "kind": "repeat" if request.repeats else "manual",
+        "delay": to_ms(request.delay),
+        **argument_texts(request.args, request.kwargs, request.options, request.references or None),
+        **steps_of_request(spec, request),
+    }
+    if request.nominal_at:
+        fields["nominal"] = ms_of(request.nominal_at)
+    if request.message:
+        fields["message"] = request.message.lines
+    if request.is_awaited:
+        fields["awaited"] = True
+    if request.expires is not None:
+        fields["expires"] = to_ms(request.expires)
+    if request.is_of_code and isinstance(spec, GuardedTaskSpec):
+        fields["spec"] = spec.text
+    if request.after:
+        fields |= {"after": request.after, "after_policy": request.after_policy.value}
+    if request.repeats:
+        fields["repeats"] = request.repeats
+    return NewRun(request.rules_text(spec), fields)
 
 
-def steps_of(spec: JobSpec, params: Mapping[str, Any] | None) -> tuple[str, str]:
-    """The plan of a run of several steps, and what it begins with; '' for a job of one task."""
-    if not spec.steps:
-        return "", ""
-    begins_with = {**spec.params, **(params or {})}
-    return json.dumps(plan(spec)), param_texts(begins_with)
+def argument_texts(
+    args: Sequence[Any] | None,
+    kwargs: Mapping[str, Any] | None,
+    options: Mapping[str, Any],
+    references: Sequence[Reference] | None,
+) -> dict[str, str]:
+    """Those that are given, as JSON; a job has the others itself."""
+    given = {
+        "args": args,
+        "kwargs": kwargs,
+        "options": dict(options) or None,
+        "references": None if references is None else [*references],
+    }
+    return {name: json.dumps(value) for name, value in given.items() if value is not None}
 
 
-def steps_of_request(spec: JobSpec, request: RunRequest) -> tuple[str, str]:
+def steps_of(spec: JobSpec, params: Mapping[str, Any] | None) -> dict[str, Any]:
+    """The plan of a run of several steps, and what it begins with; nothing for one of one task."""
+    planned = plan(spec)
+    return as_planned(planned, {**spec.params, **(params or {})}) if planned else {}
+
+
+def steps_of_request(spec: JobSpec, request: RunRequest) -> dict[str, Any]:
     """The same of a run that may have a plan of its own."""
     if request.plan is None:
         return steps_of(spec, request.params)
-    return json.dumps(request.plan), param_texts(request.params or {})
+    return as_planned(request.plan, request.params or {})
 
 
-def param_texts(params: Mapping[str, Any]) -> str:
-    return json.dumps({name: json.dumps(value) for name, value in params.items()})
-
-
-def text(value: Any) -> str:
-    """JSON for the functions; '' stands for "as the job has it"."""
-    return "" if value is None else json.dumps(value)
+def as_planned(steps: Mapping[str, Any], params: Mapping[str, Any]) -> dict[str, Any]:
+    texts = {name: json.dumps(value) for name, value in params.items()}
+    return {"steps": json.dumps(steps), "params": texts}
 
 
 # Requests of beat, in the name of the leader.
@@ -285,19 +319,29 @@ class Leadership:
     token: str
 
 
-def tick_facts(tick: Tick) -> Facts:
-    """A tick as admit.lua reads it; short, because that takes the server less time."""
-    spec, nominal = tick.spec, ms_of(tick.nominal_at)
-    rest = ("", "", "", "", 0, *steps_of(spec, None)) if spec.steps else ()
-    return Facts(spec.rules_text, tick.run_id, spec.name, nominal, spec.lock, "tick", rest)
+def run_of_tick(tick: Tick) -> NewRun:
+    return scheduled_run(tick.spec, "tick", tick.run_id, tick.nominal_at)
 
 
-def follow_up_facts(run: FollowUp) -> Facts:
-    """A run that follows others as admit.lua reads it."""
-    spec, nothing_given, not_of_code = run.spec, ("", "", "", "", 0), ("", "", "", "", "")
-    rest = (*nothing_given, *steps_of(spec, None), *not_of_code, run.failed or "")
-    nominal = ms_of(run.nominal_at)
-    return Facts(spec.rules_text, run.run_id, spec.name, nominal, spec.lock, "after", rest)
+def run_of_follow_up(follow_up: FollowUp) -> NewRun:
+    run = scheduled_run(follow_up.spec, "after", follow_up.run_id, follow_up.nominal_at)
+    if follow_up.failed:
+        run.fields["failed"] = follow_up.failed
+    return run
+
+
+def scheduled_run(spec: JobSpec, kind: str, run_id: str, nominal_at: datetime) -> NewRun:
+    """With everything as the job has it."""
+    fields: dict[str, Any] = {
+        "id": run_id,
+        "job": spec.name,
+        "lock": spec.lock,
+        "kind": kind,
+        "nominal": ms_of(nominal_at),
+    }
+    if spec.steps:
+        fields |= steps_of(spec, None)
+    return NewRun(spec.rules_text, fields)
 
 
 # All of them on their way to admit.lua, and what comes back from it.
@@ -319,19 +363,19 @@ class Admitting:
     ) -> None:
         self._calls = calls
         self._is_act, self._entry = bool(entry), entry
-        self._token = leadership.token if leadership else ""
+        self._leader = {"leader": leadership.token} if leadership else {}
         self._keys = (leadership.key,) if leadership else ()
-        self._next: list[Facts] = []
-        self._sent: deque[Facts] = deque()
+        self._next: list[NewRun] = []
+        self._sent: deque[NewRun] = deque()
         self._admissions: list[Admission] = []
 
-    def add(self, facts: Facts) -> None:
+    def add(self, run: NewRun) -> None:
         """Raises NotWritable, and what redis-py raises, for this run or for earlier ones."""
         # The ticks of a job stay together. Each moves the job's watermark: those of a call that
         # was refused would be behind it for good.
-        if len(self._next) >= RUNS_PER_CALL and not is_next_tick(self._next[-1], facts):
+        if len(self._next) >= RUNS_PER_CALL and not run.is_next_tick_of(self._next[-1]):
             self._send()
-        self._next.append(facts)
+        self._next.append(run)
 
     def admissions(self) -> list[Admission]:
         """The places of all runs, which have been sent and answered by then. Raises as `add`."""
@@ -342,19 +386,13 @@ class Admitting:
 
     def _send(self) -> None:
         rules: dict[str, int] = {}
-        rest = max(len(facts.rest) for facts in self._next)
         runs = [
-            (
-                rules.setdefault(facts.rules, len(rules) + 1),
-                *facts[1:6],
-                *facts.rest,
-                *("",) * (rest - len(facts.rest)),
-            )
-            for facts in self._next
+            {**run.fields, "rules": rules.setdefault(run.rules, len(rules) + 1)}
+            for run in self._next
         ]
-        facts_of_all = chain((self._token, len(rules)), rules, (len(runs[0]),), *runs)
-        args: tuple[str | int, ...] = tuple(facts_of_all)
-        self._calls.send(Call((*args, "admit", self._entry) if self._is_act else args, self._keys))
+        call = document({**self._leader, "rules": [*rules], "runs": runs})
+        args = (call, "admit", self._entry) if self._is_act else (call,)
+        self._calls.send(Call(args, self._keys))
         self._entry = ""
         self._sent += self._next
         self._next = []
@@ -362,12 +400,9 @@ class Admitting:
 
     def _read(self, calls_left: int) -> None:
         while len(self._calls) > calls_left:
-            for place in chain.from_iterable(self._calls.replies()):
-                if place[0] == Placement.FAILED and place[1].startswith(NotWritable.CODES):
-                    raise NotWritable(place[1])
-                facts = self._sent.popleft()
-                self._admissions.append(admission(facts.run_id, facts.job, place))
-
-
-def is_next_tick(before: Facts, facts: Facts) -> bool:
-    return before.kind == facts.kind == "tick" and before.job == facts.job
+            for reply in chain.from_iterable(map(json.loads, self._calls.replies())):
+                run = self._sent.popleft()
+                admission = admission_of(run.run_id, run.job, reply)
+                if admission.is_refused:
+                    raise NotWritable(admission.reason)
+                self._admissions.append(admission)

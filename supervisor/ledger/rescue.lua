@@ -3,9 +3,10 @@
 --
 -- KEYS  the leading beat's lock
 -- ARGV  how many runs of each kind to look at, token of the leading beat (or '')
--- gives {kind, run id, job, kind, run id, job, ...}; kind: what settle_silent() says (attempts.lua), or
---       due requeued skipped waiting promoted, or failed: the run's record is broken, and is looked at
---       again a minute later, as is the lock that it waits for; nothing when this beat does not lead
+-- gives a JSON list of what became of runs, an object each; it is empty when this beat does not lead:
+--       kind         what settle_silent() says (attempts.lua), or due requeued skipped waiting promoted, or
+--         failed     the run's record is broken; it is looked at again a minute later, as is the lock that it waits for
+--       run_id, job
 
 local limit, leader = tonumber(ARGV[1]), ARGV[2]
 local PUT_OFF = 60000
@@ -13,10 +14,10 @@ local events = {}
 local function event(kind, id)
   if not kind or not id then return end
   local is_hash, job = pcall(hget, K.run(id), 'job')
-  append(events, { kind, id, is_hash and job or '' })
+  events[#events + 1] = { kind = kind, run_id = id, job = is_hash and job or '' }
 end
 
-if leader ~= '' and redis.call('GET', KEYS[1]) ~= leader then return events end
+if leader ~= '' and redis.call('GET', KEYS[1]) ~= leader then return '[]' end
 server_since()  -- a change is noticed within one turn of beat
 
 -- One broken record does not keep the others from being rescued.
@@ -74,4 +75,4 @@ for _, lock in ipairs(redis.call('SRANDMEMBER', K.contended, limit)) do
   end
 end
 for _, id in ipairs(promoted) do event('promoted', id) end
-return append(events, settled)
+return list_text(append(events, settled))

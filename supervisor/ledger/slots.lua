@@ -48,7 +48,7 @@ local function living_holders(lock)
     local id = known[slot]
     if redis.call('EXISTS', slot_key(lock, slot)) == 0 then
       local job, kind = hget(K.run(id), 'job') or '', settle_silent(id)
-      for _, fact in ipairs(kind and { kind, id, job } or {}) do settled[#settled + 1] = fact end
+      if kind then settled[#settled + 1] = { kind = kind, run_id = id, job = job } end
       if redis.call('EXISTS', slot_key(lock, slot)) == 0 then give_back(lock, slot, id, '') end
       has_changed = true
     end
@@ -175,7 +175,7 @@ local function end_waiting(lock, id, run)
   else
     dismiss(run, 'cancelled', 'the job was removed')
   end
-  append(settled, { has_expired and 'skipped' or 'cancelled', id, run.job })
+  settled[#settled + 1] = { kind = has_expired and 'skipped' or 'cancelled', run_id = id, job = run.job }
   return true
 end
 

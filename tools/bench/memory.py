@@ -7,10 +7,11 @@ named, is started for it, without an append-only file.
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from uuid import uuid4
@@ -24,7 +25,7 @@ from supervisor.deploy.embedded import free_port, server_binary
 from supervisor.job.spec import JobSpec
 from supervisor.ledger.functions import Call
 from supervisor.ledger.ledger import Ledger
-from supervisor.ledger.requests import RunRequest
+from supervisor.ledger.requests import RunRequest, document
 from supervisor.schedule.ticks import Tick
 from supervisor.settings import Settings
 from supervisor.store.connection import Unavailable
@@ -36,9 +37,6 @@ HISTORY = 200
 
 #: As workers in containers are called, with a proof of life as long as real ones.
 WORKER, PROOF = "worker-7d9f8b6c5d-x2x4z:17", f"{uuid4()}.{uuid4().hex[:16]}-1234567"
-
-#: In place of what the message says.
-UNCOMPARED = ("", "", "", "")
 
 #: One record of a job's, and its entry in the history, again and again.
 COPIES = """
@@ -114,13 +112,20 @@ def admit(ledger: Ledger, jobs: Sequence[JobSpec], turn: int) -> list[str]:
 
 def do(ledger: Ledger, runs: Sequence[str], outcome: str = "succeeded", reason: str = "") -> None:
     tokens = {run: uuid4().hex for run in runs}
-    begins = [
-        Call((r, t, WORKER, "celery", 0, f"{PROOF} {t}", *UNCOMPARED)) for r, t in tokens.items()
-    ]
-    granted = {verdict for verdict, *_ in ledger.functions.many("begin", begins)}
-    ends = [Call((r, t, outcome, reason, 0, "", "", 0)) for r, t in tokens.items()]
-    ended = {verdict for verdict, *_ in ledger.functions.many("finish", ends)}
-    assert (granted, ended) == ({"begin"}, {"ended"}), (granted, ended)
+    attempts = [{"run_id": run, "token": token} for run, token in tokens.items()]
+    of_worker = {"worker": WORKER, "queue": "celery", "retries": 0}
+    begins = [{**of_worker, "process": f"{PROOF} {a['token']}", **a} for a in attempts]
+    assert words(ledger, "begin", begins, "verdict") == {"begin"}
+    ends = [{"outcome": outcome, "reason": reason, **a} for a in attempts]
+    assert words(ledger, "finish", ends, "ending") == {"ended"}
+
+
+def words(
+    ledger: Ledger, function: str, calls: Sequence[Mapping[str, object]], field: str
+) -> set[str]:
+    """The different values of this field in the replies."""
+    replies = ledger.functions.many(function, [Call((document(call),)) for call in calls])
+    return {json.loads(reply)[field] for reply in replies}
 
 
 def measure(ledger: Ledger, entries: Entries) -> None:

@@ -97,7 +97,7 @@ BREAKS = (
         ),
         (
             "ledger/begin.lua",
-            "if verdict ~= 'reasserted' and verdict ~= 'held' then return { 'expired' } end",
+            "if verdict ~= 'reasserted' and verdict ~= 'held' then return refusal('expired') end",
             "",
         ),
         seconds=(0.5, 1.0),
@@ -199,8 +199,8 @@ BREAKS = (
         EDITS,
         (
             "ledger/load.lua",
-            "  redis.call('DEL', K.message(job))\n  note_former(job, content)\n",
-            "  note_former(job, content)\n",
+            "  redis.call('DEL', K.message(job))\n  note_former(job, change.content)\n",
+            "  note_former(job, change.content)\n",
         ),
         (
             "ledger/keep_messages.lua",

@@ -8,8 +8,7 @@
 --         skip, run id, reason, run     it is skipped, for that run
 --         cancel, run id, reason, ''    it is cancelled
 --         set, job, field, value        of what is kept in mind; no value: the field goes
--- gives {kind, run id, job, kind, run id, job, ...}; kind: due requeued waiting skipped cancelled; nil when
---       nothing was changed
+-- gives a JSON list as in rescue.lua; kind: due requeued waiting skipped cancelled; nil when nothing was changed
 
 local leader, first, endings = ARGV[1], ARGV[2], tonumber(ARGV[3])
 
@@ -18,7 +17,7 @@ if redis.call('LINDEX', K.endings, 0) ~= first then return nil end
 
 local events = {}
 
-local function event(kind, run) append(events, { kind, run.id, run.job }) end
+local function event(kind, run) events[#events + 1] = { kind = kind, run_id = run.id, job = run.job } end
 
 local function held(id)
   local run = load_run(id)
@@ -58,4 +57,4 @@ end
 
 for i = 4, #ARGV, 4 do changes[ARGV[i]](unpack(ARGV, i + 1, i + 3)) end
 redis.call('LTRIM', K.endings, endings, -1)
-return append(events, settled)
+return list_text(append(events, settled))

@@ -24,7 +24,7 @@ from tests.proxy import Proxy, proxy_to
 from tests.waiting import scaled, wait_until
 
 #: What asks for the lease, and what asks for a step's params between that and its body.
-BEGIN = f"\r\n{socket.gethostname()}:".encode()
+BEGIN = f'"worker":"{socket.gethostname()}:'.encode()
 PARAMS = b"\r\nHGETALL\r\n"
 
 STEPS = [{"task": "proj.nightly", "priority": 1}, {"task": "proj.last", "priority": 0}]

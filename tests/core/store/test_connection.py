@@ -15,7 +15,7 @@ from supervisor.deploy.embedded import EmbeddedServer
 from supervisor.job.run import RunState
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.replies import Ending, Placement
-from supervisor.ledger.requests import RUNS_PER_CALL, tick_facts
+from supervisor.ledger.requests import RUNS_PER_CALL, run_of_tick
 from supervisor.settings import Settings
 from supervisor.store.connection import Unavailable, connect_for_heartbeat
 from tests.commands import supervisor_at
@@ -104,7 +104,7 @@ def test_a_reply_that_still_comes_is_nobodys(ledger: Ledger) -> None:
     specs = [job(ledger, name=f"job-{number}") for number in range(RUNS_PER_CALL + 1)]
     with suppress(KeyboardInterrupt), ledger.admitting() as admitting:
         for spec in specs:  # a full call is sent before the last of them
-            admitting.add(tick_facts(*ticks(spec, 0)))
+            admitting.add(run_of_tick(*ticks(spec, 0)))
         raise KeyboardInterrupt
     assert ledger.admit(ticks(specs[-1], 0))[0].placement is Placement.START
 
