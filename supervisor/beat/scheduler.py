@@ -10,8 +10,9 @@ Celery calls `tick` about once a second, which is a turn of beat; a tick is a no
 2. The steps of a turn (steps.py), each of which says from the look whether it has something to do.
 
 Only a look extends the leader's lock, once a turn: a beat that does not come to its next turn does
-not lead, whatever it does instead. One whose turns fail before they have emitted resigns. A beat
-that hangs all the same, whatever the time-outs of its calls, is ended by its watchdog.
+not lead, whatever it does instead. One whose turns fail, turn after turn, before they have emitted
+and settled resigns: another may be able to. A beat that hangs all the same, whatever the time-outs
+of its calls, is ended by its watchdog.
 """
 
 from __future__ import annotations
@@ -50,8 +51,8 @@ log = get_logger("supervisor.beat")
 #: edit may be what ends the load.
 FOLLOW_BEHIND = timedelta(seconds=2)
 
-#: A leader that cannot emit for this long resigns. It asks for the lock again a little later than
-#: the standbys, which ask each second.
+#: A leader that cannot emit and settle for this long resigns. It asks for the lock again a little
+#: later than the standbys, which ask each second.
 RESIGN_AFTER = LEADER_TTL
 STAND_BACK = timedelta(seconds=3)
 
@@ -106,7 +107,9 @@ class SupervisedScheduler(RedBeatScheduler):  # type: ignore[misc]
         self._leads: bool | None = None
         self._led_at = self._followed_at = 0.0
         self._last_turn_at: datetime | None = None
-        self._is_emitting = self._has_begun = False
+        #: It leads, and has not emitted and settled in this turn.
+        self._is_unfinished = False
+        self._has_begun = False
         self._failing_since: float | None = None
         self._watchdog: Watchdog | None = None
 
@@ -127,17 +130,17 @@ class SupervisedScheduler(RedBeatScheduler):  # type: ignore[misc]
         Raises WrongSchema and ForeignLedger, which end beat.
         """
         self._watched().feed()
-        self._is_emitting = False
+        self._is_unfinished = False
         try:
             return self._turn()
         except (RedisError, OperationalError, OSError) as error:
             self._report(error)
             self._steps.log.write_some()
             self._led_at = 0.0  # so that files edited meanwhile are read first
-            return (self._resign_if_failing() if self._is_emitting else INTERVAL).total_seconds()
+            return (self._resign_if_failing() if self._is_unfinished else INTERVAL).total_seconds()
 
     def _resign_if_failing(self) -> timedelta:
-        """The time until the next turn. Another beat may be able to emit what this one cannot."""
+        """The time until the next turn. Another beat may be able to do what this one cannot."""
         self._failing_since = self._failing_since or clock()
         if clock() - self._failing_since < RESIGN_AFTER.total_seconds():
             return INTERVAL
@@ -188,20 +191,20 @@ class SupervisedScheduler(RedBeatScheduler):  # type: ignore[misc]
             return INTERVAL.total_seconds()
         turn = Turn(look)
         take(steps.emit, turn)
-        self._is_emitting, self._failing_since = False, None
-        take(steps.settle, turn)
+        take_each(steps.settle, turn)
         self._last_turn_at = look.at
+        self._is_unfinished, self._failing_since = False, None
         steps.presence.has_no_fault()
         if not turn.has_more or clock() - self._followed_at >= FOLLOW_BEHIND.total_seconds():
             self._followed_at = clock()
-            take(steps.follow, turn)
+            take_each(steps.follow, turn)
         return max(0.0, turn.seconds_left)
 
     def _look(self) -> Look:
         """What there is to do, for the beat that leads."""
         last_turn_at, self._last_turn_at = self._last_turn_at, None
         look = self._trusted(self._leader.look(last_turn_at, self._steps.follows()))
-        self._is_emitting = look.leads
+        self._is_unfinished = look.leads
         # Also where no beat could lead meanwhile: the ledger was unavailable, this process stopped.
         begins = not self._leads or clock() - self._led_at > LEADER_TTL.total_seconds()
         if look.leads != self._leads:
@@ -246,3 +249,15 @@ def take(steps: Iterable[Step], turn: Turn) -> None:
     for step in steps:
         if step.is_due(turn):
             step.do(turn)
+
+
+def take_each(steps: Iterable[Step], turn: Turn) -> None:
+    """Also those after one that the server refuses, which is raised at the end."""
+    refusal: ResponseError | None = None
+    for step in steps:
+        try:
+            take((step,), turn)
+        except ResponseError as error:
+            refusal = refusal or error
+    if refusal:
+        raise refusal

@@ -4,10 +4,12 @@
    (emitter.py); have RedBeat's own code emit its entries; take over what the app's code saved as
    entries; and admit runs that follow others. The watermark of a job moves in the same function
    that admits its tick, and sends its message where the broker's queues are beside the ledger: a
-   tick is dealt with once, whichever beat asks. A beat whose turns fail here resigns.
+   tick is dealt with once, whichever beat asks. The first step that fails ends the turn.
 2. **Settle.** No tick waits for what comes next: this beat's presence, and the runs of this
    machine's workers that are gone; what Celery has to send, or what has vanished; notices, pings
-   and whatever else goes to other servers, from threads; the log.
+   and whatever else goes to other servers, from threads; the log. A step that the server refuses
+   does not keep the others from their work, here and below. Then the turn is done: a beat that
+   does not come that far for some seconds resigns.
 3. **Follow.** What fills the time until the next tick: edits of schedule files and of other sources
    of jobs, which child processes read; the messages of edited jobs; runs of jobs with
    `run_at_start`, once the files are read; the audit; the summary of the day before.

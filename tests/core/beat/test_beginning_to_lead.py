@@ -150,8 +150,16 @@ def test_notices_that_cannot_be_sent_are_said_in_a_sentence_at_the_start(
     assert [event["reason"] for event in found] == [services.MISSING] * sentences
 
 
-def test_a_leader_that_cannot_emit_gives_way_to_another(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    "refused",
+    [
+        pytest.param(["-zadd"], id="emit"),  # it writes no time at which a job is due
+        # It emits, and cannot say that it is there: its key begins with `supervisor:presence:`.
+        pytest.param(["resetkeys", "~[^s]*", "~supervisor:[^p]*"], id="settle"),
+    ],
+)
+def test_a_leader_that_cannot_emit_or_settle_gives_way_to_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refused: list[str]
 ) -> None:
     monkeypatch.setattr(scheduler, "RESIGN_AFTER", timedelta(seconds=1))
     jobs = tmp_path / "schedules" / "jobs.yaml"
@@ -165,12 +173,14 @@ def test_a_leader_that_cannot_emit_gives_way_to_another(
         apps = [supervise(Celery("same", broker=url), schedules=jobs.parent) for url in urls]
         first, second = (SupervisedScheduler(app, lazy=True) for app in apps)
         wait_until(lambda: (first.tick(), ledger.scheduled())[1])
-        # It may do what a look does, and write no time at which a job is due.
-        ledger.client.execute_command(*user, "-zadd")
-        before = len(ledger.history("job", 99))
-        wait_until(
-            lambda: (first.tick(), second.tick(), len(ledger.history("job", 99)) > before)[2]
-        )
+        wait_until(lambda: (first.tick(), ledger.history("job", 99))[1])
+        ledger.client.execute_command(*user, *refused)
+        before = ledger.beat().last_tick_at
+        assert before
+        wait_until(lambda: (first.tick(), second.tick(), second._leads)[2])
+        runs = len(ledger.history("job", 99))
+        wait_until(lambda: (second.tick(), len(ledger.history("job", 99)) > runs)[1])
+        wait_until(lambda: (second.tick(), (ledger.beat().last_tick_at or before) > before)[1])
         for beat, app in zip((first, second), apps, strict=True):
             beat.close()
             app.close()
