@@ -86,14 +86,14 @@ local function note_for_followers(job, id, state, nominal, first)
   }))
 end
 
--- What a job counts when one of its runs begins.
-local function note_start(run)
+-- What a job counts when one of its runs begins. `skips`: of the job under the run's lock, if there were any.
+local function note_start(run, skips)
   -- One that follows others is due when they have ended; one that repeats another, when it was asked for.
   local due = (run.kind == 'after' or run.kind == 'repeat') and run.queued or run.nominal
   local is_first = not run.has_started
   local counters = is_first and append({ 'n:started', 1 }, observation('start_delay', run.started - due)) or {}
   tally(run.job, counters, nil, 'last_start', digits(run.started), 'consecutive_skips', 0)
-  if run.had_skips then redis.call('HDEL', K.lock_state(run.rules.lock), 'skips:' .. run.job) end
+  if skips then redis.call('HDEL', K.lock_state(run.rules.lock), 'skips:' .. run.job) end
   if is_first then ping(run, 'start', 'started') end
 end
 

@@ -180,10 +180,10 @@ local function admit(run, known)
     redis.call('ZADD', K.delayed, now + delay, id)
     return 'delay'
   end
-  local own = { lines = lines, has_arguments = run.args or run.kwargs or run.options }
+  local said = { lines = lines, has_arguments = run.args or run.kwargs or run.options }
   return place({ id = id, job = job, rules = rules, requeues = 0, token = '', slot = 1, wait_until = wait_until,
-    expires = expires, nominal = nominal, kind = kind, stage = run.steps and '' or nil, record = record,
-    own = own, rules_text = rules_text, is_free = is_free })
+    expires = expires, nominal = nominal, kind = kind, stage = run.steps and '' or nil, rules_text = rules_text },
+    { record = record, said = said, is_free = is_free })
 end
 
 -- What was written of a run that then could not be placed: its tick is due still.

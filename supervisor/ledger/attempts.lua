@@ -27,11 +27,11 @@ local function is_contested(run, token)
   return owner and owner ~= token and not is_reservation(owner)
 end
 
--- Renews the lease, or takes it back. The caller has checked `is_contested`.
-local function keep(run, token)
+-- Renews the lease, or takes it back. The caller has checked `is_contested`. `fields`: as for hold_lease().
+local function keep(run, token, fields)
   local lock, serial, ttl = run.rules.lock, run.rules.serial, run.rules.lease_ttl
   local holder = not run.parent and hget(K.lock_state(lock), 'holder:' .. run.slot)
-  hold_lease(run, token, ttl)
+  hold_lease(run, token, ttl, fields)
   if serial ~= '' then
     local owner = redis.call('GET', K.lock(serial))
     if not owner or owner == token then hold(serial, 1, run.id, token, ttl) end
@@ -156,9 +156,10 @@ end
 -- Where a run keeps which attempts this begin of it is the successor of.
 local function succeeded_by_begin(run, lock) return 'succeeds:' .. run.attempt .. ':' .. lock end
 
--- The attempts that were given up under the lock are one too many from now on, if they are running still.
-local function name_successor(lock, run, given_up)
-  local named, successor = '', digits(run.began or now_us) .. ' ' .. run.id
+-- The attempts that were given up under the lock are one too many from `began_at` (in microseconds) on, if they are
+-- running still.
+local function name_successor(lock, run, given_up, began_at)
+  local named, successor = '', digits(began_at) .. ' ' .. run.id
   for token, id in string.gmatch(given_up, '(%S+) ([^\n]*)\n') do
     local known = hget(K.run(id), 'lost:' .. token)
     if known == '' or known == successor then  -- named under the run's other lock
@@ -183,13 +184,14 @@ local function unname_successor(lock, run)
   redis.call('HDEL', K.run(run.id), field)
 end
 
--- An attempt begins, perhaps as the successor of some that were given up.
-local function note_successor(run)
-  local lock, serial, given_up = run.rules.lock, run.rules.serial, run.given_up
-  if run.parent and (run.crashes > 0 or run.comes_back) then given_up = hget(K.lock_state(lock), 'given_up') end
-  if given_up and is_full(run) then name_successor(lock, run, given_up) end
+-- An attempt begins, perhaps as the successor of some that were given up. `given_up`: under its lock; of one that comes
+-- back, `came_back_from` is when it had begun, in microseconds.
+local function note_successor(run, given_up, came_back_from)
+  local lock, serial, began_at = run.rules.lock, run.rules.serial, came_back_from or now_us
+  if run.parent and (run.crashes > 0 or came_back_from) then given_up = hget(K.lock_state(lock), 'given_up') end
+  if given_up and is_full(run) then name_successor(lock, run, given_up, began_at) end
   given_up = serial ~= '' and hget(K.lock_state(serial), 'given_up')
-  if given_up then name_successor(serial, run, given_up) end
+  if given_up then name_successor(serial, run, given_up, began_at) end
 end
 
 -- What note_successor() did is undone: the attempt's body never ran.

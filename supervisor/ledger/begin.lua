@@ -133,14 +133,14 @@ if serial ~= '' then
   end
 end
 
-begin_attempt(run, 'state', 'running', 'token', token, 'worker', call.worker, 'process', call.process or '',
-  'queue', queue, 'reason', '', 'sends', 0)
+local begun = begin_attempt(run, 'state', 'running', 'token', token, 'worker', call.worker, 'process',
+  call.process or '', 'queue', queue, 'reason', '', 'sends', 0)
 if former then
   redis.call('HSET', K.run(id), 'content', former)
 elseif run.attempt > 1 and not run.parent then
   redis.call('HDEL', K.run(id), 'content')
 end
-hold_lease(run, token, ttl)
+hold_lease(run, token, ttl, begun)
 if serial ~= '' then hold(serial, 1, id, token, ttl, 'began:1', began(run)) end
 if run.parked then redis.call('HDEL', K.run(id), 'parked') end
 redis.call('ZREM', K.outbox, id)

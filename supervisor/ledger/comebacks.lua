@@ -131,16 +131,15 @@ end
 local function go_on(run, token, known)
   local id, rules = run.id, run.rules
   if run.parent then begin_family(root_of(id)) end
-  take_fence(run, known.fence)
-  run.attempt, run.comes_back = known.number, true
-  run.began = math.min(known.fence, now_us)  -- a token is as old as its attempt, where clocks agree
-  run.started = math.floor(run.began / 1000)
-  note_successor(run)
+  local of_lock = take_fence(run, known.fence)
+  local began_at = math.min(known.fence, now_us)  -- a token is as old as its attempt, where clocks agree
+  run.attempt, run.started = known.number, math.floor(began_at / 1000)
+  note_successor(run, of_lock.given_up, began_at)
   redis.call('HSET', K.run(id), 'state', 'running', 'token', token, 'fence', digits(run.fence), 'attempt', run.attempt,
     'started', digits(run.started), 'slot', run.slot, 'since', digits(next_instant()), 'reason', '', 'sends', 0)
   redis.call('HDEL', K.run(id), 'parked', 'due', 'held')
-  if not run.parent then note_start(run) end
-  keep(run, token)
+  if not run.parent then note_start(run, of_lock.skips) end
+  keep(run, token, of_lock.fields)
   if rules.serial ~= '' then hold(rules.serial, 1, id, token, rules.lease_ttl, 'began:1', began(run)) end
 end
 

@@ -43,15 +43,16 @@ local function forget_begin(lock, slot, run)
   if hget(state, field) == began(run) then redis.call('HDEL', state, field) end
 end
 
--- The fencing token of an attempt that begins, or that comes back with its `own`; hold_lease() writes what the lock's
--- state has of it. What else is known of the lock then saves commands.
+-- Gives the attempt that begins its fencing token, or its `own` to one that comes back. Returns what the state of its
+-- lock has, read in one command: `skips` of the job, `given_up`; and `fields`, which are to be written with the lease.
 local function take_fence(run, own)
   if run.parent then
     run.fence = own or fence_after(run.fence)
-    return
+    return { fields = {} }
   end
   local v = redis.call('HMGET', K.lock_state(run.rules.lock), 'fence', 'skips:' .. run.job, 'given_up')
-  run.fence, run.had_skips, run.given_up = own or fence_after(v[1]), v[2], v[3]
-  run.begin_fields = { 'fence', digits(math.max(run.fence, tonumber(v[1] or 0))) }
-  if run.rules.max_running > 0 then append(run.begin_fields, { 'began:' .. run.slot, began(run) }) end
+  run.fence = own or fence_after(v[1])
+  local fields = { 'fence', digits(math.max(run.fence, tonumber(v[1] or 0))) }
+  if run.rules.max_running > 0 then append(fields, { 'began:' .. run.slot, began(run) }) end
+  return { skips = v[2], given_up = v[3], fields = fields }
 end

@@ -55,10 +55,10 @@ local function message_of_job(run, made)
 end
 
 -- { queue, list, text }, or nil if Celery has to make it: of an item, a run with arguments of its own, a batch, for
--- which no message is kept.
-function message_of(run)
+-- which no message is kept. `said`: what the run's record is to say of its message, if it has not been written.
+function message_of(run, said)
   if run.item then return nil end
-  local v = run.own
+  local v = said
   if not v then
     local known = redis.call('HMGET', K.run(run.id), 'message', 'changed', 'args', 'kwargs', 'options', 'retry_options',
       'made')

@@ -78,17 +78,18 @@ local function is_idle(lock, is_free)
   return (is_free or redis.call('EXISTS', K.lock(lock), K.waiting(lock)) == 0) and not next(holders(lock))
 end
 
--- Gives a run its place: queued with a slot, waiting, due later, or skipped. The `record` of a new one is
--- written with it; `is_free`: neither the lock nor a run that waits for it was there.
+-- Gives a run its place: queued with a slot, waiting, due later, or skipped. `new`: of a run without a record its
+-- `record`, which is written with the place; what that has `said` of the message, as message_of() needs it; `is_free`:
+-- neither the lock nor a run that waits for it was there.
 -- Returns decision, reason, id of the blocking run.
-local function place(run)
+local function place(run, new)
   local lock, rules = run.rules.lock, run.rules
   if rules.max_running == 0 then  -- it starts, however many there are: they are not counted
-    enqueue(run)
+    enqueue(run, nil, new)
     return 'start', '', ''
   end
-  if is_idle(lock, run.is_free) then
-    enqueue(run, {})
+  if is_idle(lock, new and new.is_free) then
+    enqueue(run, {}, new)
     return 'start', '', ''
   end
   send_started()
@@ -102,7 +103,7 @@ local function place(run)
   local skips = rules.max_skips > 0 and tonumber(hget(K.lock_state(lock), 'skips:' .. run.job)) or 0
   local decision, reason = decide(rules, running, waiting, run.requeues, skips)
   if decision == 'start' then
-    enqueue(run, found)
+    enqueue(run, found, new)
     return decision, reason, ''
   end
   if (decision == 'wait' or decision == 'requeue') and run.wait_until and run.wait_until <= now then
@@ -110,8 +111,7 @@ local function place(run)
   end
   local blocker = oldest(found) or redis.call('ZRANGE', K.waiting(lock), 0, 0)[1] or ''
   if reason == 'overlap' and is_held_by_grace(blocker, rules.lease_ttl) then reason = 'grace' end
-  redis.call('HSET', K.run(run.id), 'blocked_by', blocker, unpack(run.record or {}))
-  run.record = nil
+  redis.call('HSET', K.run(run.id), 'blocked_by', blocker, unpack(new and new.record or {}))
   if decision == 'skip' then
     skip(run, reason)
     return decision, reason, blocker

@@ -24,12 +24,12 @@ local function extend_root(id, ms)
   redis.call('ZADD', K.leases, digits(ends), root)
 end
 
--- The run's own lease, for `ms` from now.
-local function hold_lease(run, token, ms)
+-- The run's own lease, for `ms` from now. `fields`: more of its lock's state, and their values.
+local function hold_lease(run, token, ms, fields)
   if run.parent then
     extend_root(run.id, ms)
   else
-    hold(run.rules.lock, run.slot, run.id, token, ms, unpack(run.begin_fields or {}))
+    hold(run.rules.lock, run.slot, run.id, token, ms, unpack(fields or {}))
   end
   redis.call('ZADD', K.leases, digits(now + ms), run.id)
 end
@@ -59,11 +59,12 @@ local function living_holders(lock)
   return found, #slots_of(found)
 end
 
--- The slot that the run holds, else the first free one. `taken`: {slot = run id}, where it is known.
-local function take_slot(run, taken)
+-- The slot that the run holds, else the first free one. `taken`: {slot = run id}, where it is known. `is_new`: it holds
+-- none yet.
+local function take_slot(run, taken, is_new)
   local state = K.lock_state(run.rules.lock)
   if run.rules.max_running == 0 then
-    if not run.record and hget(state, 'holder:' .. run.slot) == run.id then return end
+    if not is_new and hget(state, 'holder:' .. run.slot) == run.id then return end
     run.slot = MOST_RUNNING + redis.call('HINCRBY', state, 'slots', 1)
     return
   end
@@ -89,11 +90,12 @@ end
 -- for a command costs the server more than what it does. Whatever reads an index of theirs has this done first.
 local function send_started()
   local held, lists = {}, {}
-  for i, run in ipairs(started) do
+  for i, each in ipairs(started) do
+    local run, message = each.run, each.message
     held[2 * i - 1], held[2 * i] = digits(now + patience(run)), run.id
-    local list = lists[run.pushed.list] or { texts = {}, ids = {} }
-    list.texts[#list.texts + 1], list.ids[#list.ids + 1] = run.pushed.text, run.id
-    lists[run.pushed.list] = list
+    local list = lists[message.list] or { texts = {}, ids = {} }
+    list.texts[#list.texts + 1], list.ids[#list.ids + 1] = message.text, run.id
+    lists[message.list] = list
   end
   started = {}
   if #held > 0 then redis.call('ZADD', K.leases, unpack(held)) end
@@ -101,28 +103,27 @@ local function send_started()
 end
 
 -- The run holds its slot, or else takes a free one, and its message is sent. For a run with steps, those of its first
--- stage are queued instead.
-local function enqueue(run, taken)
+-- stage are queued instead. `taken`: as for take_slot(); `new`: as for place(), of a run without a record.
+local function enqueue(run, taken, new)
   local key, token = K.run(run.id), 'queued:' .. run.id
-  local fields = append(run.record or { 'queued', now }, { 'state', 'queued', 'token', token })
+  local fields = append(new and new.record or { 'queued', now }, { 'state', 'queued', 'token', token })
   if not run.parent then
-    take_slot(run, taken)
+    take_slot(run, taken, new ~= nil)
     append(fields, { 'slot', run.slot, 'since', digits(next_instant()) })
   end
-  local message = not run.stage and message_of(run)
+  local message = not run.stage and message_of(run, new and new.said)
   if message then
     append(fields, { 'sent', now, 'sends', 1, 'queue', message.queue })
-  elseif not run.record then
+  elseif not new then
     append(fields, { 'sends', 0 })  -- messages are counted for each time that it is queued
   end
   redis.call('HSET', key, unpack(fields))
-  if run.record and message then
+  if new and message then
     hold(run.rules.lock, run.slot, run.id, token, patience(run))
-    run.pushed = message
-    started[#started + 1] = run
+    started[#started + 1] = { run = run, message = message }
     return
   end
-  if not run.record then
+  if not new then
     redis.call('HDEL', key, 'parked', 'due', message and 'due' or 'sent')
     redis.call('ZREM', K.delayed, run.id)
   end

@@ -27,7 +27,7 @@ local function open_step(run, step)
   local rules = cjson.decode(step.rules)
   rules.serial = rules.serial or ''
   enqueue({ id = id, job = run.job, nominal = run.nominal, rules = rules, rules_text = step.rules, parent = run.id,
-    slot = 1, token = '', foreach = step.foreach, own = { made = step.made } })
+    slot = 1, token = '', foreach = step.foreach })
 end
 
 -- The steps of the highest priority below that of the stage before; false when there are none left. Those that a run
@@ -243,23 +243,25 @@ local function begin_family(id)
   local run = load_run(id)
   if not run or run.state ~= 'queued' then return end
   run.token, run.attempt, run.started = 'steps:' .. id, 1, now
-  take_fence(run)
+  local of_lock = take_fence(run)
   redis.call('HSET', K.run(id), 'state', 'running', 'token', run.token, 'started', now, 'attempt', 1,
     'fence', digits(run.fence))
-  hold_lease(run, run.token, math.max(run.rules.lease_ttl, tonumber(redis.call('ZSCORE', K.leases, id) or now) - now))
-  note_successor(run)
-  note_start(run)
+  local left = tonumber(redis.call('ZSCORE', K.leases, id) or now) - now
+  hold_lease(run, run.token, math.max(run.rules.lease_ttl, left), of_lock.fields)
+  note_successor(run, of_lock.given_up)
+  note_start(run, of_lock.skips)
 end
 
 -- The next attempt of a run begins; of a step, the run it belongs to may begin with it. `...`: more fields of its
--- record, and their values.
+-- record, and their values. Returns what hold_lease() is to write of it.
 local function begin_attempt(run, ...)
   if run.parent then begin_family(root_of(run.id)) end
-  take_fence(run)
+  local of_lock = take_fence(run)
   run.started, run.attempt = now, run.attempt + 1
-  note_successor(run)
+  note_successor(run, of_lock.given_up)
   redis.call('HSET', K.run(run.id), 'fence', digits(run.fence), 'started', now, 'attempt', run.attempt, ...)
-  if not run.parent then note_start(run) end
+  if not run.parent then note_start(run, of_lock.skips) end
+  return of_lock.fields
 end
 
 -- What is open below a run without a record, or without anything that would bring it forward.

@@ -168,9 +168,9 @@ BREAKS = (
         REDELIVERIES,
         (
             "ledger/slots.lua",
-            "  redis.call('HSET', key, unpack(fields))\n  if run.record and message then\n",
-            "  if run.record or not message then redis.call('HSET', key, unpack(fields)) end\n"
-            "  if run.record and message then\n",
+            "  redis.call('HSET', key, unpack(fields))\n  if new and message then\n",
+            "  if new or not message then redis.call('HSET', key, unpack(fields)) end\n"
+            "  if new and message then\n",
         ),
         seconds=(3.0, 4.0),
     ),

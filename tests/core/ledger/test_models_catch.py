@@ -31,8 +31,8 @@ BREAKS = {
     ),
     "a run that was sent stays in the outbox": (
         "slots",
-        "started[#started + 1] = run\n    return",
-        "started[#started + 1] = run",
+        "started[#started + 1] = { run = run, message = message }\n    return",
+        "started[#started + 1] = { run = run, message = message }",
     ),
     "a message is pushed twice": (
         "messages",
