@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -15,6 +16,7 @@ from supervisor.job.run import FAILURES, Run, RunState
 from supervisor.job.spec import JobSpec
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.page_reads import (
+    NEVER,
     Standing,
     Trace,
     holders,
@@ -176,9 +178,16 @@ class Listing:
     pages: int
 
 
-def listing_of(ledger: Ledger, query: JobsQuery, now: datetime, open_runs: OpenByJob) -> Listing:
+def listing_of(
+    ledger: Ledger,
+    query: JobsQuery,
+    now: datetime,
+    standing: Mapping[str, Standing],
+    open_runs: OpenByJob,
+) -> Listing:
+    """`standing`, `open_runs`: of all jobs."""
     names = names_with(ledger, query)
-    jobs = Standings(standings(ledger, names), open_runs, names, now)
+    jobs = Standings(standing, open_runs, names, now)
     counts = {word.value: len(jobs.filtered(word)) for word in Filter}
     wanted = jobs.sorted(jobs.filtered(query.filter), query)
     pages = max(1, -(-len(wanted) // PAGE_SIZE))
@@ -523,6 +532,26 @@ def failing(traces: Sequence[Trace]) -> Failing | None:
     since = bad[-1].finished_at or bad[-1].nominal_at
     run = bad[0].id if bad[0].state in FAILURES else None
     return Failing(len(bad), len(bad) == len(traces) > 1, since, lines[0] if lines else "", run)
+
+
+#: Of so many jobs that failed last it is known which has failed for the shortest time.
+MOST_COMPARED = 100
+
+
+def failing_jobs(
+    ledger: Ledger, standing: Mapping[str, Standing], limit: int
+) -> tuple[int, dict[str, Failing]]:
+    """How many jobs are failing, and how: first those that began to last."""
+
+    def last_at(name: str) -> datetime:
+        return standing[name].last_start_at or NEVER
+
+    bad = [name for name, found in standing.items() if found.last_outcome in BAD]
+    names = heapq.nlargest(MOST_COMPARED, bad, last_at)
+    runs = traces(ledger, names, LENGTH)
+    found = {name: how for name in names if (how := failing(runs[name]))}
+    newest = heapq.nlargest(limit, found, lambda name: found[name].since or NEVER)
+    return len(bad), {name: found[name] for name in newest}
 
 
 @dataclass(frozen=True, slots=True)

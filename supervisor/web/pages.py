@@ -25,7 +25,7 @@ from supervisor.job.secrets import masked
 from supervisor.job.spec import JobSpec
 from supervisor.job.templates import log_link
 from supervisor.ledger.ledger import Ledger
-from supervisor.ledger.page_reads import neighbours, running_runs, traces
+from supervisor.ledger.page_reads import neighbours, running_runs, standings, traces
 from supervisor.ledger.queues import Queues
 from supervisor.operate import repeating
 from supervisor.operate.job_edits import JobEdits, document_text
@@ -44,6 +44,7 @@ from supervisor.web.job_charts import days_of, durations_of
 from supervisor.web.jobs_page import (
     JobsQuery,
     failing,
+    failing_jobs,
     listing_of,
     pace_of,
     queue_status,
@@ -116,15 +117,20 @@ def day(asked: Asked) -> Context:
 
 
 def jobs(asked: Asked) -> Context:
-    """The list, and above it what runs and what waits."""
+    """The list, and above it what fails, what runs and what waits."""
     ledger = asked.ledger
     open_runs = ledger.open_runs_of(ledger.job_names())
     held = [found.held for found in open_runs.values() if found.held]
     running_count, running = running_runs(ledger, MOST_SHOWN_NOW)
-    listing = listing_of(ledger, JobsQuery.of(asked.query), asked.now, open_runs)
+    standing = standings(ledger, ledger.job_names())
+    failing_count, found = failing_jobs(ledger, standing, MOST_SHOWN_NOW)
+    query = JobsQuery.of(asked.query)
+    listing = listing_of(ledger, query, asked.now, standing, open_runs)
     rows = rows_of(ledger, listing.names, asked.now)
     silences = SilenceStore(ledger).in_force(asked.now)
     return {
+        "failing": found,
+        "failing_count": failing_count,
         "running": running,
         "running_count": running_count,
         "held": queueing(ledger, open_runs, MOST_SHOWN_NOW),

@@ -83,7 +83,28 @@ function isInUse(part) {
   const isSelected = !selection.isCollapsed && part.contains(selection.anchorNode);
   const fields = [...part.querySelectorAll("input:not([type=hidden]), textarea")].filter((field) => !field.matches(SEARCH));
   const isTyped = fields.some((field) => field === document.activeElement || field.value !== field.defaultValue || field.checked !== field.defaultChecked);
-  return isSelected || isTyped;
+  return isPressed || isSelected || isTyped;
+}
+
+// What is replaced between the press of a button and its release is not clicked.
+let isPressed = false;
+for (const type of ["pointerdown", "pointerup", "pointercancel"]) document.addEventListener(type, () => { isPressed = type === "pointerdown"; }, true);
+
+// Under the pointer and the focus of the keyboard rows keep their places, and none comes or goes:
+// one that is not there any more is grey. Returns whether any would have.
+function keepRows(part, fresh) {
+  if (part.querySelector(SEARCH)?.matches(":focus")) return false;
+  const used = matchMedia("(hover: hover)").matches ? ":is(:hover, :has(:focus-visible))" : ":has(:focus-visible)";
+  let isKept = false;
+  for (const rows of part.querySelectorAll(`[data-rows]${used}`)) {
+    const body = fresh.querySelector(`[data-rows="${rows.dataset.rows}"]`);
+    const found = new Map([...body.children].map((row) => [row.dataset.row, row]));
+    const kept = [...rows.children].map((row) => found.get(row.dataset.row) ?? row.cloneNode(true));
+    for (const row of kept) row.classList.toggle("gone", row.parentNode !== body);
+    isKept ||= kept.length !== body.children.length || kept.some((row, place) => row !== body.children[place]);
+    body.replaceChildren(...kept);
+  }
+  return isKept;
 }
 
 function replace(part, fresh) {
@@ -94,8 +115,10 @@ function replace(part, fresh) {
   const opened = part.querySelectorAll("details");
   fresh.querySelectorAll("details").forEach((details, number) => { details.open = opened[number]?.open ?? false; });
   const scrolled = log && log.scrollTop + log.clientHeight < log.scrollHeight - 4 ? log.scrollTop : null;
+  const panels = [...part.querySelectorAll(".panel")].map((panel) => panel.scrollTop);
   const focusSearch = keepSearch(part, fresh);
   part.replaceWith(fresh);
+  fresh.querySelectorAll(".panel").forEach((panel, number) => { panel.scrollTop = panels[number]; });
   focusSearch();
   const href = focused?.getAttribute("href");
   const found = [...fresh.querySelectorAll(focusable)];
@@ -125,8 +148,9 @@ async function refresh() {
     const part = document.querySelector(`[data-part="${name}"]`);
     const madeNow = madeOf(fresh);
     if (!part || made.get(name) === madeNow || isInUse(part)) continue;
-    made.set(name, madeNow);
+    const isKept = keepRows(part, fresh);
     replace(part, document.adoptNode(fresh));
+    made.set(name, isKept ? null : madeNow); // as soon as they may, the rows are put in order
   }
   setClock(page);
   tellTime();

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
 from datetime import date, timedelta
@@ -250,6 +251,97 @@ def test_what_is_in_use_stays_while_the_page_is_refreshed(
     expect(page.locator(".about-job")).to_contain_text("for the test")
     expect(page.locator("details.keys pre")).to_be_visible()
     assert page.evaluate("document.activeElement.textContent") == "tenant=acme"
+
+
+#: Where the rows of jobs have been, from the top of the page, each time that it changed.
+WATCH = """() => {
+  window.tops = {};
+  const look = () => {
+    for (const row of document.querySelectorAll("table tr[data-row]"))
+      (tops[row.dataset.row] ??= new Set()).add(row.getBoundingClientRect().top + scrollY);
+  };
+  new MutationObserver(look).observe(document, {childList: true, subtree: true});
+  look();
+}"""
+
+TOPS = "() => Object.fromEntries(Object.entries(tops).map(([name, all]) => [name, all.size]))"
+
+
+@pytest.fixture
+def calm(server: EmbeddedServer) -> Iterator[tuple[Ledger, str]]:
+    """A ledger in which nothing happens by itself, and the address of its page."""
+    url = database(server.url, 13)
+    emptied(url)
+    ledger = Ledger.open(Settings(url))
+    with serving(ledger, Access(TOKEN)) as address:
+        yield ledger, address
+
+
+@pytest.mark.parametrize("width", [1280, 1000, 390])
+def test_rows_of_jobs_stay_where_they_are_whatever_happens(
+    calm: tuple[Ledger, str], page: Page, width: int
+) -> None:
+    ledger, address = calm
+    a, b, d = (job(ledger, name, overlap="queue_all", every="24h") for name in "abd")
+    for name in "ce":
+        job(ledger, name, every="24h", labels={"team": "reports"}, description="Its purpose.")
+    page.set_viewport_size({"width": width, "height": 800})
+    log_in(page, address, TOKEN)
+    page.evaluate(WATCH)
+    status, rows = page.locator(".panel").first, page.locator("table tr[data-row]")
+    problems = [f"schedules/a.yaml, line {n}: 'evry' is not a key of a job" for n in range(20)]
+    ledger.client.hset(
+        ledger.keys.beat,
+        mapping={"problems": json.dumps(problems), "last_reload_successful": 0},
+    )
+    expect(status).to_contain_text("line 19")
+    SummaryStore(ledger).save(A_DAY)
+    expect(status).to_contain_text("Slower than usual")
+    control.silence(ledger, duration=timedelta(days=1), by=Actor("ann", "cli"), reason="a move")
+    expect(status).to_contain_text("a move")
+    at_work(ledger, a, 0)
+    ledger.admit(ticks(a, 1, 2, 3))
+    expect(rows.nth(0)).to_contain_text("3 waiting")
+    for second in range(3):
+        at_work(ledger, b, second)
+        ledger.finish(run_id(b, second), "token", RunState.FAILED, "ValueError: " + "no " * 200)
+    expect(rows.nth(1)).to_contain_text("3 times in a row")
+    ledger.pause("c", "the share moves to another filer, and so do all that write to it, today")
+    expect(rows.nth(2)).to_contain_text("another filer")
+    ledger.pause("b", "until it is mended")
+    expect(rows.nth(1)).to_contain_text("until it is mended")
+    for second in range(120):
+        at_work(ledger, d, second)
+        ledger.finish(run_id(d, second), "token", RunState.SUCCEEDED)
+    expect(rows.nth(3)).to_contain_text("median")
+    ledger.resume("c")
+    expect(rows.nth(2)).not_to_contain_text("another filer")
+    ledger.finish(run_id(a, 0), "token", RunState.SUCCEEDED)
+    expect(rows.nth(0)).to_contain_text("2 waiting")
+    assert page.evaluate(TOPS) == dict.fromkeys("abcde", 1)
+
+
+@pytest.mark.parametrize("way", ["pointer", "focus"])
+def test_rows_of_jobs_keep_their_order_while_one_is_among_them(
+    calm: tuple[Ledger, str], page: Page, way: str
+) -> None:
+    ledger, address = calm
+    for name in "abc":
+        job(ledger, name, every="24h")
+    page.goto(f"{address}/?sort=state")
+    rows = page.locator("table tr[data-row]")
+    if way == "pointer":
+        rows.nth(1).hover()
+    else:
+        rows.nth(1).get_by_role("link", name="b", exact=True).focus()
+    failed(ledger, ledger.spec("c"), 0)
+    expect(rows.nth(2)).to_contain_text("failing")
+    assert [row.get_attribute("data-row") for row in rows.all()] == ["a", "b", "c"]
+    if way == "pointer":
+        page.mouse.move(1, 1)
+    else:
+        page.get_by_role("button", name="Find").focus()
+    expect(rows.nth(0)).to_contain_text("failing")
 
 
 def test_what_is_ticked_stays_and_is_paused_under_one_reason(

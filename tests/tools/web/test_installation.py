@@ -9,7 +9,7 @@ import pytest
 
 from supervisor.job.run import RunState
 from supervisor.ledger.ledger import Ledger
-from supervisor.ledger.page_reads import traces
+from supervisor.ledger.page_reads import standings, traces
 from supervisor.web.jobs_page import Filter, JobsQuery, listing_of
 from tools.installation.history import MOST_RUNS, WEEK, Installation, Processes, installed
 
@@ -33,8 +33,9 @@ def ledger(installation: Installation) -> Ledger:
 
 
 def test_an_installation_has_jobs_with_each_trouble(ledger: Ledger) -> None:
-    now, open_runs = ledger.now(), ledger.open_runs_of(ledger.job_names())
-    counts = listing_of(ledger, JobsQuery(), now, open_runs).counts
+    now, names = ledger.now(), ledger.job_names()
+    known, open_runs = standings(ledger, names), ledger.open_runs_of(names)
+    counts = listing_of(ledger, JobsQuery(), now, known, open_runs).counts
     assert counts["all"] == JOBS
     assert [word for word in Filter if not counts[word]] in ([], ["late"])
 

@@ -175,8 +175,8 @@ def test_what_runs_and_what_waits_is_counted_whatever_number_there_is(
     at_work(ledger, job(ledger, "z-other"), 0)
     text = reader.get("/").text
     counts = re.findall(r'<h2>(\w+) <span class="count">([\d,]+)<', text)
-    assert counts == [("Running", "2"), ("Waiting", "700")]
-    assert text.count("700 waiting</span>") == 2  # one row above the list, and one in it
+    assert counts == [("Failing", "0"), ("Running", "2"), ("Waiting", "700")]
+    assert text.count("700 waiting") == 2  # one row above the list, and one in it
     [first] = ledger.first_open(spec.name, 1)
     assert re.search(rf'waits for <a class="run" href="runs/{first.id}".*which is running', text)
     assert names_on(reader.get("/?state=running")) == ["a-crowd", "z-other"]
