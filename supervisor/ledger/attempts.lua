@@ -1,23 +1,8 @@
--- Attempts: how a worker keeps the lease of one; how they end - reported, crashed, or silent until the lease ran
--- out; and how overlaps are counted.
-
--- Earlier than any instant at which a run came to wait, and in the order of the instants themselves.
-local FIRST_IN_LINE = 1e15
+-- Attempts: how one begins, perhaps as the successor of others; how a worker keeps its lease; what is written down when
+-- it ends; and how overlaps are counted.
 
 local function is_reservation(token)
   return string.sub(token, 1, 7) == 'queued:'
-end
-
--- The run whose reservation stands where a living holder comes back: it waits again, first in line.
-local function put_back(id)
-  local run = load_run(id)
-  if not run or run.state ~= 'queued' then return end
-  forget_indexes(id)
-  if run.stage then withdraw_stage(run) end
-  redis.call('HSET', K.run(id), 'state', 'waiting')
-  redis.call('HDEL', K.run(id), 'token', 'parked')
-  if run.rules.serial ~= '' then leave_waiting(run.rules.serial, id) end
-  join_waiting(run.rules.lock, id, run.since - FIRST_IN_LINE)
 end
 
 -- Whether another attempt holds the run's slot. A slot that is free, its own, or reserved for a queued run is not
@@ -27,8 +12,27 @@ local function is_contested(run, token)
   return owner and owner ~= token and not is_reservation(owner)
 end
 
+local keep
+
+do
+
+-- Earlier than any instant at which a run came to wait, and in the order of the instants themselves.
+local FIRST_IN_LINE = 1e15
+
+-- The run whose reservation stands where a living holder comes back: it waits again, first in line.
+local function put_back(id)
+  local run = load_run(id)
+  if not run or run.state ~= 'queued' then return end
+  forget_indexes(id)
+  if run.stage then hooks.begin.withdrawn(run) end
+  redis.call('HSET', K.run(id), 'state', 'waiting')
+  redis.call('HDEL', K.run(id), 'token', 'parked')
+  if run.rules.serial ~= '' then leave_waiting(run.rules.serial, id) end
+  join_waiting(run.rules.lock, id, run.since - FIRST_IN_LINE)
+end
+
 -- Renews the lease, or takes it back. The caller has checked `is_contested`. `fields`: as for hold_lease().
-local function keep(run, token, fields)
+function keep(run, token, fields)
   local lock, serial, ttl = run.rules.lock, run.rules.serial, run.rules.lease_ttl
   local holder = not run.parent and hget(K.lock_state(lock), 'holder:' .. run.slot)
   hold_lease(run, token, ttl, fields)
@@ -37,6 +41,8 @@ local function keep(run, token, fields)
     if not owner or owner == token then hold(serial, 1, run.id, token, ttl) end
   end
   if holder and holder ~= run.id then put_back(holder) end
+end
+
 end
 
 -- A step that did not end well says so in the log of its run, where people follow it.
@@ -82,48 +88,6 @@ local function take_back_attempt(run, token)
   redis.call('HDEL', K.run(run.id), 'lost:' .. token, 'last_token')
 end
 
--- The end of a run. `counters`: what its job counts for its last attempt.
-function finish(run, outcome, reason, counters)
-  if run.parent then
-    end_one_below(run, outcome, reason)
-  else
-    dismiss(run, outcome, reason, counters)
-    release(run)
-  end
-end
-
--- The worker of a running run is gone: run again, or the run is lost. Returns what became of the run
--- (rescued, lost, or what it was being ended for).
-local function crash(run, reason)
-  if run.ending ~= '' then
-    local counters = end_attempt(run, run.ending, reason, run.token)
-    finish(run, run.ending, run.why_ending, counters)
-    return run.ending
-  end
-  end_attempt(run, 'lost', reason, run.token)
-  run.crashes = redis.call('HINCRBY', K.run(run.id), 'crashes', 1)
-  if run.rules.on_crash ~= 'rerun' or run.crashes >= run.rules.max_crashes then
-    finish(run, 'lost', reason)
-    return 'lost'
-  end
-  count(run.job, 'rescued')
-  leave_serial(run)
-  enqueue(run)
-  redis.call('HSET', K.run(run.id), 'reason', reason)
-  return 'rescued'
-end
-
--- The attempt is queued again as if it had not begun.
-local function undo_begin(run, token)
-  run.attempt = run.attempt - 1
-  redis.call('HSET', K.run(run.id), 'attempt', run.attempt, 'last_token', token)
-  forget_begin(run.rules.lock, run.slot, run)
-  if run.rules.serial ~= '' then forget_begin(run.rules.serial, 1, run) end
-  leave_serial(run)
-  forget_indexes(run.id)  -- of one that was given up meanwhile, and sent again or left to Celery
-  enqueue(run)
-end
-
 -- The lock names attempts that were given up, a line each of its token and its run, until one begins that may not run
 -- beside them.
 local function add_given_up(lock, lines)
@@ -140,6 +104,10 @@ local function note_given_up(run)
   if run.rules.max_running > 0 then add_given_up(run.rules.lock, line) end
   if run.rules.serial ~= '' then add_given_up(run.rules.serial, line) end
 end
+
+local note_successor, forget_successor
+
+do
 
 -- Whether, with the run that begins, as many are running under its lock as may be. For a step's lock contend only its
 -- own attempts.
@@ -186,7 +154,7 @@ end
 
 -- An attempt begins, perhaps as the successor of some that were given up. `given_up`: under its lock; of one that comes
 -- back, `came_back_from` is when it had begun, in microseconds.
-local function note_successor(run, given_up, came_back_from)
+function note_successor(run, given_up, came_back_from)
   local lock, serial, began_at = run.rules.lock, run.rules.serial, came_back_from or now_us
   if run.parent and (run.crashes > 0 or came_back_from) then given_up = hget(K.lock_state(lock), 'given_up') end
   if given_up and is_full(run) then name_successor(lock, run, given_up, began_at) end
@@ -195,17 +163,35 @@ local function note_successor(run, given_up, came_back_from)
 end
 
 -- What note_successor() did is undone: the attempt's body never ran.
-local function forget_successor(run)
+function forget_successor(run)
   unname_successor(run.rules.lock, run)
   if run.rules.serial ~= '' then unname_successor(run.rules.serial, run) end
 end
+
+end
+
+-- The next attempt of a run begins; of a step, the run it belongs to may begin with it. `...`: more fields of its
+-- record, and their values. Returns what hold_lease() is to write of it.
+local function begin_attempt(run, ...)
+  if run.parent then hooks.begin.started(run) end
+  local of_lock = take_fence(run)
+  run.started, run.attempt = now, run.attempt + 1
+  note_successor(run, of_lock.given_up)
+  redis.call('HSET', K.run(run.id), 'fence', digits(run.fence), 'started', now, 'attempt', run.attempt, ...)
+  if not run.parent then note_start(run, of_lock.skips) end
+  return of_lock.fields
+end
+
+local count_beside, count_overlap
+
+do
 
 local function note_overlap(id, other)
   if redis.call('EXISTS', K.run(id)) == 1 then redis.call('HSET', K.run(id), 'overlapped_with', other) end
 end
 
 -- An overlap of two runs, from and until when in microseconds.
-local function count_beside(run, other, from, till)
+function count_beside(run, other, from, till)
   count(run.job, 'overlaps')
   note_event(run.job, run.rules.notify, 'overlapped', run.id, 'at the same time as ' .. other)
   note_overlap(run.id, other)
@@ -215,7 +201,7 @@ end
 
 -- An attempt that was given up reports until when it was running, in microseconds. If it has a successor, the two
 -- overlapped from the successor's begin on. Counted once an attempt, its length as it grows. Returns the successor.
-local function count_overlap(run, token, till)
+function count_overlap(run, token, till)
   local v = redis.call('HMGET', K.run(run.id), 'lost:' .. token, 'seen:' .. token)
   local since, other = string.match(v[1], '^(%d+) (.*)$')
   local from = since and math.max(tonumber(since), tonumber(v[2] or 0))
@@ -229,67 +215,4 @@ local function count_overlap(run, token, till)
   return other
 end
 
--- What an item is to be ended for, and why, that end_below() has left for later calls; nil of any other.
-local function left_to_end(run)
-  local v = run.item and redis.call('HMGET', K.run(run.parent), 'left_for', 'why_left') or {}
-  return v[1] and v or nil
-end
-
--- Called when an entry of K.leases is due, or a lock is found without its key. If the lock is still held under the
--- run's token there is nothing to do. Returns what became of the run (reasserted, held, expired,
--- rescued, lost, cancelled, replaced, timed_out, skipped; ended, of several steps); nil if there was nothing to settle.
-function settle_silent(id)
-  local run = load_run(id)
-  if not run then
-    redis.call('ZREM', K.leases, id)
-    return nil
-  end
-  local lock = run.rules.lock
-  if run.state == 'waiting' then
-    redis.call('ZREM', K.leases, id)
-    if not run.wait_until then return nil end
-    local ends_at = math.max(run.wait_until, grace_end(run))
-    if ends_at > now then
-      redis.call('ZADD', K.leases, digits(ends_at), id)
-      return nil
-    end
-    leave_waiting(lock, id)
-    skip(run, 'wait_expired')
-    return 'skipped'
-  end
-  local owner, ends_at = lease_token(run), tonumber(redis.call('ZSCORE', K.leases, id) or 0)
-  if owner == run.token then return nil end
-  if (run.stage or '') ~= '' and (run.state == 'running' or run.state == 'queued') then
-    return settle_family(run)
-  end
-  if not owner and run.state == 'running' then
-    -- Its holder has a lease's time to come back to a server that has changed, and a heartbeat's to one
-    -- that was unavailable.
-    local grace_until = tonumber(hget(K.server, 'grace_until') or 0)
-    ends_at = math.max(ends_at, grace_end(run), grace_until)
-  end
-  if not owner and ends_at > now then
-    hold_lease(run, run.token, ends_at - now)
-    return 'reasserted'
-  end
-  if run.state == 'running' then
-    note_given_up(run)
-    return crash(run, 'lease expired')
-  end
-  local left_for = left_to_end(run)
-  local has_expired = run.expires and run.expires <= now and run.attempt == 0
-  if not owner and (run.state == 'queued' or run.state == 'retrying') and not left_for
-    and (grace_end(run) > now or (not has_expired and run.state == 'queued' and is_drained(id))) then
-    -- No worker was allowed to begin it, or to say that one had: another deadline.
-    hold_lease(run, run.token, patience(run))
-    return 'held'
-  end
-  if run.state == 'queued' or run.state == 'retrying' then
-    local outcome = left_for and left_for[1] or 'expired'
-    local passed = has_expired and 'expires passed' or 'start deadline passed'
-    finish(run, outcome, left_for and left_for[2] or passed)
-    return outcome
-  end
-  redis.call('ZREM', K.leases, id)
-  return nil
 end

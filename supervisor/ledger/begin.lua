@@ -48,7 +48,7 @@ local own_args, own_kwargs = own[1] and digest(own[1]), own[2] and digest(own[2]
 
 -- What the messages of the run may say beside its own arguments: a line for each version of its job.
 local function contents()
-  if run.parent then return hget(K.run(is_item(run) and run.parent or id), 'content') end
+  if run.parent then return hget(K.run(run.item and run.parent or id), 'content') end
   local nothing = redis.sha1hex('[]') .. ' ' .. redis.sha1hex('{}') .. ' - '  -- a guarded task, by its name
   return redis.call('GET', K.content(run.job)) or nothing .. run.job
 end
@@ -62,7 +62,7 @@ local function references_of_job()
   local a, k, of_said, t = string.match(hget(K.run(id), 'said') or '', '^(%S+) (%S+) (%S+) (.*)$')
   if t == task and is_same(a, args) and is_same(k, kwargs) then return of_said end
   local given = args
-  local value = is_item(run) and redis.call('LINDEX', K.items(run.parent), run.item)
+  local value = run.item and redis.call('LINDEX', K.items(run.parent), run.item)
   if value then given = content.item end
   local is_newest = true
   for known_args, known_kwargs, named, known_task in string.gmatch(contents() or '', '(%S+) (%S+) (%S+) ([^\n]+)') do

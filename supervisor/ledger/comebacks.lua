@@ -130,7 +130,7 @@ end
 -- The attempt goes on from now on, as if its begin had been known.
 local function go_on(run, token, known)
   local id, rules = run.id, run.rules
-  if run.parent then begin_family(root_of(id)) end
+  if run.parent then hooks.begin.started(run) end
   local of_lock = take_fence(run, known.fence)
   local began_at = math.min(known.fence, now_us)  -- a token is as old as its attempt, where clocks agree
   run.attempt, run.started = known.number, math.floor(began_at / 1000)

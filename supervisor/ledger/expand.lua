@@ -26,6 +26,6 @@ end
 forget_indexes(id)
 redis.call('HSET', K.run(id), 'state', 'running', 'started', now, 'total', total, 'next', 0)
 if total > 0 then redis.call('SET', K.states(id), string.rep('.', total)) end
-begin_family(batch.parent)
-advance_batch(load_run(id))
+hooks.begin.started(batch)
+stages.advance_batch(load_run(id))
 return { 'done', unpack(to_publish) }

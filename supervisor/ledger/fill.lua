@@ -5,5 +5,5 @@
 
 publish_at = now + OUTBOX_DELAY
 local batch = load_run(ARGV[1])
-if batch and batch.foreach and batch.state == 'running' then advance_batch(batch) end
+if batch and batch.foreach and batch.state == 'running' then stages.advance_batch(batch) end
 return to_publish

@@ -1,7 +1,8 @@
 """The transitions of the ledger: one library of Redis Functions, and how they are called.
 
 1. The library is the keys of keys.py, the constants below, the functions that the transitions share
-   (SHARED), and one function for each file of TRANSITIONS, which is called with its KEYS and ARGV.
+   (SHARED), what features do at the moments of hooks.lua (HOOKS), and one function for each file of
+   TRANSITIONS, which is called with its KEYS and ARGV.
 2. The name of the library, and of each function, has a digest of the text: processes of two
    versions on one server, as in an upgrade, call functions of their own.
 3. A process whose function the server does not have loads the library and calls again. The
@@ -160,9 +161,15 @@ BOUNDS = (0.1, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 900, 3600, 14400)
 
 #: What the transitions share, in the order in which one file builds on another.
 SHARED = (
-    *("base", "leases", "accounts", "records", "messages"),
-    *("slots", "attempts", "stages", "comebacks", "placing"),
+    *("base", "hooks", "leases", "accounts", "records", "messages"),
+    *("slots", "attempts", "ends", "stages", "comebacks", "placing"),
 )
+
+#: What features do at the moments of hooks.lua, by the folder of their files.
+HOOKS = {
+    "features/following": ("followers",),
+    "features/notices": ("watched",),
+}
 
 #: The functions of the library, by the folder of their files in the package. Those of a feature can
 #: be deleted with it.
@@ -200,7 +207,7 @@ READING = {
 
 #: Where each file is.
 FOLDERS = dict.fromkeys((*SHARED, *READING), "ledger") | {
-    name: folder for folder, names in TRANSITIONS.items() for name in names
+    name: folder for folder, names in chain(HOOKS.items(), TRANSITIONS.items()) for name in names
 }
 
 #: The function that compares the schema itself: a process may leave a ledger that was upgraded
@@ -264,7 +271,7 @@ class Library:
 
     def __init__(self, keys: Keys) -> None:
         transitions = chain.from_iterable(TRANSITIONS.values())
-        shared = "".join(map(source, SHARED))
+        shared = "".join(map(source, (*SHARED, *chain.from_iterable(HOOKS.values()))))
         body = keys.lua() + constants() + shared + "".join(map(transition, transitions))
         self.family = f"supervisor_{digest(keys.prefix)[:8]}_"
         self.name = self.family + digest(body)[:16]

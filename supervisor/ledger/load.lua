@@ -130,27 +130,8 @@ local function outlive(job, ...)
   end
 end
 
--- Names of the jobs that a job follows, from its spec.
-local function followed_by(text)
-  if not text or not string.find(text, '"after":', 1, true) then return {} end
-  local after = cjson.decode(text).after
-  return type(after) == 'table' and after or {}
-end
-
--- Beat looks again at the runs of an edited job that wait for others. No two edits are noted alike: follow.lua
--- knows by the first of the endings that these have been dealt with.
-local function follow(job, text)
-  local before, after = followed_by(hget(K.jobs, job)), followed_by(text)
-  for _, name in ipairs(before) do redis.call('SREM', K.followers(name), job) end
-  for _, name in ipairs(after) do redis.call('SADD', K.followers(name), job) end
-  if #before + #after > 0 then redis.call('HSET', K.beat, 'linked', version) end
-  if #before > 0 then redis.call('RPUSH', K.endings, cjson.encode({ edited = job, version = version })) end
-end
-
--- Whether beat is to look at the job now and then, for what no function comes across (features/notices/step.py).
-local function watch(job, text)
-  local is_wanted = text and string.find(text, '"notify":', 1, true)
-  redis.call(is_wanted and 'SADD' or 'SREM', K.watched, job)
+local function tell_features(job, spec)
+  for _, hook in ipairs(hooks.load) do hook(job, spec, version) end
 end
 
 local function leave(job)
@@ -167,8 +148,7 @@ end
 local function remove(job)
   local text = hget(K.jobs, job)
   if not text then return end
-  follow(job)
-  watch(job)
+  tell_features(job)
   redis.call('HSET', K.beat, 'unlinked', version)
   redis.call('HDEL', K.jobs, job)
   redis.call('HDEL', K.sources, job)
@@ -212,8 +192,7 @@ local function load(change)
   local was_there = redis.call('EXISTS', K.job(job), K.history(job), K.open(job)) > 0
   redis.call('DEL', K.message(job))
   note_former(job, change.content)
-  follow(job, spec)
-  watch(job, spec)
+  tell_features(job, spec)
   if change.entry then take(job, change.entry) end
   redis.call('HSET', K.jobs, job, spec)
   redis.call('HSET', K.sources, job, source .. ' ' .. version .. ' ' .. change.place)

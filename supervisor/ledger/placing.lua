@@ -1,5 +1,9 @@
 -- Where a run goes: what policies.decide() says, taken atomically with what follows from it.
 
+local place
+
+do
+
 local function by_policy(policy, rules, waiting, requeues)
   if policy == 'queue_one' then
     if waiting > 0 then return 'skip', 'overlap' end
@@ -33,18 +37,6 @@ local function oldest(found)
     if not earliest or since < earliest then first, earliest = found[slot], since end
   end
   return first
-end
-
--- Asks the holder to end: a running one hears of it from its worker's heartbeat, another ends here and now.
-local function end_early(run, outcome, why)
-  local is_running_batch = run.foreach and run.state == 'running'
-  if is_running_batch or (run.stage or '') ~= '' then
-    end_family(run, outcome, why)
-  elseif run.state ~= 'running' then
-    finish(run, outcome, why)
-  else
-    ask_to_end(run, outcome, why)
-  end
 end
 
 -- The run is next, ahead of all that wait; one that was to replace the holder before gives way.
@@ -82,7 +74,7 @@ end
 -- `record`, which is written with the place; what that has `said` of the message, as message_of() needs it; `is_free`:
 -- neither the lock nor a run that waits for it was there.
 -- Returns decision, reason, id of the blocking run.
-local function place(run, new)
+function place(run, new)
   local lock, rules = run.rules.lock, run.rules
   if rules.max_running == 0 then  -- it starts, however many there are: they are not counted
     enqueue(run, nil, new)
@@ -130,6 +122,8 @@ local function place(run, new)
     count(run.job, 'requeued')
   end
   return decision, reason, blocker
+end
+
 end
 
 -- What the log says of a run that had to wait, by what place() decided.

@@ -39,6 +39,8 @@ end
 
 end
 
+local function is_closed(id) return hget(K.run(id), 'finished') ~= nil end
+
 -- Whether an id without a record is that of a step or an item of a run that is known: it has ended well.
 local function is_ended_step(id)
   return root_of(id) ~= id and redis.call('EXISTS', K.run(root_of(id))) == 1

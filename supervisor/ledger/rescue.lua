@@ -4,7 +4,7 @@
 -- KEYS  the leading beat's lock
 -- ARGV  how many runs of each kind to look at, token of the leading beat (or '')
 -- gives a JSON list of what became of runs, an object each; it is empty when this beat does not lead:
---       kind         what settle_silent() says (attempts.lua), or due requeued skipped waiting promoted, or
+--       kind         what settle_silent() says (ends.lua), or due requeued skipped waiting promoted, or
 --         failed     the run's record is broken; it is looked at again a minute later, as is the lock that it waits for
 --       run_id, job
 

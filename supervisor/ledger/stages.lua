@@ -3,13 +3,17 @@
 -- set of ids, so that a step which ends twice is taken out once; the call that takes the last one out opens
 -- the next stage, or ends the run, in the same call.
 
+local stages = {}
+
+do
+
+local end_below
+
 local function is_item(run) return run.item ~= nil end
 
 local function is_success(outcome) return outcome == 'succeeded' end
 
 local function count_open(id) return redis.call('SCARD', K.below(id)) end
-
-local function is_closed(id) return hget(K.run(id), 'finished') ~= nil end
 
 local function plan_of(id) return cjson.decode(hget(K.run(id), 'steps') or '{"steps": []}') end
 
@@ -32,7 +36,7 @@ end
 
 -- The steps of the highest priority below that of the stage before; false when there are none left. Those that a run
 -- which this one repeats has done are not run again.
-function open_stage(run)
+local function open_stage(run)
   local before, stage = tonumber(run.stage) or math.huge, nil
   local steps = plan_of(run.id).steps
   for _, step in ipairs(steps) do
@@ -47,7 +51,7 @@ function open_stage(run)
 end
 
 -- None of its steps has begun, though some may have ended, and it is not the run's turn after all.
-function withdraw_stage(run)
+local function withdraw_stage(run)
   for _, step in ipairs(plan_of(run.id).steps) do
     local below = run.id .. '~' .. step.name
     forget_indexes(below)
@@ -154,7 +158,7 @@ local function conclude_batch(batch)
 end
 
 -- An item has ended, or there are items now.
-local function advance_batch(batch)
+function stages.advance_batch(batch)
   local v = redis.call('HMGET', K.run(batch.id), 'next', 'total', 'stopped')
   local stops = batch.ending ~= '' or v[3]
   if count_open(batch.id) == 0 and (stops or v[1] == v[2]) then
@@ -165,7 +169,7 @@ local function advance_batch(batch)
 end
 
 local function advance(run)
-  if run.foreach then advance_batch(run) else advance_run(run) end
+  if run.foreach then stages.advance_batch(run) else advance_run(run) end
 end
 
 -- The first failure below a run: of a step the run's, of an item the batch's when there are too many.
@@ -215,14 +219,14 @@ local function note_item(batch, run, outcome, reason)
 end
 
 -- The end of a run below another.
-function end_one_below(run, outcome, reason)
+local function end_one_below(run, outcome, reason)
   leave_serial(run)
   local parent = load_run(run.parent)
   local was_open = redis.call('SREM', K.below(run.parent), run.id) == 1 and parent and not is_closed(parent.id)
   leave_indexes(run)
   if was_open and is_item(run) and has_no_trouble(run, outcome) then
     forget_good_item(parent, run)
-    advance_batch(parent)
+    stages.advance_batch(parent)
     return
   end
   close(run, outcome, reason)
@@ -252,18 +256,6 @@ local function begin_family(id)
   note_start(run, of_lock.skips)
 end
 
--- The next attempt of a run begins; of a step, the run it belongs to may begin with it. `...`: more fields of its
--- record, and their values. Returns what hold_lease() is to write of it.
-local function begin_attempt(run, ...)
-  if run.parent then begin_family(root_of(run.id)) end
-  local of_lock = take_fence(run)
-  run.started, run.attempt = now, run.attempt + 1
-  note_successor(run, of_lock.given_up)
-  redis.call('HSET', K.run(run.id), 'fence', digits(run.fence), 'started', now, 'attempt', run.attempt, ...)
-  if not run.parent then note_start(run, of_lock.skips) end
-  return of_lock.fields
-end
-
 -- What is open below a run without a record, or without anything that would bring it forward.
 local function mend_below(id)
   for _, below in ipairs(redis.call('SMEMBERS', K.below(id))) do
@@ -280,11 +272,11 @@ local function mend_below(id)
 end
 
 -- A run of several steps whose own lease ran out: it lives as long as anything below it does.
-function settle_family(run)
+local function settle_family(run)
   mend_below(run.id)
   for _, below in ipairs(redis.call('SMEMBERS', K.below(run.id))) do
     local batch = load_run(below)
-    if batch.foreach and batch.state == 'running' then advance_batch(batch) end
+    if batch.foreach and batch.state == 'running' then stages.advance_batch(batch) end
   end
   if is_closed(run.id) then return 'ended' end
   if count_open(run.id) == 0 then
@@ -347,4 +339,13 @@ local function end_family(run, outcome, why)
   ask_to_end(run, outcome, why)
   end_below(run.id, outcome, why, true)
   if count_open(run.id) == 0 and not is_closed(run.id) then advance(load_run(run.id)) end
+end
+
+hooks.begin.queued = open_stage
+hooks.begin.withdrawn = withdraw_stage
+function hooks.begin.started(run) begin_family(root_of(run.id)) end
+hooks.finish.early = end_family
+hooks.finish.ended = end_one_below
+hooks.finish.silent = settle_family
+
 end

@@ -117,7 +117,7 @@ BREAKS = (
         "runs of dead workers are not rescued",
         {"kill -9 worker": 1},
         (
-            "ledger/attempts.lua",
+            "ledger/ends.lua",
             "    return crash(run, 'lease expired')\n",
             "    return nil\n",
         ),
@@ -138,7 +138,7 @@ BREAKS = (
             "'ZRANGEBYSCORE', index, '-inf', index == K.leases and now + 3600 or now,",
         ),
         (
-            "ledger/attempts.lua",
+            "ledger/ends.lua",
             "  if owner == run.token then return nil end\n",
             "  local may_go_on = run.state ~= 'running' or ends_at > now + 3600\n"
             "  if owner == run.token and may_go_on then return nil end\n",
@@ -157,7 +157,7 @@ BREAKS = (
         "a finished run promotes no other",
         BEATS,
         (
-            "ledger/slots.lua",
+            "ledger/ends.lua",
             "  pcall(promote, run.rules.lock)",
             "  pcall(function() end)",
         ),

@@ -15,7 +15,7 @@ from tests.core.ledger.test_stages_model import StagesMachine
 
 BREAKS = {
     "the slots of a lock are not counted": (
-        "slots",
+        "ends",
         "return found, #slots_of(found)",
         "return found, 0",
     ),
@@ -109,7 +109,11 @@ STAGES_BREAKS = {
         "redis.call('SREM', K.below(run.parent), run.id) == 1",
         "redis.call('SISMEMBER', K.below(run.parent), run.id) == 1",
     ),
-    "a run that is put back leaves its first stage": ("attempts", "withdraw_stage(run)", "do end"),
+    "a run that is put back leaves its first stage": (
+        "attempts",
+        "hooks.begin.withdrawn(run)",
+        "do end",
+    ),
     "a run's lock is forgotten while its steps are at work": (
         "slots",
         "    extend_root(run.id, ms)\n",

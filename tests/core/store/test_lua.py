@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from itertools import chain
+
 import pytest
 
-from supervisor.ledger.functions import SHARED, source, sources
+from supervisor.ledger.functions import HOOKS, SHARED, source, sources
 
 
-@pytest.mark.parametrize("name", sorted(sources().keys() - {*SHARED}))
+@pytest.mark.parametrize("name", sorted(sources().keys() - {*SHARED, *chain(*HOOKS.values())}))
 def test_a_function_opens_with_keys_arguments_and_replies(name: str) -> None:
     opening, _, body = source(name).partition("\n\n")
     said = [word for word in ("KEYS ", "ARGV ", "gives ") if f"\n-- {word}" in opening]
