@@ -26,11 +26,10 @@ from typing import Any, TypeVar
 from celery import Celery, current_app
 
 from supervisor.catalog.entries import Entries
-from supervisor.catalog.job_checks import JobFault, Tasks, check_job, item_faults
+from supervisor.catalog.job_checks import JobFault, Tasks, check_job
 from supervisor.catalog.load import put_jobs
-from supervisor.catalog.schedule_files import reference_faults
+from supervisor.catalog.schedule_files import reference_faults, without_forms
 from supervisor.errors import InvalidJob, InvalidRequest, UnknownJob
-from supervisor.features.holidays import with_dates
 from supervisor.job.changes import Changes
 from supervisor.job.fields import PRIORITIES
 from supervisor.job.policies import AfterPolicy, OverlapPolicy
@@ -345,9 +344,9 @@ def judged(
             own[key] = plain(value, is_argument=key in ARGUMENTS)
         except (TypeError, ValueError, RecursionError) as error:
             faults.append(JobFault((key,), f"{key!r}: not JSON: {error}"))
-    own, holiday_faults = with_dates(own, datetime.now(UTC).year)
+    own, form_faults = without_forms(own, datetime.now(UTC).year)
     spec, more = check_job(name, own, {}, known_tasks)
-    faults += [*item_faults("exclude", holiday_faults), *more, *reference_faults(spec, None)]
+    faults += [*form_faults, *more, *reference_faults(spec, None)]
     return spec, faults
 
 

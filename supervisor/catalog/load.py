@@ -39,9 +39,7 @@ from supervisor.errors import (
     PlanOutdated,
     SupervisorError,
 )
-from supervisor.features.audit.step import audit, note
-from supervisor.features.following.store import Followers
-from supervisor.job.changes import Changes, Found, Source, difference, following_problems
+from supervisor.job.changes import Changes, Found, Source, difference
 from supervisor.job.fields import NAME_PATTERN
 from supervisor.job.spec import JobSpec
 from supervisor.ledger.actions import Action, Actor, with_changes
@@ -50,6 +48,7 @@ from supervisor.ledger.reads import Loaded, times_of
 from supervisor.ledger.records import FILES, REDBEAT, REDBEATS, Origin, origin_from
 from supervisor.ledger.replies import LoadReply, LoadVerdict
 from supervisor.ledger.requests import JobChange
+from supervisor.lists.loading import CLOSINGS, LOAD_CHECKS
 from supervisor.logs import get_logger
 from supervisor.schedule import schedule_of
 from supervisor.schedule.emission import PROMPT, emission, missed
@@ -233,7 +232,7 @@ def put_jobs(
         changes = difference(loaded.specs, specs, loaded.unread)
         if not changes:
             return changes, dict(loaded.origins)
-        check_following(ledger, wanted)
+        check_wanted(ledger, wanted)
         check_additions(ledger, entries, changes, source, place)
         now, ending = ledger.now(), outgoing(loaded, specs, changes)
         settle(ledger, ending, now, edited=specs.keys())
@@ -321,24 +320,10 @@ def refuse_entries(entries: Entries, names: Collection[str], place: str) -> None
         raise JobElsewhere(name, REDBEATS, wanted_at=place)
 
 
-def check_following(ledger: Ledger, wanted: Wanted) -> None:
-    """Raises InvalidJob for a job that would follow one that is not there, or go in a circle."""
-    removed = [name for name, spec in wanted.items() if spec is None]
-    followers = {name for names in Followers(ledger).of(removed).values() for name in names}
-    specs = {name: spec for name, spec in wanted.items() if spec is not None}
-    specs.update(ledger.some_specs(followers - wanted.keys()))
-    while more := {name for spec in specs.values() for name in spec.after} - {*specs, *removed}:
-        found = ledger.some_specs(more)
-        if not found:
-            break
-        specs.update(found)
-    if following_problems(specs):
-        left = [name for name in ledger.job_names() if name not in removed]
-        problems = following_problems(specs, left, removed)
-        texts = [p.what + (f" ({p.hint})" if p.hint else "") for p in problems]
-        is_one = len(wanted) == 1 and problems[0].job in wanted
-        words = texts if is_one else [f"{p.job}: {t}" for p, t in zip(problems, texts, strict=True)]
-        raise InvalidJob(next(iter(wanted)) if len(wanted) == 1 else "", words)
+def check_wanted(ledger: Ledger, wanted: Wanted) -> None:
+    """What features find wrong with jobs beside those that are loaded. Raises InvalidJob."""
+    for check in LOAD_CHECKS:
+        check(ledger, wanted)
 
 
 def version_of(loaded: Loaded, name: str) -> int:
@@ -395,8 +380,8 @@ def settle(
             prompt = emission(spec, schedule, max(mark.watermark, until), now, mark.pause)
             ledger.pass_over(prompt.passed)
             ledger.admit(prompt.ticks)
-    for finding in audit(ledger, ending, now):
-        note(finding)
+    for close in CLOSINGS:
+        close(ledger, ending, now)
 
 
 def job_changes(

@@ -34,8 +34,6 @@ from supervisor.catalog.yaml_source import (
     read,
 )
 from supervisor.errors import Problem, ScheduleFilesInvalid, SecretMissing, closest, shown
-from supervisor.features.holidays import with_dates
-from supervisor.job.changes import following_problems
 from supervisor.job.fields import NAME_PATTERN
 from supervisor.job.secrets import (
     DIRECTORY_VARIABLE,
@@ -49,7 +47,34 @@ from supervisor.job.secrets import (
 )
 from supervisor.job.spec import MOST_JOBS, JobSpec
 from supervisor.job.when import KINDS
+from supervisor.lists.files import FILE_CHECKS
+from supervisor.lists.files import FORMS as WRITTEN_FORMS
 from supervisor.settings import DEFAULT_PREFIX
+
+# What features write in a form of their own.
+
+
+def without_forms(values: Mapping[str, Any], year: int) -> tuple[dict[str, Any], list[JobFault]]:
+    """A job's values with what features write in a form of their own as the core reads it.
+
+    year: the one that it is now.
+    """
+    plain, faults = dict(values), list[JobFault]()
+    for form in WRITTEN_FORMS:
+        if form.key in plain:
+            plain[form.key], found = form.read(plain[form.key], year)
+            faults += item_faults(form.key, found)
+    return plain, faults
+
+
+def with_forms(values: Mapping[str, Any], year: int) -> dict[str, Any]:
+    """A loaded job's values as they are written, where loading that gives the same."""
+    written = dict(values)
+    for form in WRITTEN_FORMS:
+        if form.key in written:
+            written[form.key] = form.write(written[form.key], year)
+    return written
+
 
 # The references to secrets in a job of a schedule file, and what is wrong with them.
 
@@ -252,8 +277,8 @@ class _Loading:
 
     def check_together(self) -> None:
         """Called once all jobs are known: jobs of files follow only jobs of files."""
-        for fault in following_problems(self.specs):
-            path = ("jobs", fault.job, "after", fault.place)
+        for fault in (fault for check in FILE_CHECKS for fault in check(self.specs)):
+            path = ("jobs", fault.job, *fault.path)
             self._fault(self.documents[fault.job], path, fault.what, fault.hint)
         jobs: dict[str, str] = {}
         for spec in self.specs.values():
@@ -272,12 +297,12 @@ class _Loading:
 
     def _defaults(self, document: Document) -> dict[str, Any]:
         values = self._mapping_at(document, "defaults")
-        dated, holiday_faults = with_dates(values, self.year)
-        defaults, faults = check_defaults(dated)
+        plain, form_faults = without_forms(values, self.year)
+        defaults, faults = check_defaults(plain)
         if "notify" in defaults:
             shared = JobSpec(name="job", task="task", every=60, notify=defaults["notify"])
             faults += reference_faults(shared, self.environ, self.secrets)
-        for fault in [*faults, *item_faults("exclude", holiday_faults)]:
+        for fault in [*faults, *form_faults]:
             path = ("defaults", *fault.place_in(values))
             self._fault(document, path, f"defaults: {fault.what}", fault.hint)
         return defaults
@@ -291,14 +316,14 @@ class _Loading:
         if not isinstance(own, dict):
             self._fault(document, path, "is not a mapping of keys to values")
             return
-        dated, holiday_faults = with_dates(own, self.year)
-        spec, faults = check_job(name, dated, defaults, self.known_tasks)
+        plain, form_faults = without_forms(own, self.year)
+        spec, faults = check_job(name, plain, defaults, self.known_tasks)
         spec = self.specs[name] = spec.kept_apart(self.prefix)
         if spec.after or spec.entry:
             self.documents[name] = document
         missing = reference_faults(spec, self.environ, self.secrets)
         faults += [fault for fault in missing if fault.keys != ("notify",) or "notify" in own]
-        for fault in [*faults, *item_faults("exclude", holiday_faults)]:
+        for fault in [*faults, *form_faults]:
             self._fault(document, (*path, *fault.place_in(own)), fault.what, fault.hint)
 
     def _is_new(self, document: Document, name: str) -> bool:

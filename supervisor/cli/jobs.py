@@ -176,7 +176,7 @@ def put(context: Context, file: Path, dry_run: bool, reason: str, as_json: bool)
     also in the schedule files that beat follows is refused. If FILE has problems, lists them as
     `check` does and exits 1.
     """
-    from supervisor.catalog.load import check_following, refuse_entries
+    from supervisor.catalog.load import check_wanted, refuse_entries
 
     app = owner(context, "put")
     entries = entries_of(app, context.ledger)
@@ -189,7 +189,7 @@ def put(context: Context, file: Path, dry_run: bool, reason: str, as_json: bool)
         place = "of standard input" if str(file) == "-" else str(file)
         refuse_others(loaded, place)
         refuse_entries(entries, wanted.specs.keys() - loaded.origins.keys(), place)
-        check_following(context.ledger, wanted.specs)
+        check_wanted(context.ledger, wanted.specs)
     found = plan_on(context, loaded, wanted)
     if not as_json:
         show(found)

@@ -12,7 +12,7 @@ with laws, so that those who need it choose when to update it.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import date, timedelta
 from functools import lru_cache
 from typing import Any
@@ -27,7 +27,7 @@ from supervisor.job.exclusions import (
     holidays_text,
     parse_all,
 )
-from supervisor.job.fields import ItemFault
+from supervisor.job.fields import Form, ItemFault
 
 YEARS_BACK, YEARS_AHEAD = 1, 5
 
@@ -36,14 +36,13 @@ HOLIDAY_FORMS = "such as {holidays: DE}, {holidays: DE-BY} or {holidays: NYSE}"
 MISSING = "pip install 'celery-beat-supervisor[holidays]' where files and jobs are loaded"
 
 
-def with_dates(values: Mapping[str, Any], year: int) -> tuple[dict[str, Any], list[ItemFault]]:
-    """A job's values with dates where `exclude` names holidays, and what is wrong there.
+def with_dates(items: Any, year: int) -> tuple[Any, list[ItemFault]]:
+    """`exclude` with dates where it names holidays, and what is wrong there.
 
     year: the one that it is now.
     """
-    items = values.get("exclude")
     if not isinstance(items, list):
-        return dict(values), []
+        return items, []
     dated, faults = [], list[ItemFault]()
     for number, item in enumerate(items):
         try:
@@ -51,7 +50,7 @@ def with_dates(values: Mapping[str, Any], year: int) -> tuple[dict[str, Any], li
         except InvalidExclusion as error:
             faults.append(ItemFault((number,), str(error), error.hint))
             dated.append(HolidayDates())
-    return {**values, "exclude": dated}, faults
+    return dated, faults
 
 
 def _dated(item: Any, year: int) -> Any:
@@ -146,3 +145,6 @@ def _dates(name: str, days: Iterable[date], year: int) -> HolidayDates:
     if until < year:
         raise InvalidExclusion(f"{name!r}: no holidays are known of {year}", "list the dates")
     return HolidayDates([*map(str, days), holidays_text(name, until)])
+
+
+FORM = Form("exclude", with_dates, as_written)

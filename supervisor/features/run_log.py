@@ -16,13 +16,12 @@ import sys
 from collections.abc import Callable, Mapping
 from itertools import dropwhile
 from traceback import StackSummary, TracebackException
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from supervisor.guard.attempt import Attempt, Hook
 from supervisor.guard.current_run import current_attempt
+from supervisor.job.policies import RunLog
 from supervisor.job.run import LINE_LENGTH
-
-if TYPE_CHECKING:
-    from supervisor.guard.attempt import Attempt
 
 #: What Celery redirects prints to.
 PRINTS = "celery.redirected"
@@ -164,3 +163,12 @@ def end_of(text: str) -> str:
     return f"({len(data) - LARGEST:,} bytes before this left out)\n" + data[-LARGEST:].decode(
         errors="ignore"
     )
+
+
+class KeptLines(Hook):
+    def begin(self, attempt: Attempt) -> None:
+        if attempt.delivery.log == RunLog.CAPTURE:
+            capture_lines()
+
+    def text_of(self, failure: BaseException, attempt: Attempt) -> str:
+        return traceback_text(failure, attempt.shown)

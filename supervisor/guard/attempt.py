@@ -51,7 +51,6 @@ from typing import Any, NoReturn, TypeVar
 from structlog.contextvars import bind_contextvars, reset_contextvars
 
 from supervisor.errors import LeaseLost, RunInterrupted, WrongSchema
-from supervisor.features.run_log import capture_lines, traceback_text
 from supervisor.guard import child_table, liveness
 from supervisor.guard.child_table import RAISED, way_to_this_code
 from supervisor.guard.current_run import CurrentRun, current_attempt, current_run, set_current_run
@@ -120,6 +119,17 @@ class NextAttempt:
     deferred: Exception | None = None
 
 
+class Hook:
+    """What a feature does with each attempt."""
+
+    def begin(self, attempt: Attempt) -> None:
+        """The job's code is about to run."""
+
+    def text_of(self, failure: BaseException, attempt: Attempt) -> str:
+        """What is kept, with the failed attempt, of what its code raised."""
+        return ""
+
+
 @dataclass(slots=True)
 class Guard:
     """What the attempts of a process share.
@@ -135,6 +145,7 @@ class Guard:
     owner: str = ""
     decode: Callable[[str], Any] = json.loads
     report_timeout: timedelta = REPORT_TIMEOUT
+    hooks: Sequence[Hook] = ()
     _params: tuple[str, Mapping[str, Any]] = ("", MappingProxyType({}))
 
     def params_of(self, run_id: str, stage: str) -> Mapping[str, Any]:
@@ -220,8 +231,8 @@ class Attempt:
         """The job's code; what it reports of itself is written before this is left."""
         self.report = reporter.open(self.run_id, self.delivery.token, publish)
         run = current_run()
-        if self.delivery.log == RunLog.CAPTURE:
-            capture_lines()
+        for hook in self._guard.hooks:
+            hook.begin(self)
         bound = bind_contextvars(**(run.log_fields if run else {}))
         pid = os.getpid()
         try:
@@ -401,7 +412,7 @@ class Attempt:
         if failure is None or self.delivery.log == RunLog.NONE:
             return ""
         try:
-            return traceback_text(failure, self.shown)
+            return "".join(hook.text_of(failure, self) for hook in self._guard.hooks)
         except Exception as error:  # noqa: BLE001 - it asks the job's exceptions for their texts
             log.warning("traceback not kept", run=self.run_id, error=repr(error))
             return ""

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 from urllib.parse import urlsplit
 
-from supervisor.errors import closest
 from supervisor.job.secrets import MASK, TOKEN, masked
 from supervisor.job.spec import JobSpec, StepSpec
 
@@ -173,88 +172,6 @@ def value(thing: Any) -> str:
     if isinstance(thing, str) and thing and thing.isprintable():
         return thing
     return json.dumps(thing, ensure_ascii=False)
-
-
-# Jobs that follow others: unknown names and circles.
-
-
-#: Up to this many unknown names get a hint: it takes a search through all jobs.
-MOST_HINTS = 50
-
-
-@dataclass(frozen=True, slots=True)
-class FollowingProblem:
-    """What is wrong with `after` of a job; `place` is that of a name in the list."""
-
-    job: str
-    place: int
-    what: str
-    hint: str | None
-
-
-def following_problems(
-    specs: Mapping[str, JobSpec], others: Sequence[str] = (), removed: Collection[str] = ()
-) -> list[FollowingProblem]:
-    """Unknown names in `after`, and circles.
-
-    others: names of further jobs, for hints. removed: of jobs that are removed.
-    """
-    return [*unknown_names(specs, others, removed), *circles(specs)]
-
-
-def unknown_names(
-    specs: Mapping[str, JobSpec], others: Sequence[str], removed: Collection[str]
-) -> Iterator[FollowingProblem]:
-    hints: dict[str, str | None] = {}
-    for job, spec in specs.items():
-        for place, name in enumerate(spec.after):
-            if name in removed:
-                what = f"'after': {name!r} would be removed"
-                yield FollowingProblem(
-                    job, place, what, "take it out there, or remove both at once"
-                )
-            elif name not in specs:
-                if name not in hints and len(hints) < MOST_HINTS:
-                    hints[name] = closest(name, [*specs, *others])
-                what = f"'after': there is no job {name!r}"
-                yield FollowingProblem(job, place, what, hints.get(name))
-
-
-def circles(specs: Mapping[str, JobSpec]) -> Iterator[FollowingProblem]:
-    """Each circle at the first of its jobs; one of several circles that share a job."""
-    order = {job: number for number, job in enumerate(specs)}
-    reported: set[str] = set()
-    for circle in closed_ways(specs):
-        if reported.isdisjoint(circle):
-            reported.update(circle)
-            at = circle.index(first := min(circle, key=order.__getitem__))
-            way = [*circle[at:], *circle[:at], first]
-            what = f"'after': a circle, {' after '.join(way)}"
-            place = specs[first].after.index(way[1])
-            yield FollowingProblem(first, place, what, "none of them would ever run")
-
-
-def closed_ways(specs: Mapping[str, JobSpec]) -> Iterator[list[str]]:
-    """Paths that end where they began; of circles that share jobs at least one.
-
-    A search in depth from each job through those that it follows, which visits none twice.
-    """
-    settled: set[str] = set()
-    for job in specs:
-        way: dict[str, None] = {}
-        rest: list[Iterator[str]] = [iter((job,))]
-        while rest:
-            name = next(rest[-1], None)
-            if name is None:
-                rest.pop()
-                if way:
-                    settled.add(way.popitem()[0])
-            elif name in way:
-                names = [*way]
-                yield names[names.index(name) :]
-            elif name in specs and name not in settled:
-                way[name] = None
-                rest.append(iter(specs[name].after))
 
 
 # Sources of jobs beside schedule files, such as a table of Django's.

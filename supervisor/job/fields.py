@@ -6,7 +6,7 @@ Faults are raised in a form in which pydantic passes on their place and their hi
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import time, timedelta
 from enum import StrEnum
@@ -45,6 +45,19 @@ class ItemFault:
     path: tuple[str | int, ...]
     what: str
     hint: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """How a feature writes the value of a key in a form of its own; each function gets the year."""
+
+    key: str
+
+    read: Callable[[Any, int], tuple[Any, list[ItemFault]]]
+    """As the core reads it, and what is wrong with it."""
+
+    write: Callable[[Any, int], Any]
+    """Of a loaded job, where loading that gives the same again."""
 
 
 def conflict(text: str, *keys: str) -> PydanticCustomError:

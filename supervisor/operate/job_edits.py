@@ -16,6 +16,7 @@ from redis.exceptions import NoPermissionError
 
 from supervisor.catalog.import_text import ORDER, entry_text
 from supervisor.catalog.job_checks import JobFault, call_faults
+from supervisor.catalog.schedule_files import with_forms
 from supervisor.catalog.yaml_source import KeyPath
 from supervisor.errors import (
     InvalidJob,
@@ -24,7 +25,6 @@ from supervisor.errors import (
     NotConfigured,
     UnknownJob,
 )
-from supervisor.features.holidays import as_written
 from supervisor.job.changes import ARGUMENTS, Changes, masked_destinations, masked_url
 from supervisor.job.secrets import MASK, masked, texts_in
 from supervisor.job.spec import JobSpec
@@ -250,9 +250,9 @@ class JobEdits:
 
     def _check_following(self, spec: JobSpec) -> None:
         """Raises InvalidJob for a job that follows a missing one, or itself in a circle."""
-        from supervisor.catalog.load import check_following
+        from supervisor.catalog.load import check_wanted
 
-        check_following(self._ledger, {spec.name: spec})
+        check_wanted(self._ledger, {spec.name: spec})
 
     def _check_entry(self, name: str) -> None:
         """Raises JobElsewhere for the name of an entry that the app's own code has saved."""
@@ -326,8 +326,7 @@ def document_of(spec: JobSpec, prefix: str = DEFAULT_PREFIX) -> Document:
     dumped = spec.model_dump(mode="json", exclude_defaults=True)
     if spec.serial:
         dumped["serial"] = own_serial(spec, prefix)
-    if spec.exclude:
-        dumped["exclude"] = as_written(spec.exclude, datetime.now(UTC).year)
+    dumped = with_forms(dumped, datetime.now(UTC).year)
     return {key: dumped[key] for key in ORDER if key in dumped}
 
 

@@ -49,6 +49,7 @@ from supervisor.job.steps import filled, handed_on
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.replies import Refusal, Refused
 from supervisor.ledger.runs import Reports
+from supervisor.lists.attempts import HOOKS
 from supervisor.logs import get_logger
 from supervisor.sending.app_settings import owner_of, required_settings
 from supervisor.sending.calls import (
@@ -371,7 +372,7 @@ def guard_of(app: Celery, pid: int) -> Guard:
     receive_interrupts(raise_in_current_run)
     publisher = publisher_of(app)
     publish = without_parent()(publisher.publish)
-    return Guard(publisher.ledger, publish, worker_name(pid), owner_of(app), loads)
+    return Guard(publisher.ledger, publish, worker_name(pid), owner_of(app), loads, hooks=HOOKS)
 
 
 def worker_name(pid: int) -> str:

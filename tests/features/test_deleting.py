@@ -20,6 +20,8 @@ LISTS = ("lists/*.py",)
 FEATURES = [
     pytest.param(["opentelemetry"], id="opentelemetry"),
     pytest.param(["sentry"], id="sentry"),
+    pytest.param(["run_log"], id="run_log"),
+    pytest.param(["holidays"], id="holidays"),
 ]
 
 STARTS = """

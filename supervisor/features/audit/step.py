@@ -148,6 +148,12 @@ class Auditor:
                 self._revive(specs[finding.job], finding.span.last_at)
 
 
+def close(ledger: Ledger, ending: Iterable[JobSpec], now: datetime) -> None:
+    """Audits jobs whose schedules end now, for the last time."""
+    for finding in audit(ledger, ending, now):
+        note(finding)
+
+
 def note(finding: Finding) -> None:
     log.error("ticks unaccounted for", **finding.as_facts())
 

@@ -14,8 +14,12 @@ from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any
 
+from supervisor.errors import InvalidJob
+from supervisor.features.following.links import following_problems
 from supervisor.job.policies import AfterPolicy
 from supervisor.job.run import RunState, tick_id
+from supervisor.job.spec import JobSpec
+from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.reads import Readings
 from supervisor.ledger.replies import Rescue, instant, lines_of, rescues
 from supervisor.ledger.requests import Leadership
@@ -207,3 +211,23 @@ class Followers:
 def tick_of(job: str, nominal: int) -> str:
     """The id of the run of a nominal time in ms."""
     return tick_id(job, instant(nominal))
+
+
+def check_following(ledger: Ledger, wanted: Mapping[str, JobSpec | None]) -> None:
+    """Raises InvalidJob for a job that would follow one that is not there, or go in a circle."""
+    removed = [name for name, spec in wanted.items() if spec is None]
+    followers = {name for names in Followers(ledger).of(removed).values() for name in names}
+    specs = {name: spec for name, spec in wanted.items() if spec is not None}
+    specs.update(ledger.some_specs(followers - wanted.keys()))
+    while more := {name for spec in specs.values() for name in spec.after} - {*specs, *removed}:
+        found = ledger.some_specs(more)
+        if not found:
+            break
+        specs.update(found)
+    if following_problems(specs):
+        left = [name for name in ledger.job_names() if name not in removed]
+        problems = following_problems(specs, left, removed)
+        texts = [p.what + (f" ({p.hint})" if p.hint else "") for p in problems]
+        is_one = len(wanted) == 1 and problems[0].job in wanted
+        words = texts if is_one else [f"{p.job}: {t}" for p, t in zip(problems, texts, strict=True)]
+        raise InvalidJob(next(iter(wanted)) if len(wanted) == 1 else "", words)

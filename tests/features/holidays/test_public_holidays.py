@@ -68,8 +68,8 @@ def test_a_job_that_is_loaded_in_the_next_year_has_holidays_for_one_more(tmp_pat
 
 def test_what_a_loaded_job_says_of_its_holidays_names_them_again() -> None:
     loaded = holidays_of("DE-BY", YEAR)
-    dated, faults = with_dates({"exclude": list(loaded)}, YEAR + 3)
-    spec = JobSpec.model_validate({"name": "a", "task": "t", "every": 60, **dated})
+    dated, faults = with_dates(list(loaded), YEAR + 3)
+    spec = JobSpec.model_validate({"name": "a", "task": "t", "every": 60, "exclude": dated})
     assert not faults
     assert spec.exclude[-1] == f"holidays DE-BY until {YEAR + 3 + YEARS_AHEAD}"
     assert "2034-01-06" in spec.exclude
@@ -77,13 +77,13 @@ def test_what_a_loaded_job_says_of_its_holidays_names_them_again() -> None:
 
 def test_a_calendar_file_is_refused_with_a_hint() -> None:
     items = ["SAT", {"holidays": "AT"}, {"file": "/etc/passwd"}, {"ical": "a.ics"}]
-    dated, faults = with_dates({"exclude": items}, YEAR)
+    dated, faults = with_dates(items, YEAR)
     assert [(fault.path, fault.what) for fault in faults] == [
         ((2,), "{'file': '/etc/passwd'}: calendar files are not read"),
         ((3,), "{'ical': 'a.ics'}: calendar files are not read"),
     ]
     assert {fault.hint for fault in faults} == {"list its dates here, or name {holidays: DE-BY}"}
-    assert "2026-10-26" in dated["exclude"][1]
+    assert "2026-10-26" in dated[1]
 
 
 @pytest.mark.parametrize(
