@@ -35,8 +35,8 @@ local function refusal(verdict, detail) return cjson.encode({ verdict = verdict,
 
 local run = load_run(id)
 if run and run.state == 'queued' and settle_serial(run.rules.serial) then run = load_run(id) end
-if not run and is_ended_step(id) then return refusal('duplicate', 'succeeded') end
-if not run then return refusal('unknown') end
+local standing = comebacks.standing(id, run, token)
+if not run then return refusal(OUTCOMES[standing].begin, standing == 'over' and 'succeeded' or nil) end
 
 -- As digest_of in job/content.py.
 local function digest(text) return string.find(text, '"__type__"', 1, true) and '*' or redis.sha1hex(text) end
@@ -82,13 +82,14 @@ end
 local references, former = references_of_job()
 
 local function granted()
-  return cjson.encode({ verdict = 'begin', fence = digits(run.fence), attempt = run.attempt, nominal = run.nominal,
-    lease_ttl = run.rules.lease_ttl, job = run.job, slot = run.slot, named = references, references = own[3] or '[]',
+  return cjson.encode({ verdict = OUTCOMES.queued.begin, fence = digits(run.fence), attempt = run.attempt,
+    nominal = run.nominal, lease_ttl = run.rules.lease_ttl, job = run.job, slot = run.slot, named = references,
+    references = own[3] or '[]',
     stage = run.parent and hget(K.run(root_of(id)), 'stage') or '' })
 end
 
 -- The reply to the first call was lost, or came too late to be trusted: what is granted again is alive.
-if references and run.state == 'running' and run.token == token and not is_contested(run, token)
+if references and (standing == 'running' or standing == 'silent')
   and (run.rules.serial == '' or not holder_of_serial(run.rules.serial, token)) then
   keep(run, token)
   return granted()
@@ -97,7 +98,7 @@ local is_stale = call.retries and call.retries ~= math.max(0, run.attempt - run.
 if run.state ~= 'queued' or run.last_token == token or is_stale then  -- a delivery has one attempt
   count(run.job, 'duplicates')
   redis.call('HINCRBY', K.run(id), 'duplicates', 1)
-  return refusal('duplicate', run.state)
+  return refusal(OUTCOMES.over.begin, run.state)
 end
 
 if not references then return refusal('differs', digits(redis.call('HINCRBY', K.run(id), 'differed', 1))) end

@@ -52,6 +52,26 @@ end
 -- Whether the record has what the run needs to go on.
 function comebacks.is_whole(run) return run.rules.lease_ttl > 0 and not is_closed(run.id) end
 
+-- Where the ledger has an attempt. `known`: what its worker knows of it, or nil.
+--   queued      its run waits for a worker, and it has not begun
+--   running     its lease is held
+--   silent      its lease has run out
+--   given_up    it is presumed dead: its run is to be run again, or another attempt of it has begun
+--   forgotten   the ledger is older than it
+--   over        its end is known; or it has none, for it never began
+--   unknown     there is no record of its run, or not enough of it
+-- A caller that finds one which was given up looks itself whether it is `superseded`: whether it is too late for it.
+function comebacks.standing(id, run, token, known)
+  if not run then return is_ended_step(id) and 'over' or 'unknown' end
+  if run.state == 'running' and run.token == token and not is_contested(run, token) then
+    return lease_token(run) == token and 'running' or 'silent'
+  end
+  if comebacks.is_given_up(run, token) then return 'given_up' end
+  if not known then return run.state == 'queued' and run.last_token ~= token and 'queued' or 'over' end
+  if comebacks.is_over(run, token, known) then return 'over' end
+  return (comebacks.is_whole(run) or run.parent) and 'forgotten' or 'unknown'
+end
+
 -- The begin that was one too many beside this attempt, and its run; nil if there was none.
 local function rival_of(run, known)
   local rules = run.rules

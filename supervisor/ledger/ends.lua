@@ -152,7 +152,7 @@ function crash(run, reason)
   leave_serial(run)
   enqueue(run)
   redis.call('HSET', K.run(run.id), 'reason', reason)
-  return 'rescued'
+  return OUTCOMES.silent.rescue
 end
 
 -- The attempt is queued again as if it had not begun.
@@ -222,7 +222,7 @@ function settle_silent(id)
     return 'held'
   end
   if run.state == 'queued' or run.state == 'retrying' then
-    local outcome = left_for and left_for[1] or 'expired'
+    local outcome = left_for and left_for[1] or OUTCOMES.queued.rescue
     local passed = has_expired and 'expires passed' or 'start deadline passed'
     finish(run, outcome, left_for and left_for[2] or passed)
     return outcome

@@ -35,47 +35,45 @@ local function reply(ending, other)
 end
 
 local run = load_run(id)
-if not run and is_ended_step(id) then return reply('already') end
-if not run then return reply(known and root_of(id) == id and 'unknown' or 'stale') end
-
 local has_worked = outcome ~= 'dead' and outcome ~= 'unbegun'  -- until when, is known
 if has_worked then publish_at = now + OUTBOX_DELAY end  -- its process publishes what is left to Celery
 if outcome == 'dead' then outcome = 'lost' end
-local is_current = run.state == 'running' and run.token == token
--- If the attempt is not the running one, there are four cases:
+local is_current = run and run.state == 'running' and run.token == token
+local standing = is_current and 'running' or comebacks.standing(id, run, token, outcome ~= 'unbegun' and known or nil)
+
+-- It is refused, and no other end of it will count.
+local function refused(other)
+  count(run.job, 'leases_lost')
+  comebacks.note_reported(run, token)
+  return reply(OUTCOMES.superseded.finish, other)
+end
+
 -- 1. Its end is known, or nothing is known of it: it changes nothing.
 -- 2. The ledger is older than the attempt: it is written back, and its report counts, if nothing else has begun.
 -- 3. It was given up, and something has begun since: it is stale, and an overlap is counted.
 -- 4. It was given up, but its run has not begun again: its report counts.
-if not is_current and not comebacks.is_given_up(run, token) then
-  if outcome == 'unbegun' or not known or comebacks.is_over(run, token, known) then
-    local may_begin = outcome == 'unbegun' and run.state == 'queued'
-    if may_begin and not comebacks.is_given_up(run, run.last_token) then
-      redis.call('HSET', K.run(id), 'last_token', token)  -- should its call to begin come yet
-    end
-    return reply(run.last_token == token and 'already' or 'stale')
+if standing == 'queued' or standing == 'over' then
+  if not run then return reply(OUTCOMES.over.finish) end
+  local may_begin = outcome == 'unbegun' and run.state == 'queued'
+  if may_begin and not comebacks.is_given_up(run, run.last_token) then
+    redis.call('HSET', K.run(id), 'last_token', token)  -- should its call to begin come yet
   end
-  if not comebacks.is_whole(run) then return reply(run.parent and 'stale' or 'unknown') end
+  return reply(run.last_token == token and OUTCOMES.over.finish or OUTCOMES.queued.finish)
+elseif standing == 'unknown' then
+  return reply(known and root_of(id) == id and OUTCOMES.unknown.finish or OUTCOMES.superseded.finish)
+elseif standing == 'forgotten' then
+  if not comebacks.is_whole(run) then return reply(OUTCOMES.superseded.finish) end  -- of a step
   local till = has_worked and now_us - ago * 1000 or nil
   local is_back, other = comebacks.write_back(run, token, known, till, true)
-  if not is_back then
-    count(run.job, 'leases_lost')
-    comebacks.note_reported(run, token)
-    return reply('stale', other)
-  end
+  if not is_back then return refused(other) end
   run = load_run(id)
-elseif not is_current then
+elseif standing == 'given_up' then
   local is_final = outcome ~= 'lost' and outcome ~= 'unbegun' and outcome ~= 'retry'
   local counts = run.state == 'queued' and outcome ~= 'lost' or run.state == 'waiting' and is_final
-  if not counts or run.last_token ~= token then
-    count(run.job, 'leases_lost')
-    local other = has_worked and count_overlap(run, token, now_us - ago * 1000) or nil
-    comebacks.note_reported(run, token)
-    return reply('stale', other)
-  end
+  local overlapped_with = has_worked and count_overlap(run, token, now_us - ago * 1000) or nil
+  if not counts or run.last_token ~= token then return refused(overlapped_with) end
   -- It was presumed dead and queued again, and has not begun: its own report counts. Other runs of its lock or serial
   -- queue may have been running meanwhile.
-  if has_worked then count_overlap(run, token, now_us - ago * 1000) end
   if run.state == 'waiting' then leave_waiting(run.rules.lock, id) end
   take_back_attempt(run, token)
 end
@@ -84,12 +82,12 @@ if outcome == 'unbegun' then forget_successor(run) end
 if outcome == 'unbegun' and run.ending == '' then
   undo_begin(run, token)
   comebacks.note_reported(run, token)
-  return reply('rescued')
+  return reply(OUTCOMES.silent.rescue)
 end
 local stopped = run.ending == 'cancelled' or run.ending == 'replaced'
 if outcome == 'lost' or outcome == 'unbegun' or (stopped and outcome ~= 'succeeded') then
   local verdict = crash(run, reason)
-  return reply(verdict == 'rescued' and verdict or 'ended')
+  return reply(verdict == OUTCOMES.silent.rescue and verdict or OUTCOMES.running.finish)
 end
 if outcome ~= 'retry' then
   local returned = run.parent and outcome == 'succeeded' and call.returned or {}
@@ -97,7 +95,7 @@ if outcome ~= 'retry' then
   if outcome ~= 'succeeded' then keep_traceback(run, call.traceback) end
   local counters = end_attempt(run, outcome, reason, token)
   finish(run, outcome, reason, counters)
-  return reply('ended')
+  return reply(OUTCOMES[standing].finish)
 end
 
 local retry = call.retry

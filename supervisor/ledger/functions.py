@@ -161,7 +161,7 @@ BOUNDS = (0.1, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 900, 3600, 14400)
 
 #: What the transitions share, in the order in which one file builds on another.
 SHARED = (
-    *("base", "hooks", "leases", "accounts", "records", "messages"),
+    *("base", "hooks", "outcomes", "leases", "accounts", "records", "messages"),
     *("slots", "attempts", "ends", "stages", "comebacks", "placing"),
 )
 

@@ -18,46 +18,42 @@
 --       detail        where there is one
 
 local function renew(lease)
-  local id, token, begun, known = lease.run_id, lease.token, lease.begun, lease.attempt
+  local id, token, begun = lease.run_id, lease.token, lease.begun
+  local known = begun ~= 0 and lease.attempt or nil
   local run = load_run(id)
-  if not run and not is_ended_step(id) then return 'unknown' end
-  -- An item that ended well has no record; a body that is still at work is none of it.
-  if not run then return begun == 1 and known and 'lost' or 'ended' end
+  local standing = comebacks.standing(id, run, token, known)
+  local is_working = begun == 1
 
-  if run.state == 'running' and run.token == token and not is_contested(run, token) then
+  if standing == 'running' or standing == 'silent' then
     -- Its record has lost its rules: the worker writes them again.
-    if known and not run.parent and not comebacks.is_whole(run) then return 'unknown' end
-    local verdict = lease_token(run) == token and 'renewed' or 'reasserted'
-    if verdict == 'reasserted' then count(run.job, 'reasserted') end
+    if lease.attempt and not run.parent and not comebacks.is_whole(run) then return OUTCOMES.unknown.renew end
+    if standing == 'silent' then count(run.job, 'reasserted') end
     keep(run, token)
     if run.ending == 'cancelled' or run.ending == 'replaced' then return 'stop', run.ending end
-    return verdict
-  end
 
-  if comebacks.is_given_up(run, token) then
+  elseif standing == 'given_up' then
     local serial = run.rules.serial
     local is_alone = serial == '' or not holder_of_serial(serial, token)
     if run.last_token ~= token or run.state ~= 'queued' or lease_token(run) ~= run.token or not is_alone then
-      return 'lost', begun == 1 and count_overlap(run, token, now_us) or nil
+      return OUTCOMES.superseded.renew, is_working and count_overlap(run, token, now_us) or nil
     end
     -- It was presumed dead and queued again, and has not begun: the living worker keeps it. Other runs of its
     -- serial queue may have been running meanwhile.
-    if serial ~= '' and begun == 1 then count_overlap(run, token, now_us) end
+    if serial ~= '' and is_working then count_overlap(run, token, now_us) end
     take_back_attempt(run, token)
     count(run.job, 'reasserted')
     forget_indexes(id)
     redis.call('HSET', K.run(id), 'state', 'running', 'token', token)
     keep(run, token)
-    return 'reasserted'
-  end
 
-  local may_begin = run.state == 'queued' and run.last_token ~= token
-  if begun == 0 then known = nil end
-  if not known then return may_begin and 'not_begun' or 'ended' end
-  if comebacks.is_over(run, token, known) then return begun == 1 and 'lost' or 'ended' end
-  if not comebacks.is_whole(run) and not run.parent then return 'unknown' end
-  local is_back, other = comebacks.write_back(run, token, known, begun == 1 and now_us or nil)
-  return is_back and 'reasserted' or 'lost', other
+  elseif standing == 'forgotten' then
+    local is_back, other = comebacks.write_back(run, token, known, is_working and now_us or nil)
+    if not is_back then return OUTCOMES.superseded.renew, other end
+
+  elseif standing == 'over' and is_working and known then  -- a body that is still at work
+    return OUTCOMES.superseded.renew
+  end
+  return OUTCOMES[standing].renew
 end
 
 local replies = {}

@@ -72,8 +72,8 @@ BREAKS = (
         STALLS,
         (
             "ledger/finish.lua",
-            "local is_current = run.state == 'running' and run.token == token",
-            "local is_current = run.state == 'running'",
+            "local is_current = run and run.state == 'running' and run.token == token",
+            "local is_current = run and run.state == 'running'",
         ),
         seconds=(3.0, 4.0),
     ),
