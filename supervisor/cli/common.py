@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import shutil
 import sys
@@ -21,7 +20,7 @@ import click
 from supervisor.errors import NotConfigured
 from supervisor.job.topology import DEFAULT_QUEUE
 from supervisor.operate.tables import Columns, lines
-from supervisor.operate.words import harmless
+from supervisor.operate.words import harmless, json_text
 from supervisor.settings import Settings, running_url
 from supervisor.times import asked, parse_duration
 
@@ -131,9 +130,7 @@ class Failure(click.ClickException):
 
 
 def print_json(value: Any) -> None:
-    """Letters beyond ASCII stay; characters that a terminal cannot print are escaped."""
-    text = json.dumps(value, indent=2, ensure_ascii=False)
-    click.echo("".join(c if c.isprintable() or c == "\n" else json.dumps(c)[1:-1] for c in text))
+    click.echo(json_text(value))
 
 
 def print_done(

@@ -384,7 +384,12 @@ class Functions:
             raise self._refused(name, error) from error
 
     def _arguments(self, call: Call) -> tuple[Any, ...]:
-        return (len(call.keys), *call.keys, *call.args)
+        """What a job or a person wrote may have half a character, which is no text for Redis."""
+        args = (
+            a if isinstance(a, int) or a.isascii() else a.encode(errors="replace")
+            for a in call.args
+        )
+        return (len(call.keys), *call.keys, *args)
 
     def _command(self, name: str) -> tuple[str, str]:
         try:

@@ -157,7 +157,7 @@ class Registration:
         return self._functions(
             "present",
             f"{kind}|{self._id}|{facts.name}",
-            json.dumps(said),
+            json.dumps(said, ensure_ascii=False),  # a name is a label of metrics, which are UTF-8
             to_ms(ttl),
             to_ms(LAST_SEEN_KEPT),
             to_ms(TASKS_TTL),

@@ -22,7 +22,7 @@ from supervisor.job.policies import OverlapPolicy
 from supervisor.job.run import Run, StepId, backfill_id, manual_id
 from supervisor.job.secrets import masked
 from supervisor.job.spec import GuardedTaskSpec, JobSpec
-from supervisor.ledger.actions import Action, Actor, Change
+from supervisor.ledger.actions import LONGEST_NAME, Action, Actor, Change, short
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.replies import Admission, Cancellation
 from supervisor.ledger.requests import RunRequest
@@ -249,8 +249,8 @@ def silence(
             label=label,
             begins_at=now,
             ends_at=ends_at,
-            by=by.name,
-            reason=reason,
+            by=short(by.name, LONGEST_NAME),
+            reason=short(reason, LONGEST_NOTE),
         )
         change = Change(target, "until", render_moment(ends_at.replace(microsecond=0)))
         SilenceStore(ledger).begin(made, replace(action, changes=(change,)))

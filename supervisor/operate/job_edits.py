@@ -4,7 +4,6 @@ and the command line.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
@@ -39,6 +38,7 @@ from supervisor.operate.plans import (
     overlaps_text,
 )
 from supervisor.operate.shapes import iso_utc
+from supervisor.operate.words import json_text
 from supervisor.settings import DEFAULT_PREFIX
 from supervisor.store.connection import explained
 
@@ -444,7 +444,7 @@ def schedule_text(
 def schedule_json(specs: Iterable[JobSpec], prefix: str = DEFAULT_PREFIX) -> str:
     """The same as JSON, which YAML includes."""
     jobs = {spec.name: document_of(spec, prefix) for spec in specs}
-    return json.dumps({"jobs": jobs}, indent=2, ensure_ascii=False) + "\n"
+    return json_text({"jobs": jobs}) + "\n"
 
 
 def job_text(name: str, document: Document) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -225,6 +226,16 @@ def harmless(text: str) -> str:
         return text
     text = CONTROL_SEQUENCE.sub("", text)
     return "".join(c if c.isprintable() else " " for c in text)
+
+
+def json_text(value: Any) -> str:
+    """Letters beyond ASCII stay; characters that a terminal cannot print are escaped.
+
+    But for those that JSON escapes as a pair, which YAML does not understand.
+    """
+    text = json.dumps(value, indent=2, ensure_ascii=False)
+    is_kept = {c: c.isprintable() or c == "\n" or c > "\uffff" for c in {*text}}
+    return "".join(c if is_kept[c] else json.dumps(c)[1:-1] for c in text)
 
 
 class LogText:

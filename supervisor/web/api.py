@@ -14,6 +14,7 @@ from functools import cache, partial
 from typing import Any, Generic, Literal, Self, TypeVar, get_args, get_origin, get_type_hints
 
 from pydantic import BaseModel, TypeAdapter
+from pydantic_core import PydanticSerializationError
 from starlette.datastructures import Headers
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
@@ -584,5 +585,8 @@ def response_of(operation: Operation, answer: Any) -> Response:
     if isinstance(answer, Tagged):
         status, headers = 201 if answer.is_new else status, {"ETag": etag(answer.version)}
         answer = answer.answer
-    text = operation.answer.dump_json(answer)
+    try:
+        text = operation.answer.dump_json(answer)
+    except PydanticSerializationError:  # half a character, which JSON can have and UTF-8 cannot
+        text = json.dumps(operation.answer.dump_python(answer, mode="json")).encode()
     return Response(text, status, headers, media_type="application/json")

@@ -33,7 +33,7 @@ from supervisor.operate.planning import upcoming
 from supervisor.operate.shapes import params_shape
 from supervisor.operate.why import answer
 from supervisor.operate.why_facts import facts_of_run_id, is_tick
-from supervisor.operate.words import LogText, removal_words, stamp
+from supervisor.operate.words import LogText, harmless, removal_words, stamp
 from supervisor.schedule import due_at
 from supervisor.web.access import Access
 from supervisor.web.access_file import Role
@@ -372,8 +372,12 @@ def page_routes(
 def log_file(ledger: Ledger, run_id: str) -> Response:
     """A run's log as a file, with its tracebacks at the end. Raises UnknownRun."""
     reports, found = ledger.reports, ledger.run(run_id)
-    lines = [f"{stamp(line.at)} {line.step or ''} {line.text}" for line in reports.lines(found.id)]
-    tracebacks = [failure.traceback.rstrip() for failure in reports.failures(found.id)]
+    lines = [
+        f"{stamp(line.at)} {line.step or ''} {harmless(line.text)}"
+        for line in reports.lines(found.id)
+    ]
+    texts = (failure.traceback.rstrip() for failure in reports.failures(found.id))
+    tracebacks = [harmless(line) for text in texts for line in text.split("\n")]
     name = re.sub("[^A-Za-z0-9._-]+", "-", found.id)
     headers = {"Content-Disposition": f'attachment; filename="{name}.log"'}
     return PlainTextResponse("\n".join([*lines, *tracebacks, ""]), headers=headers)

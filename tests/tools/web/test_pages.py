@@ -5,7 +5,6 @@ from __future__ import annotations
 import html
 import json
 import re
-from datetime import timedelta
 from html import unescape
 from html.parser import HTMLParser
 from urllib.parse import quote, urlsplit
@@ -111,41 +110,6 @@ def test_after_a_first_broken_file_the_page_asks_for_no_file(
     assert ("The files loaded last stay in force." in page) is has_jobs
     assert ("No job is loaded yet: correct these first." in page) is not has_jobs
     assert "supervisor init" not in page
-
-
-#: What Python's `splitlines` takes for the end of a line.
-SEPARATORS = "\n\r\v\f\x1c\x1d\x1e\x85\u2028\u2029"
-
-
-@pytest.mark.parametrize("separator", SEPARATORS, ids=ascii)
-def test_failures_may_contain_any_separator(
-    reader: httpx.Client, ledger: Ledger, separator: str
-) -> None:
-    text = f"a{separator}b"
-    spec = admitted(ledger, 0, max_retries=1)
-    run = run_id(spec, 0)
-    begin(ledger, run, "first")
-    said = Reported(1, ReportedProgress(1, 2, text, 0.0), (ReportedLine(1, text, 0.0),))
-    assert ledger.reports.write(run, "first", said, 0.0)
-    ledger.retry(run, "first", timedelta(0), text, traceback=text)
-    ledger.rescue()
-    begin(ledger, run, "second")
-    ledger.finish(run, "second", RunState.FAILED, text, traceback=text)
-    assert [attempt.reason for attempt in ledger.run(run).attempts] == [text, text]
-    for path in ("/", "/queues", f"/jobs/{spec.name}", f"/runs/{run}"):
-        assert reader.get(path, headers=HTML).status_code == 200
-    for path in ("failures", f"jobs/{spec.name}", f"runs/{run}", f"runs/{run}/log"):
-        assert reader.get(f"/api/v1/{path}").status_code == 200
-
-
-def test_an_unreadable_run_costs_only_itself(reader: httpx.Client, ledger: Ledger) -> None:
-    spec = admitted(ledger, 0, 1, overlap="allow")
-    unreadable, other = run_id(spec, 0), run_id(spec, 1)
-    ledger.client.hset(ledger.keys.run(unreadable), "attempts", "no JSON")
-    assert [run.id for run in ledger.history(spec.name)] == [other]
-    for path in ("/", "/queues", f"/jobs/{spec.name}", f"/runs/{other}"):
-        assert reader.get(path, headers=HTML).status_code == 200
-    assert reader.get(f"/runs/{unreadable}", headers=HTML).status_code == 404
 
 
 def test_a_page_asks_no_other_host_for_anything(reader: httpx.Client, evil: str) -> None:
