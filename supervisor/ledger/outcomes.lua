@@ -7,7 +7,7 @@ local OUTCOMES = {
   silent     = { begin = 'begin',     renew = 'reasserted', finish = 'ended',   rescue = 'rescued' },
   given_up   = { begin = 'duplicate', renew = 'reasserted', finish = 'ended' },
   superseded = { begin = 'duplicate', renew = 'lost',       finish = 'stale' },
-  forgotten  = { begin = 'duplicate', renew = 'reasserted', finish = 'ended' },
+  forgotten  = {                      renew = 'reasserted', finish = 'ended' },
   over       = { begin = 'duplicate', renew = 'ended',      finish = 'already' },
   unknown    = { begin = 'unknown',   renew = 'unknown',    finish = 'unknown' },
 }
