@@ -353,6 +353,10 @@ def nightly(day): ...
 
 @app.task
 def report(tenant=""): ...
+
+
+@app.task
+def tidy(): ...
 """
 
 

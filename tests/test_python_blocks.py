@@ -115,7 +115,7 @@ assert ledger.client.llen("mails") == 2
 % no broker=
 assert app.conf.broker_url == os.environ["SUPERVISOR_REDIS_URL"]
 """,
-    "docs/how-to/from-cron.md": """
+    "docs/how-to/importing.md": """
 % def run_command
 run_command("echo done > done.txt")
 assert Path("done.txt").read_text() == "done\\n"

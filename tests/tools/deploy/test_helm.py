@@ -141,7 +141,7 @@ def test_a_worker_is_given_the_grace_of_its_longest_job(directory: Path) -> None
 
 
 def test_serve_has_the_memory_that_ten_thousand_jobs_need(directory: Path) -> None:
-    """docs/how-to/helm.md: 0.4 GiB for one scraper, 0.6 for two."""
+    """`serve` needs 0.4 GiB for one scraper, 0.6 for two."""
     [container] = pods(directory)["jobs-serve"]["containers"]
     assert container["resources"]["limits"] == {"memory": "1Gi"}
 

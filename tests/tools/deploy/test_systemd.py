@@ -25,7 +25,7 @@ from tests.waiting import status_of, wait_until
 
 needs_systemd = needs("systemd-analyze")
 
-#: Of 100, where Celery's own units of beat have 92; docs/how-to/systemd.md states it.
+#: Of 100, where Celery's own units of beat have 92.
 EXPOSURE = 11
 
 SERVICES = ["supervisor-beat@1", "supervisor-serve", "supervisor-valkey"]
