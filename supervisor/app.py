@@ -331,7 +331,7 @@ def _prepare_worker(sender: Any, **_: Any) -> None:
     if getattr(sender.app, "supervisor", None) is None:
         return
     # Beat and the command line never need the worker's side.
-    from supervisor.worker.request import prepare
+    from supervisor.worker.startup import prepare
 
     try:
         required_settings(sender.app)

@@ -195,11 +195,11 @@ def test_the_package_alone_loads_no_celery_no_redis_and_no_database() -> None:
 
 def test_a_beat_and_a_worker_load_no_tool() -> None:
     tools = ("supervisor.operate", "supervisor.web", "supervisor.cli", "supervisor.jobs")
-    assert loaded_by("supervisor.worker.request, supervisor.beat.scheduler", *tools) == []
+    assert loaded_by("supervisor.worker.startup, supervisor.beat.scheduler", *tools) == []
 
 
 #: What a command line, a worker and beat import.
-PROGRAMS = "supervisor.cli, supervisor.worker.request, supervisor.beat.scheduler"
+PROGRAMS = "supervisor.cli, supervisor.worker.startup, supervisor.beat.scheduler"
 
 
 def test_nothing_but_the_module_of_an_extra_loads_its_library() -> None:

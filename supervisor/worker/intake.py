@@ -1,9 +1,6 @@
-"""Messages as a worker takes them from its queues.
+"""Messages as a worker takes them from its queues, of runs and of other tasks.
 
-1. **No message ends a worker, or keeps a place in it.** Celery and kombu expect messages of their
-   own making: one that they fail on would end the worker's main process, or would count for ever as
-   a task that the pool has. Here such a message is logged and rejected, the place that it took is
-   free again, and the next one is taken.
+1. **No message ends a worker, or keeps a place in it** (celery_fixes.py, 1 and 3).
 2. **Runs of another ledger are refused**: two deployments share a queue. So are runs that this
    worker's pool cannot do justice to: one with a time limit never runs where nothing would end it.
    The message is dropped, and beat sends it again until another worker takes it or the run expires.
@@ -21,63 +18,50 @@
    task's own, has no place in the pool, and of such messages a worker keeps as many as Celery
    fetches by default. Brokers other than Redis count unacknowledged messages only: there a worker
    fetches as many as it has places.
-5. **A task that is over frees its place.** If a result cannot be stored, Celery may raise the error
-   of storing it again. In a pool without child processes nothing catches that, and the task would
-   keep its place until the worker ends. Here the task then fails, as it does in a child process.
-6. **A result is read whole.** What a child sends, once it is more than 16 KiB (a traceback is),
-   comes in two parts, and Celery's loop reads the first as soon as it is there. Where the broker's
-   connection is lost just then, the loop starts afresh and forgets that part: it would take the
-   next bytes for a length, and the worker would end, or never hear of that child again. Here it
-   reads on where it was, also in a worker that is asked to stop before it has a connection again.
 """
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Generator, Iterable, Mapping
-from contextlib import suppress
-from functools import partial
+from collections.abc import Callable, Mapping
+from functools import cache, lru_cache
 from logging import getLogger
-from math import isfinite
-from queue import Empty
-from types import GeneratorType
 from typing import Any, cast
-from uuid import UUID
-from weakref import WeakKeyDictionary
 
 from billiard import get_start_method
-from billiard.einfo import ExceptionInfo
-from celery import bootsteps
+from celery import Celery, bootsteps
 from celery.app.defaults import DEFAULTS
-from celery.concurrency import asynpool, prefork
+from celery.concurrency import prefork
+from celery.concurrency.asynpool import AsynPool
 from celery.exceptions import InvalidTaskError
-from celery.worker import WorkController, state
-from kombu.exceptions import OperationalError
+from celery.utils.imports import symbol_by_name
+from celery.worker.consumer.tasks import Tasks
 from kombu.transport import redis, virtual
-from redis.exceptions import ResponseError
 
+from supervisor.errors import NoQueue, WrongSchema
 from supervisor.guard import child_table
-from supervisor.guard.delivery import Delivery, note_shared_queue, supervised
+from supervisor.guard.delivery import GUARD, Delivery, note_shared_queue, supervised
 from supervisor.job.policies import OverlapPolicy
 from supervisor.job.topology import Needs, pool_name
 from supervisor.logs import get_logger
 from supervisor.sending.app_settings import NEEDED, required_settings, settle_for_runs
-from supervisor.sending.calls import has_own_strategy
+from supervisor.sending.calls import guard_in_code, has_own_strategy
 from supervisor.sending.publisher import publisher_of
+from supervisor.sending.queues import AppQueues, queue_of
 from supervisor.store.connection import RedisError
 from supervisor.times import clock
+from supervisor.worker.celery_fixes import (
+    GivenRun,
+    check,
+    count_answers,
+    drop,
+    hear_of_errors,
+    raised_by_others,
+    take_with_a_place_free,
+)
+from supervisor.worker.request import guarded_request
+from supervisor.worker.task import trace_run
 
 log = get_logger("supervisor.intake")
-
-#: What kombu reads a message from a queue with, and hands it on by.
-brpop_read = cast(Any, redis.Channel)._brpop_read
-deliver = cast(Any, virtual.Transport)._deliver
-
-#: What a worker gives a task to its pool with.
-give = cast(Any, WorkController)._process_task
-
-#: Marks the consumer's connection; its value counts the answers of Redis.
-TAKES_ANY = "supervisor_takes_any"
 
 #: Seconds between two reports of the same.
 REPORTED_EVERY = 60
@@ -94,142 +78,136 @@ LIMITS_HINT = (
 )
 
 
-def check(message: Any) -> None:
-    """Raises InvalidTaskError for what Celery does not look at before it has given it to the pool.
+class Intake(bootsteps.StartStopStep):
+    """How a worker's consumer takes messages, each of them first of all here.
 
-    An error there ends the main process.
+    Its methods are called in the worker's main loop.
     """
-    said = message.headers if isinstance(message.headers, dict) else {}
-    with suppress(Exception):  # one that cannot be decoded, or must not be, Celery rejects itself
-        if isinstance(message.payload, dict):  # Celery's older protocol
-            said = {**message.payload, **said}
-    if "task" not in said:
-        return
-    limits, retries = said.get("timelimit"), said.get("retries")
-    stamped, stamps = said.get("stamped_headers"), said.get("stamps")
-    is_pair = isinstance(limits, list | tuple) and len(limits) == 2 and all(map(is_limit, limits))
-    are_names = isinstance(stamped, list) and all(isinstance(name, str) for name in stamped)
-    if not isinstance(said.get("id"), str | UUID):  # kombu decodes UUIDs in JSON
-        raise InvalidTaskError("the id is neither text nor a UUID")
-    if not (limits is None or is_pair):
-        raise InvalidTaskError("the time limits are not two numbers")
-    if not (retries is None or (isinstance(retries, int) and retries >= 0)):
-        raise InvalidTaskError("the number of retries is not a number from 0")
-    if not ((stamped is None or are_names) and isinstance(stamps, dict | None)):
-        raise InvalidTaskError("the stamps are not stamps")
 
-
-def is_limit(value: Any) -> bool:
-    return value is None or (isinstance(value, int | float) and isfinite(value) and value >= 0)
-
-
-class TakesAnyMessage(bootsteps.Step):
-    """A message that the consumer fails on is rejected."""
-
-    requires = ("supervisor.worker.request:TakesRuns",)
+    requires = (Tasks,)
 
     def __init__(self, parent: Any, **options: Any) -> None:
         super().__init__(parent, **options)
-        create, connect = parent.create_task_handler, parent.connect
-        hear_of_errors(parent.pool)  # before strategies are made, which keep its `apply_async`
+        self._consumer = parent
+        self._gets_runs = expects_runs(parent.app)
+        self._refused = RefusedRuns(parent)
+        self._handle: Callable[[Any], Any]
+        self._handle_run: Callable[[Any], Any]
+        hear_of_errors(parent.pool)
+        connect = parent.connect
+        parent.connect = lambda: count_answers(connect())
+        self._create_handler = parent.create_task_handler
+        parent.create_task_handler = self._create_handlers
 
-        def connect_own() -> Any:
-            connection = connect()
-            setattr(connection, TAKES_ANY, 0)
-            return connection
+    def start(self, consumer: Any) -> None:
+        if self._gets_runs:
+            fetch_no_run_ahead(consumer)
+            consumer.qos.update()  # before the broker is asked for messages
 
-        def create_task_handler(*args: Any, **kwargs: Any) -> Callable[[Any], Any]:
-            handle = create(*args, **kwargs)
-            passed = raised_by_others(parent.connection_errors)
-            if not isinstance(parent.pool, prefork.TaskPool):
-                child_table.run_here()
+    def _create_handlers(self, *args: Any, **kwargs: Any) -> Callable[[Any], Any]:
+        """Makes Celery's own handler of messages for runs and for others. For each connection."""
+        consumer = self._consumer
+        strategies = consumer.strategies
+        self._handle = self._create_handler(*args, **kwargs)
+        consumer.strategies = RunStrategies(consumer)
+        self._handle_run = self._create_handler(*args, **kwargs)
+        consumer.strategies = strategies
+        self._raised_by_others = raised_by_others(consumer.connection_errors)
+        if not isinstance(consumer.pool, prefork.TaskPool):
+            child_table.run_here()
+        return self.take
 
-            def on_task_received(message: Any) -> Any:
-                try:
-                    check(message)
-                    return handle(message)
-                except passed:
-                    raise
-                except InvalidTaskError as error:
-                    return parent.on_invalid_task(None, message, error)
-                except Exception:
-                    log.exception("message dropped")
-                    for request in [r for r in state.reserved_requests if r.message is message]:
-                        state.task_ready(request)
-                    if not message.acknowledged:
-                        message.reject_log_error(getLogger(__name__), passed)
-                    return None
-
-            return on_task_received
-
-        parent.create_task_handler = create_task_handler
-        parent.connect = connect_own
-
-
-def raised_by_others(connection_errors: Iterable[type[Exception]]) -> tuple[type[Exception], ...]:
-    """Errors that are no message's fault. Not KeyError, which kombu counts as a connection's."""
-    lost = (error for error in connection_errors if not issubclass(error, LookupError))
-    return (MemoryError, ResponseError, OperationalError, *lost)
-
-
-def read_any(self: Any, **options: Any) -> Any:
-    if self.client.connection.pid != os.getpid():
-        # A forked child closes a copy of this process' connection. The reply is not for it: it
-        # would take that from its parent, or wait for it for ever.
-        self._in_poll = None
-        raise Empty
-    client = self.connection.client
-    if not hasattr(client, TAKES_ANY):
-        return brpop_read(self, **options)
-    setattr(client, TAKES_ANY, getattr(client, TAKES_ANY) + 1)
-    try:
-        return brpop_read(self, **options)
-    except (ValueError, RecursionError) as error:  # neither UTF-8 nor JSON
-        log.error("message dropped", error=str(error))
-        return True
-
-
-def deliver_any(self: Any, message: Any, queue: str) -> Any:
-    if not hasattr(self.client, TAKES_ANY):
-        return deliver(self, message, queue)
-    try:
-        deliver(self, message, queue)
-    except raised_by_others(self.connection_errors):
-        raise
-    except Exception as error:  # noqa: BLE001 - kombu's own fields are missing or of another type
-        log.error("message dropped", queue=queue, error=repr(error))
-
-
-def give_any(self: Any, request: Any) -> None:
-    """Gives a task to the pool. One that the pool cannot take is dropped, and has no place there.
-
-    Also called by timers, for tasks that waited, and by the semaphore of the pool's places.
-    """
-    try:
-        give(self, request)
-    except Exception as error:
-        state.task_ready(request)
-        for result in [*getattr(getattr(self.pool, "_pool", None), "_cache", {}).values()]:
-            if getattr(result, "_accept_callback", None) == request.on_accepted:
-                result.discard()
-        if hasattr(self, "_quick_release"):
-            self._quick_release()
-        if isinstance(error, raised_by_others(request.connection_errors)):
+    def take(self, message: Any) -> Any:
+        """Rejects a message that the consumer fails on."""
+        try:
+            check(message)
+            return self._take(message)
+        except self._raised_by_others:
             raise
-        log.exception("message dropped", task=request.name, id=str(request.id))
-        request.reject(requeue=False)
+        except InvalidTaskError as error:
+            return self._consumer.on_invalid_task(None, message, error)
+        except Exception:  # noqa: BLE001 - no message ends a worker
+            drop(message, self._raised_by_others)
+            return None
 
-
-def take_any_message() -> None:
-    """Drops what cannot be read, on the connection of a worker's consumer only."""
-    cast(Any, redis.Channel)._brpop_read = read_any
-    cast(Any, virtual.Transport)._deliver = deliver_any
-    cast(Any, WorkController)._process_task = give_any
+    def _take(self, message: Any) -> Any:
+        header = run_header(message)
+        if header is None:
+            warn_of_unguarded_call(message)
+            return self._handle(message)
+        if self._refused.refuses(message, header):
+            return None
+        if not self._gets_runs:
+            self._gets_runs = True
+            fetch_no_run_ahead(self._consumer)
+        if message.accept is not None:  # runs are JSON, whatever else the app takes
+            message.accept = {*message.accept, "application/json"}
+        return self._handle_run(message)
 
 
 def run_header(message: Any) -> dict[str, Any] | None:
     headers = message.headers
     return supervised(headers, str(headers.get("id"))) if isinstance(headers, dict) else None
+
+
+def warn_of_unguarded_call(message: Any) -> None:
+    headers = message.headers
+    if isinstance(headers, dict) and GUARD in headers and isinstance(headers.get("task"), str):
+        warn_once(headers["task"])
+
+
+@lru_cache(maxsize=100)
+def warn_once(task: str) -> None:
+    hint = "the task has no guard: guard=False guards those of its calls that have the header"
+    log.warning("call not guarded", task=task, hint=hint)
+
+
+class RunStrategies(dict[str, Any]):
+    """The strategy for messages of runs, by the task's name; made when its first message comes.
+
+    It is the task's own strategy, with the guard's request class over the task's own, and the pool
+    calls `trace_run`.
+    """
+
+    def __init__(self, consumer: Any) -> None:
+        super().__init__()
+        self._app: Celery = consumer.app
+        pool = consumer.pool
+
+        def apply_async(_: Any, **options: Any) -> Any:
+            result = pool.apply_async(trace_run, **options)
+            # The other pools hear of each start: the thread that runs the task tells them.
+            if result is not None and isinstance(getattr(pool, "_pool", None), AsynPool):
+                result.__class__ = GivenRun
+                options["accept_callback"].__self__.on_given(result)
+            return result
+
+        self._pool = Instead(pool, apply_async=apply_async)
+        self._consumer = Instead(consumer, pool=self._pool)
+
+    def __missing__(self, name: str) -> Any:
+        task: Any = self._app.tasks[name]  # NotRegistered is a KeyError, as Celery expects
+        own = task.Request
+        try:
+            task.Request = guarded_request(symbol_by_name(own))
+            self[name] = task.start_strategy(self._app, self._consumer)
+        except TypeError as error:
+            text = f"the Request class of task {name!r} cannot be put under the guard: {error}"
+            raise InvalidTaskError(text) from error
+        finally:
+            task.Request = own
+        return self[name]
+
+
+class Instead:
+    """An object, with something else in place of some of its attributes."""
+
+    def __init__(self, own: Any, **attributes: Any) -> None:
+        self._own = own
+        vars(self).update(attributes)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._own, name)
 
 
 class RefusedRuns:
@@ -302,6 +280,27 @@ def forks(worker: Any) -> bool:
     return {getattr(worker, "pool_start_method", "fork"), get_start_method()} == {"fork"}
 
 
+@cache
+def expects_runs(app: Celery) -> bool:
+    """Whether this worker consumes a queue that jobs or guarded tasks go to now.
+
+    True if the ledger is unavailable or a route cannot be told, since it may.
+    """
+    consumed = app.amqp.queues.consume_from
+    try:
+        guarded = [name for name, task in app.tasks.items() if guard_in_code(task)]
+        if any(queue_of(app, name) in consumed for name in guarded):
+            return True
+    except NoQueue:  # routers may need the arguments of a call
+        return True
+    queues = AppQueues(app)
+    try:
+        specs = publisher_of(app).ledger.each_spec()
+        return any(queue in consumed for spec in specs for queue in queues.of(spec))
+    except (RedisError, WrongSchema):
+        return True
+
+
 def fetch_no_run_ahead(consumer: Any) -> None:
     """Called for each connection of a worker that gets runs."""
     name = "worker_prefetch_multiplier"
@@ -320,56 +319,6 @@ def fetch_no_run_ahead(consumer: Any) -> None:
     consumer.initial_prefetch_count = fetched
     if is_redis:
         take_with_a_place_free(consumer)
-
-
-def take_with_a_place_free(consumer: Any) -> None:
-    """As Celery's `worker_disable_prefetch`: the prefetch count misses acknowledged tasks."""
-    qos = consumer.task_consumer.channel.qos
-    own = qos.can_consume
-
-    def can_consume() -> bool:
-        limit = getattr(consumer.controller, "max_concurrency", None)
-        has_place = len(state.reserved_requests) < (limit or places(consumer.pool))
-        return has_place and bool(own())
-
-    qos.can_consume = can_consume
-
-
-def hear_of_errors(pool: Any) -> None:
-    """Has a pool without child processes catch what is raised around the bodies of its tasks."""
-    if isinstance(pool, prefork.TaskPool) or "apply_async" in vars(pool):
-        return
-    apply = pool.apply_async
-
-    def apply_async(target: Callable[..., Any], *args: Any, **options: Any) -> Any:
-        if accept := options.get("accept_callback"):
-            options["accept_callback"] = partial(hear_of, accept)
-        return apply(partial(with_errors, target), *args, **options)
-
-    pool.apply_async = apply_async
-
-
-def hear_of(accept: Callable[..., Any], *args: Any) -> None:
-    """Notes that a task begins. It begins whatever that raises, as in a pool of processes."""
-    try:
-        accept(*args)
-    except Exception:
-        log.exception("start of a task not noted")
-
-
-def with_errors(target: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """As Celery's tracer returns it: whether the task failed, with what, and how long it took."""
-    began_at = clock()
-    try:
-        return target(*args, **kwargs)
-    except Exception:
-        log.exception("task raised outside its body")
-        return 1, ExceptionInfo(), clock() - began_at
-
-
-def places(pool: Any) -> int:
-    """How many tasks the pool may run at once. Before 5.7 Celery counts only existing greenlets."""
-    return int((pool.limit if pool.is_green else pool.num_processes) or 0)
 
 
 class RunQoS(redis.QoS):
@@ -432,47 +381,6 @@ class RunQoS(redis.QoS):
     def _forget(self, delivery_tag: str) -> None:
         self._of_runs.discard(delivery_tag)
         virtual.QoS.ack(self, delivery_tag)
-
-
-#: The result of each child that is being read, as long as the child exists.
-_reading: WeakKeyDictionary[Any, GeneratorType[None, None, None]] = WeakKeyDictionary()
-
-read_result = cast(Any, asynpool.ResultHandler)._recv_message
-flush = cast(Any, asynpool.ResultHandler)._flush_outqueue
-
-#: How long a worker that stops waits for the rest of a child's result, and how often it looks.
-LONGEST_READING_SECONDS, POLL_SECONDS = 10.0, 0.1
-
-
-def read_on(self: Any, add_reader: Any, fd: int, callback: Any) -> Generator[None, None, None]:
-    """Goes on reading a result that was read in part, or begins the next one."""
-    child = self.fileno_to_outq[fd]
-    reading = _reading.get(child)
-    if reading is None or reading.gi_frame is None:
-        reading = _reading[child] = read_result(self, add_reader, fd, callback)
-    return reading
-
-
-def finish_reading(self: Any, fd: int, remove: Any, children: Mapping[int, Any], end: Any) -> Any:
-    """Finishes a half-read result before a stopping worker reads the rest without it."""
-    child: Any = children.get(fd)
-    reading = _reading.get(child) if child else None
-    until = clock() + LONGEST_READING_SECONDS
-    try:
-        while reading and reading.gi_frame is not None:
-            if clock() > until:
-                return remove(fd)
-            next(reading, None)
-            child.outq._reader.poll(POLL_SECONDS)
-    except (OSError, EOFError):
-        return remove(fd)
-    return flush(self, fd, remove, children, end)
-
-
-def read_results_whole() -> None:
-    """Takes effect in this worker's main process, if its pool has children."""
-    handler = cast(Any, asynpool.ResultHandler)
-    handler._recv_message, handler._flush_outqueue = read_on, finish_reading
 
 
 def keep_no_record_of_runs() -> None:

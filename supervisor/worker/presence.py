@@ -31,12 +31,9 @@ from supervisor.logs import get_logger
 from supervisor.sending.app_settings import broker_address, required_settings
 from supervisor.settings import Settings, same_database
 from supervisor.store.connection import RedisError
-from supervisor.worker.intake import TAKES_ANY, places
+from supervisor.worker.celery_fixes import TAKES_ANY, places
 
 log = get_logger("supervisor.registration")
-
-_present: dict[str, WorkerRegistration] = {}
-_witnesses: dict[str, WitnessThread] = {}
 
 #: A minute: a healthy main loop turns in every round of this thread.
 ROUNDS_WITHOUT_TURN = 12
@@ -243,41 +240,39 @@ def witness_of(app: Celery) -> Witness:
 class Attends(bootsteps.StartStopStep):
     """Keeps a presence from when the worker consumes its queues until it has stopped.
 
-    It uses no signals for that: not every worker sends `worker_ready`, and a worker that an app's
-    tests start in a thread sends no `worker_shutdown`.
+    Not by signals alone: not every worker sends `worker_ready`, and a worker that an app's tests
+    start in a thread sends no `worker_shutdown`.
     """
 
     def __init__(self, parent: Any, **options: Any) -> None:
         super().__init__(parent, **options)
+        self._consumer = parent
+        self._registration: WorkerRegistration | None = None
+        self._witness: WitnessThread | None = None
         own, connect, loop = parent.init_callback, parent.connect, MainLoop(parent)
 
         def ready(consumer: Any) -> None:
             loop.start()
-            _present[consumer.hostname] = WorkerRegistration(consumer, loop)
-            _present[consumer.hostname].start()
+            self._registration = WorkerRegistration(consumer, loop)
+            self._registration.start()
             if own_process():
-                _witnesses[consumer.hostname] = WitnessThread(witness_of(consumer.app))
-                _witnesses[consumer.hostname].start()
+                self._witness = WitnessThread(witness_of(consumer.app))
+                self._witness.start()
             if own:
                 own(consumer)
 
         parent.init_callback = ready
         parent.connect = lambda: loop.connected(connect())
+        signals.worker_shutdown.connect(self._shut_down, weak=False)
 
     def shutdown(self, consumer: Any) -> None:
-        end(consumer)
+        if self._witness is not None:
+            self._witness.stop()
+        let_go()
+        registration, self._registration = self._registration, None
+        if registration is not None:
+            registration.stop()
 
-
-def attend(app: Celery) -> None:
-    """Gives every worker of this app a presence."""
-    app.steps["consumer"].add(Attends)
-    signals.worker_shutdown.connect(end, weak=False)
-
-
-def end(sender: Any, **_: Any) -> None:
-    if witness := _witnesses.pop(sender.hostname, None):
-        witness.stop()
-    let_go()
-    registration = _present.pop(sender.hostname, None)
-    if registration is not None:
-        registration.stop()
+    def _shut_down(self, sender: Any, **_: Any) -> None:
+        if sender.hostname == self._consumer.hostname:
+            self.shutdown(self._consumer)

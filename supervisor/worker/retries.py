@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from datetime import UTC, datetime, timedelta
-from inspect import signature
 from typing import Any
 
 from celery.exceptions import Retry
@@ -18,6 +17,7 @@ from supervisor.ledger.requests import CallArguments
 from supervisor.sending.calls import sendable
 from supervisor.sending.calls import until as from_now
 from supervisor.sending.publisher import as_json
+from supervisor.worker.celery_fixes import given_once
 
 #: The id of a task that Celery itself sends again.
 _sent_again: ContextVar[str | None] = ContextVar("supervisor_sent_again", default=None)
@@ -61,34 +61,6 @@ def asked_again(
                 put(given, path, written)
                 references.append([what, *path])
     return CallArguments(args, kwargs, options_again(options), references)
-
-
-def given_once(task: Any, args: Any, kwargs: Any) -> tuple[Any, Any]:
-    """Keeps an argument from being given twice, by position before and by name now or the reverse.
-
-    Celery does the same since 5.7.
-    """
-    if (args is None) == (kwargs is None):
-        return args, kwargs
-    try:
-        parameters = signature(task.run).parameters.values()
-    except (TypeError, ValueError):
-        return args, kwargs
-    by_place = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
-    before, kwargs = (
-        list(task.request.args),
-        dict(task.request.kwargs if kwargs is None else kwargs),
-    )
-    taken = [
-        (place, parameter.name)
-        for place, parameter in enumerate(by_place[: len(before if args is None else args)])
-        if parameter.name in kwargs and parameter.kind is parameter.POSITIONAL_OR_KEYWORD
-    ]
-    for place, name in taken:
-        value = kwargs.pop(name)
-        if args is None:
-            before[place] = value
-    return before if args is None else args, kwargs
 
 
 def options_again(options: Mapping[str, Any]) -> dict[str, Any]:

@@ -101,7 +101,7 @@ from celery.concurrency.base import BasePool, apply_target
 from celery.contrib.testing.worker import start_worker
 from supervisor.ledger.ledger import Ledger
 from supervisor.settings import Settings
-from supervisor.worker.request import TellsChildren
+from supervisor.worker.startup import TellsChildren
 
 class Odd(BasePool):
     def __init__(self, *args, **kwargs):

@@ -30,7 +30,7 @@ from supervisor.app import supervise
 from supervisor.beat.scheduler import SupervisedScheduler
 app = supervise(Celery("one", broker="redis://127.0.0.1:1/0"), schedules=".")
 SupervisedScheduler(app, lazy=True)
-import supervisor.worker.request, supervisor.web.server
+import supervisor.worker.startup, supervisor.web.server
 from supervisor.cli import main
 main(["check", "jobs.yaml"])
 """

@@ -13,15 +13,12 @@ from celery import Celery, signals, states
 from celery.app.trace import build_tracer
 from celery.exceptions import Ignore, InvalidTaskError, Reject, Retry
 from celery.worker.request import Request
-from kombu import Connection, Consumer, Queue
-from kombu.transport import redis, virtual
 
 from supervisor.app import supervise
 from supervisor.guard.attempt import Attempt, Guard
 from supervisor.job.run import manual_id
-from supervisor.worker.intake import take_any_message
-from supervisor.worker.request import GuardedRequest, RunStrategies, guarded_request
-from supervisor.worker.retries import given_once
+from supervisor.worker.intake import RunStrategies
+from supervisor.worker.request import GuardedRequest, guarded_request
 from supervisor.worker.task import end_of
 from tests.jobs import delivery
 
@@ -64,54 +61,6 @@ def test_a_request_class_that_cannot_be_guarded_takes_no_run() -> None:
     with pytest.raises(InvalidTaskError, match=r"task 'proj\.odd' cannot be put under the guard"):
         strategies["proj.odd"]
     assert app.tasks["proj.odd"].Request is int
-
-
-def test_a_consumer_of_a_task_hears_of_what_its_callback_raises(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(virtual.Transport, "_deliver", virtual.Transport._deliver)
-    monkeypatch.setattr(redis.Channel, "_brpop_read", redis.Channel._brpop_read)
-    take_any_message()
-
-    class Found(Exception): ...
-
-    def found(*_: Any) -> None:
-        raise Found
-
-    with Connection("memory://") as connection, connection.channel() as channel:
-        queue = Queue("of-a-task", channel=channel)
-        queue.declare()
-        connection.Producer().publish({}, routing_key="of-a-task")
-        with Consumer(channel, [queue], callbacks=[found]), pytest.raises(Found):
-            connection.drain_events(timeout=1)
-
-
-# What `self.retry` says of the next attempt's arguments, beside what they were
-
-
-@pytest.mark.parametrize(
-    ("args", "kwargs", "again"),
-    [
-        (None, None, (None, None)),
-        (None, {"b": 5}, ([1, 5], {})),
-        (None, {"c": 5}, ([1, 2], {"c": 5})),
-        (None, {"b": 5, "other": 6}, ([1, 5], {"other": 6})),
-        ([7], None, ([7], {"c": 3})),
-        ([7, 8, 9], None, ([7, 8, 9], {})),
-        ([7], {"c": 9}, ([7], {"c": 9})),
-    ],
-)
-def test_an_argument_that_is_given_in_another_way_is_given_once(
-    args: Any, kwargs: Any, again: Any
-) -> None:
-    app = Celery("retries", set_as_current=False)
-
-    @app.task(bind=True, shared=False)
-    def work(self: Any, a: int, b: int, c: int = 0, **more: Any) -> None: ...
-
-    work.push_request(args=[1, 2], kwargs={"c": 3})
-    assert given_once(work, args, kwargs) == again
-    assert work.request.kwargs == {"c": 3}
 
 
 # How a task ended, of what Celery's own tracer says of it
