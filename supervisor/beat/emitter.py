@@ -31,7 +31,7 @@ from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.reads import chunks
 from supervisor.ledger.records import Mark
 from supervisor.ledger.replies import Admission, Placement
-from supervisor.ledger.requests import RUNS_PER_CALL, Leadership, run_of_tick
+from supervisor.ledger.requests import RUNS_PER_CALL, run_of_tick
 from supervisor.logs import get_logger
 from supervisor.schedule import schedule_of
 from supervisor.schedule.emission import PROMPT, Emission, emission
@@ -80,13 +80,11 @@ class Emitter:
         self,
         ledger: Ledger,
         entries: Entries,
-        leadership: Leadership,
         admission_log: AdmissionLog,
         as_admitted: Callable[[JobSpec], JobSpec],
     ) -> None:
         self._ledger = ledger
         self._entries = entries
-        self._leadership = leadership
         self._as_admitted = as_admitted
         self._log = admission_log
         self._failing: dict[str, str | None] = {}
@@ -114,7 +112,7 @@ class Emitter:
         undecided: dict[str, Exception] = {}
         portions = [*chunks(due[:ENTRIES_PER_TURN], ENTRIES_PER_PORTION)]
         with (
-            self._ledger.admitting(self._leadership) as admitting,
+            self._ledger.admitting() as admitting,
             closing(self._entries.load(portions)) as loaded,
         ):
             for entries in loaded:
@@ -159,7 +157,7 @@ class Emitter:
 
     def _pass_over(self, emissions: Sequence[Emission]) -> None:
         passed = [over for each in emissions for over in each.passed]
-        verdicts = self._ledger.pass_over(passed, self._leadership)
+        verdicts = self._ledger.pass_over(passed)
         for over, verdict in zip(passed, verdicts, strict=True):
             if verdict == "passed":
                 event = f"ticks {over.state.value}"

@@ -10,7 +10,6 @@ from supervisor.catalog.entries import Entries
 from supervisor.ledger.functions import RUNS_PER_DISMISSAL
 from supervisor.ledger.leader import Look
 from supervisor.ledger.ledger import Ledger
-from supervisor.ledger.requests import Leadership
 from supervisor.logs import get_logger
 from supervisor.schedule import schedule_of
 
@@ -24,7 +23,6 @@ log = get_logger("supervisor.beat")
 class Recovery:
     ledger: Ledger
     entries: Entries
-    leadership: Leadership
 
     def is_due(self, turn: Turn) -> bool:
         return bool(turn.look.set_back) or turn.look.to_rescue
@@ -50,7 +48,7 @@ class Recovery:
     def _rescue(self) -> None:
         number = 0
         while number < RESCUES_PER_TURN:
-            rescued = self.ledger.rescue(leadership=self.leadership)
+            rescued = self.ledger.rescue()
             for rescue in rescued:
                 note_rescue(rescue)
             if len(rescued) < RUNS_PER_DISMISSAL:

@@ -57,9 +57,9 @@ class Steps:
         leads: Callable[[], bool],
         make_parts: Iterable[MakePart],
     ) -> None:
-        leadership, files = leader.leadership, schedules_of(app)
+        files, ledger = schedules_of(app), ledger.led_by(leader.leadership)
         self.entries = Entries(app, ledger)
-        beat = Beat(app, ledger, leadership, self.entries, leads)
+        beat = Beat(app, ledger, self.entries, leads)
         self._parts = tuple(make(beat) for make in make_parts)
         self.log = AdmissionLog()
         self.reloading = Reloading(files, ledger, self.entries) if files else None
@@ -71,8 +71,8 @@ class Steps:
         publisher = Publisher(app, ledger)
         self.messages = JobMessages(app, ledger, publisher, self._as_admitted)
         self.emit: tuple[Step, ...] = (
-            Recovery(ledger, self.entries, leadership),
-            Emitter(ledger, self.entries, leadership, self.log, self._as_admitted),
+            Recovery(ledger, self.entries),
+            Emitter(ledger, self.entries, self.log, self._as_admitted),
             self.redbeat_entries,
             *(step for part in self._parts for step in part.emit),
         )

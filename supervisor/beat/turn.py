@@ -13,7 +13,6 @@ from supervisor.catalog.entries import Entries
 from supervisor.job.spec import JobSpec
 from supervisor.ledger.leader import Look
 from supervisor.ledger.ledger import Ledger
-from supervisor.ledger.requests import Leadership
 from supervisor.schedule.emission import Emission
 
 #: Beat looks at the ledger at least this often, whether entries are due or not.
@@ -75,7 +74,6 @@ class Beat:
 
     app: Celery
     ledger: Ledger
-    leadership: Leadership
     entries: Entries
 
     leads: Callable[[], bool]

@@ -13,6 +13,7 @@ import json
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from copy import copy
 from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 from itertools import chain
@@ -181,6 +182,12 @@ class Ledger(Readings):
         """A ledger with short time-outs, for what must fail rather than be late."""
         return cls(connect_for_heartbeat(settings), Keys.of(settings))
 
+    def led_by(self, leadership: Leadership) -> Self:
+        """This ledger for the beat that leads: what it asks for is refused once another leads."""
+        led = copy(self)
+        led.leadership = leadership
+        return led
+
     def close(self) -> None:
         """Gives the connections back; a later call opens them again."""
         self.client.close()
@@ -208,23 +215,21 @@ class Ledger(Readings):
         """The ledger is this app's from now on; a beat of another ends within its next turn."""
         self.client.hset(self.keys.beat, "app", app)
 
-    def admit(self, ticks: Iterable[Tick], leadership: Leadership | None = None) -> list[Admission]:
+    def admit(self, ticks: Iterable[Tick]) -> list[Admission]:
         """Gives each tick its place, in order. Raises NotWritable."""
-        with self.admitting(leadership) as admitting:
+        with self.admitting() as admitting:
             for tick in ticks:
                 admitting.add(run_of_tick(tick))
             return admitting.admissions()
 
     @contextmanager
-    def admitting(
-        self, leadership: Leadership | None = None, action: Action | None = None
-    ) -> Iterator[Admitting]:
+    def admitting(self, action: Action | None = None) -> Iterator[Admitting]:
         """For ticks that are made while the server gives earlier ones their places.
 
         action: entered with the first of them.
         """
         with self.functions.ahead("act" if action else "admit") as calls:
-            yield Admitting(calls, leadership, action.text() if action else "")
+            yield Admitting(calls, self.leadership, action.text() if action else "")
 
     def trigger(
         self, spec: JobSpec, request: RunRequest = ANY_RUN, action: Action | None = None
@@ -267,18 +272,14 @@ class Ledger(Readings):
                 admitting.add(run)
             return admitting.admissions()
 
-    def follow_up(
-        self, runs: Iterable[FollowUp], leadership: Leadership | None = None
-    ) -> list[Admission]:
+    def follow_up(self, runs: Iterable[FollowUp]) -> list[Admission]:
         """Gives runs that follow others their places. One that is known is a `duplicate`."""
-        with self.admitting(leadership) as admitting:
+        with self.admitting() as admitting:
             for run in runs:
                 admitting.add(run_of_follow_up(run))
             return admitting.admissions()
 
-    def pass_over(
-        self, passed: Iterable[PassedOver], leadership: Leadership | None = None
-    ) -> list[str]:
+    def pass_over(self, passed: Iterable[PassedOver]) -> list[str]:
         """Records ticks that become no runs, a range in each call, all in one round trip."""
         calls = [
             Call(
@@ -291,10 +292,10 @@ class Ledger(Readings):
                     ms_of(p.last_at),
                     p.ticks,
                     p.spec.history,
-                    leadership.token if leadership else "",
+                    self.leadership.token,
                     p.spec.events_told,
                 ),
-                (leadership.key,) if leadership else (),
+                self.leadership.keys,
             )
             for p in passed
         ]
@@ -321,14 +322,12 @@ class Ledger(Readings):
         """A queued run's message was older than its task's `expires`: no worker begins it."""
         self.functions("cancel", run_id, "expired", "expires passed")
 
-    def rescue(
-        self, limit: int = RUNS_PER_RESCUE, leadership: Leadership | None = None
-    ) -> tuple[Rescue, ...]:
+    def rescue(self, limit: int = RUNS_PER_RESCUE) -> tuple[Rescue, ...]:
         """One pass over silent leases, due retries and re-queues, and forgotten waiters.
 
         limit: of the runs of each kind. If there are RUNS_PER_DISMISSAL or more, there may be more.
         """
-        token, keys = (leadership.token, (leadership.key,)) if leadership else ("", ())
+        token, keys = self.leadership.token, self.leadership.keys
         return rescues(self.functions("rescue", limit, token, keys=keys))
 
     # One attempt of a run, from its lease to its end.

@@ -34,6 +34,7 @@ from supervisor.ledger.records import (
     run_from,
 )
 from supervisor.ledger.replies import instant, ms_of, optional_instant
+from supervisor.ledger.requests import NOT_LEADING, Leadership
 from supervisor.logs import get_logger
 from supervisor.store.connection import Client, Pipeline, RedisError, may_pass
 from supervisor.store.keys import Keys
@@ -221,6 +222,9 @@ class Loaded:
 
 class Readings:
     """The reading half of the ledger."""
+
+    leadership: Leadership = NOT_LEADING
+    """In whose name its functions are called."""
 
     def __init__(self, client: Client, keys: Keys) -> None:
         self.client = client

@@ -318,6 +318,15 @@ class Leadership:
     key: str
     token: str
 
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """The keys of a call in its name; none for calls in nobody's."""
+        return (self.key,) if self.key else ()
+
+
+#: Of a process that does not lead: its calls are never refused for that.
+NOT_LEADING = Leadership("", "")
+
 
 def run_of_tick(tick: Tick) -> NewRun:
     return scheduled_run(tick.spec, "tick", tick.run_id, tick.nominal_at)
@@ -358,13 +367,11 @@ class Admitting:
     server gives runs their places while the caller makes the next.
     """
 
-    def __init__(
-        self, calls: CallsAhead, leadership: Leadership | None = None, entry: str = ""
-    ) -> None:
+    def __init__(self, calls: CallsAhead, leadership: Leadership, entry: str = "") -> None:
         self._calls = calls
         self._is_act, self._entry = bool(entry), entry
-        self._leader = {"leader": leadership.token} if leadership else {}
-        self._keys = (leadership.key,) if leadership else ()
+        self._leader = {"leader": leadership.token} if leadership.key else {}
+        self._keys = leadership.keys
         self._next: list[NewRun] = []
         self._sent: deque[NewRun] = deque()
         self._admissions: list[Admission] = []

@@ -228,9 +228,9 @@ BREAKS = (
         {"kill -9 leading beat": 1},
         (
             "features/following/step.py",
-            "        admissions = self._ledger.follow_up(decisions.runs, self._leadership)\n",
+            "        admissions = self._ledger.follow_up(decisions.runs)\n",
             "        runs, self._next = getattr(self, '_next', []), decisions.runs\n"
-            "        admissions = self._ledger.follow_up(runs, self._leadership)\n",
+            "        admissions = self._ledger.follow_up(runs)\n",
         ),
         seconds=(16.0, 18.0),
     ),

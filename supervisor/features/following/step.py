@@ -45,7 +45,7 @@ from supervisor.job.when import KINDS
 from supervisor.ledger.leader import ABSENCE
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.replies import Placement, ms_of, optional_instant
-from supervisor.ledger.requests import Leadership, RunRequest
+from supervisor.ledger.requests import RunRequest
 from supervisor.logs import get_logger
 from supervisor.schedule import schedule_of
 from supervisor.store.connection import RedisError
@@ -71,10 +71,9 @@ def readable(text: str) -> Event | None:
 
 
 class Following:
-    def __init__(self, ledger: Ledger, leadership: Leadership | None = None) -> None:
+    def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
         self._followers = Followers(ledger)
-        self._leadership = leadership
         self._at_a_time = FIRST_ENDINGS
 
     def is_due(self, turn: Turn) -> bool:
@@ -110,11 +109,11 @@ class Following:
         """Returns False if another beat leads by now."""
         events = [event for text in texts if (event := readable(text))]
         decisions = decide(events, self._known(events))
-        admissions = self._ledger.follow_up(decisions.runs, self._leadership)
+        admissions = self._ledger.follow_up(decisions.runs)
         if any(each.placement is Placement.FAILED for each in admissions):
             note_all(admissions)
             return False
-        settled = self._followers.commit(texts, decisions.changes, self._leadership)
+        settled = self._followers.commit(texts, decisions.changes)
         note_all(each for each in admissions if each.placement is not Placement.DUPLICATE)
         for rescue in settled or ():
             note_rescue(rescue)
@@ -200,5 +199,5 @@ def may_run(spec: JobSpec, at: datetime) -> bool:
 
 def part(beat: Beat) -> Part:
     starts = Starts(beat.ledger)
-    following = Following(beat.ledger, beat.leadership)
+    following = Following(beat.ledger)
     return Part(emit=(following,), follow=(starts,), begin=starts.begin)

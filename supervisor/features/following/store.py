@@ -22,7 +22,6 @@ from supervisor.job.spec import JobSpec
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.reads import Readings
 from supervisor.ledger.replies import Rescue, instant, lines_of, rescues
-from supervisor.ledger.requests import Leadership
 
 #: A job remembers how the jobs that it follows ended: under each nominal time, or under LATEST
 #: since its own last run. Fields that begin with HELD name the ticks that wait.
@@ -144,6 +143,7 @@ class Followers:
         self._client = ledger.client
         self._keys = ledger.keys
         self._functions = ledger.functions
+        self._leadership = ledger.leadership
 
     def of(self, jobs: Sequence[str]) -> dict[str, list[str]]:
         """Job -> names of the jobs that follow it, sorted; without jobs that none follows."""
@@ -195,14 +195,12 @@ class Followers:
                 pipe.hmget(self._keys.run(run_id), fields)
             return dict(zip(run_ids, pipe.execute(), strict=True))
 
-    def commit(
-        self, texts: Sequence[str], changes: Iterable[Change], leadership: Leadership | None = None
-    ) -> tuple[Rescue, ...] | None:
+    def commit(self, texts: Sequence[str], changes: Iterable[Change]) -> tuple[Rescue, ...] | None:
         """Takes these endings off the list with all that came of them.
 
         None, and nothing is changed, when another beat leads or has dealt with them.
         """
-        token, keys = (leadership.token, (leadership.key,)) if leadership else ("", ())
+        token, keys = self._leadership.token, self._leadership.keys
         facts = chain.from_iterable(change.facts for change in changes)
         reply = self._functions("follow", token, texts[0], len(texts), *facts, keys=keys)
         return None if reply is None else rescues(reply)

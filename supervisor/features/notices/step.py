@@ -49,7 +49,6 @@ from supervisor.job.changes import masked_url
 from supervisor.job.spec import JobSpec
 from supervisor.ledger.leader import Look
 from supervisor.ledger.ledger import Ledger
-from supervisor.ledger.requests import Leadership
 from supervisor.logs import get_logger
 from supervisor.schedule.expectations import interval_of, late_after, next_ticks, usual_duration
 from supervisor.settings import NOTIFY, NOTIFY_WAIT, PAGE_URL
@@ -68,7 +67,6 @@ class Maker:
     """service: destinations for what concerns the service itself. wait: as in the policy."""
 
     ledger: Ledger
-    leadership: Leadership
     service: Mapping[str, Destination]
     wait: timedelta = GROUP_WAIT
 
@@ -90,7 +88,7 @@ class Maker:
         known = NoticeStore(self.ledger).read(pairs, self.wait)
         quiet = silenced(specs, SilenceStore(self.ledger).in_force(now))
         fold(backlog.happened, backlog.due, destinations, known.incidents, known.boxes, now, quiet)
-        return NoticeStore(self.ledger).commit(backlog, known, self.leadership)
+        return NoticeStore(self.ledger).commit(backlog, known)
 
 
 # What no function comes across.
@@ -104,10 +102,9 @@ JOBS_PER_TURN = 20
 class Watch:
     """Looks at jobs with `notify` that ask for a late start, or for a `due_by` that has passed."""
 
-    def __init__(self, ledger: Ledger, leadership: Leadership) -> None:
+    def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
         self._store = NoticeStore(ledger)
-        self._leadership = leadership
         self._left: list[str] = []
         self._each = JOBS_PER_TURN
         self._next_at = 0.0
@@ -121,7 +118,7 @@ class Watch:
             self._each = max(JOBS_PER_TURN, -(-len(self._left) // TURNS))
         names, self._left = self._left[: self._each], self._left[self._each :]
         if specs := [s for s in self._ledger.some_specs(names).values() if is_to_be_watched(s)]:
-            self._store.note(self._findings(specs, now), self._leadership)
+            self._store.note(self._findings(specs, now))
 
     def _findings(self, specs: Sequence[JobSpec], now: datetime) -> list[Finding]:
         open_runs = self._ledger.open_runs_of([spec.name for spec in specs])
@@ -166,19 +163,15 @@ class Notices:
     def __init__(
         self,
         ledger: Ledger,
-        leadership: Leadership,
         environ: Mapping[str, str] = os.environ,
         deliver: Deliver = send,
     ) -> None:
         """Raises NotConfigured for what `environ` says wrongly."""
         self._ledger = ledger
         self._store = NoticeStore(ledger)
-        self._leadership = leadership
         self._service = by_id(service_destinations(environ))
-        self._maker = Maker(
-            ledger, leadership, self._service, duration_in(environ, NOTIFY_WAIT, GROUP_WAIT)
-        )
-        self._watch = Watch(ledger, leadership)
+        self._maker = Maker(ledger, self._service, duration_in(environ, NOTIFY_WAIT, GROUP_WAIT))
+        self._watch = Watch(ledger)
         self._environ = environ
         self._deliver = deliver
         self._problems: Sequence[str] | None = None
@@ -227,7 +220,7 @@ class Notices:
             event = Event.SCHEDULE_REJECTED if problems else Event.RECOVERED
             words = "\n".join(problems[:MOST_PROBLEMS])
             found = Finding(SERVICE, OF_FILES, event, "", words)
-            self._store.note([found], self._leadership)
+            self._store.note([found])
             self._problems = problems
 
 
@@ -253,6 +246,6 @@ class FileNotices:
 
 def part(beat: Beat) -> Part:
     """Raises NotConfigured for what the environment says wrongly."""
-    notices = Notices(beat.ledger, beat.leadership)
+    notices = Notices(beat.ledger)
     beat.senders[Kind.NOTICE] = notices.send
     return Part(settle=(notices,), follow=(FileNotices(notices),))

@@ -30,7 +30,6 @@ from supervisor.features.notices.rules import Event
 from supervisor.features.outbound.store import TOLD, Kind
 from supervisor.ledger.reads import Readings
 from supervisor.ledger.replies import instant, ms_of
-from supervisor.ledger.requests import Leadership
 from supervisor.logs import get_logger
 
 log = get_logger("supervisor.ledger")
@@ -83,14 +82,18 @@ class NoticeStore:
         self._client = ledger.client
         self._keys = ledger.keys
         self._functions = ledger.functions
+        self._leadership = ledger.leadership
 
-    def note(self, findings: Iterable[Finding], leadership: Leadership) -> int:
+    def note(self, findings: Iterable[Finding]) -> int:
         """Makes each finding an event, once. Returns how many were new."""
         facts = [(f.job, f.wanted, f.event.value, f.mark, "", f.reason) for f in findings]
         if not facts:
             return 0
         told = self._functions(
-            "findings", leadership.token, *chain.from_iterable(facts), keys=(leadership.key,)
+            "findings",
+            self._leadership.token,
+            *chain.from_iterable(facts),
+            keys=self._leadership.keys,
         )
         return int(told)
 
@@ -129,7 +132,7 @@ class NoticeStore:
         boxes = {d: box_of(each, wait, tried_at[d]) for d, each in fields.items()}
         return Known(found, boxes, wanted, fields)
 
-    def commit(self, backlog: Backlog, known: Known, leadership: Leadership) -> bool:
+    def commit(self, backlog: Backlog, known: Known) -> bool:
         """Writes what a policy made of them. False when another beat leads, or has done it."""
         fields = [
             (f"{Kind.NOTICE} {destination}", name, before, after)
@@ -144,13 +147,13 @@ class NoticeStore:
         ]
         verdict = self._functions(
             "fold",
-            leadership.token,
+            self._leadership.token,
             len(backlog.texts),
             backlog.texts[0] if backlog.texts else "",
             len(fields),
             *chain.from_iterable(fields),
             *chain.from_iterable(incidents),
-            keys=(leadership.key,),
+            keys=self._leadership.keys,
         )
         return bool(verdict == "done")
 

@@ -19,7 +19,6 @@ from supervisor.features.summary.rule import Daily, Day, JobDay, job_day, lines,
 from supervisor.features.summary.store import SummaryStore
 from supervisor.job.spec import JobSpec
 from supervisor.ledger.ledger import Ledger
-from supervisor.ledger.requests import Leadership
 from supervisor.logs import get_logger
 from supervisor.schedule.expectations import interval_of, late_after, next_ticks, usual_duration
 from supervisor.settings import NOTIFY_DAILY
@@ -31,12 +30,9 @@ log = get_logger("supervisor.summary")
 
 
 class Summaries:
-    def __init__(
-        self, ledger: Ledger, leadership: Leadership, environ: Mapping[str, str] = os.environ
-    ) -> None:
+    def __init__(self, ledger: Ledger, environ: Mapping[str, str] = os.environ) -> None:
         """Raises NotConfigured for what `environ` says wrongly."""
         self._ledger = ledger
-        self._leadership = leadership
         self._daily = Daily.of(NOTIFY_DAILY, environ.get(NOTIFY_DAILY, ""))
         self._store = SummaryStore(ledger)
         self._days: list[Day] = []
@@ -94,9 +90,9 @@ class Summaries:
         saved = self._store.saved()
         text = "\n".join(lines(saved[day.date], saved.get(day.day_before.date)))
         found = Finding(SERVICE, Event.DAILY, Event.DAILY, day.date.isoformat(), text)
-        NoticeStore(self._ledger).note([found], self._leadership)
+        NoticeStore(self._ledger).note([found])
 
 
 def part(beat: Beat) -> Part:
     """Raises NotConfigured for what the environment says wrongly."""
-    return Part(follow=(Summaries(beat.ledger, beat.leadership),))
+    return Part(follow=(Summaries(beat.ledger),))

@@ -52,7 +52,7 @@ def leader(ledger: Ledger) -> Leader:
 
 
 def emitter(app: Celery, ledger: Ledger, entries: Entries, leader: Leader) -> Emitter:
-    return Emitter(ledger, entries, leader.leadership, AdmissionLog(), lambda spec: spec)
+    return Emitter(ledger.led_by(leader.leadership), entries, AdmissionLog(), lambda spec: spec)
 
 
 def test_a_tick_with_nothing_to_do_is_one_call(
@@ -170,7 +170,7 @@ def test_a_tick_that_cannot_be_decided_is_logged_when_that_changes(
             raise ValueError(fault)
         return spec
 
-    beat = Emitter(ledger, entries, leader.leadership, AdmissionLog(), as_admitted)
+    beat = Emitter(ledger.led_by(leader.leadership), entries, AdmissionLog(), as_admitted)
     with capture_logs() as logs:
         for minute in (1, 1, 1, 1, 2):
             beat.emit(start + timedelta(minutes=minute))
@@ -243,7 +243,7 @@ def test_what_waits_to_be_logged_is_bounded(
     monkeypatch.setattr(admission_log, "MOST_UNLOGGED", 2)
     load(ledger, entries, jobs_named("abcdef"), "digest", ledger.now() - timedelta(hours=2))
     log = AdmissionLog()
-    Emitter(ledger, entries, leader.leadership, log, lambda spec: spec).emit(ledger.now())
+    Emitter(ledger.led_by(leader.leadership), entries, log, lambda spec: spec).emit(ledger.now())
     assert len(log) == 2
 
 

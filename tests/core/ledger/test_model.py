@@ -126,7 +126,9 @@ class LedgerMachine(RuleBasedStateMachine):
     @rule(is_cut_off=st.booleans())
     def beat_deals_with_what_ended(self, is_cut_off: bool) -> None:
         if is_cut_off:  # another beat has the lock by now
-            Following(self.ledger, Leadership("redbeat::lock", "relieved")).deal_with_endings()
+            Following(
+                self.ledger.led_by(Leadership("redbeat::lock", "relieved"))
+            ).deal_with_endings()
             return
         Following(self.ledger).deal_with_endings()
         self.model.follow()
@@ -137,7 +139,7 @@ class LedgerMachine(RuleBasedStateMachine):
         assert self.leader.look().leads
         [tick] = ticks(self.spec, self.last_tick)
         self.keep_message(is_kept=bool(self.last_tick % 2))
-        [admission] = self.ledger.admit([tick], self.leader.leadership)
+        [admission] = self.ledger.led_by(self.leader.leadership).admit([tick])
         self.seconds[admission.run_id] = self.last_tick
         verdict = self.model.admit(admission.run_id, "ticks")
         assert (admission.placement, admission.reason) == (verdict.decision, verdict.reason)
@@ -165,9 +167,11 @@ class LedgerMachine(RuleBasedStateMachine):
         relieved, self.leader = (self.leader, self.ledger.leader(*REDBEAT))
         assert self.leader.look().leads
         before = self.snapshot()
-        [admission] = self.ledger.admit(ticks(self.spec, self.last_tick + 1), relieved.leadership)
+        [admission] = self.ledger.led_by(relieved.leadership).admit(
+            ticks(self.spec, self.last_tick + 1)
+        )
         assert admission.placement is Placement.NOT_LEADER
-        assert self.ledger.rescue(leadership=relieved.leadership) == ()
+        assert self.ledger.led_by(relieved.leadership).rescue() == ()
         assert self.snapshot() == before
 
     @precondition(lambda self: self.model.in_state(*OPEN_STATES))

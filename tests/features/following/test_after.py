@@ -370,7 +370,7 @@ def test_a_beat_that_lost_its_lock_on_the_way_takes_half_as_many(
     jobs = loaded(ledger, entries, a={}, b={"after": ["a"]})
     for second in range(20):
         ran(ledger, jobs["a"], second)
-    beat = Following(ledger, Leadership(lock, "beat"))
+    beat = Following(ledger.led_by(Leadership(lock, "beat")))
     for _ in range(3):
         beat.deal_with_endings()
     assert beat._at_a_time == FIRST_ENDINGS // 8

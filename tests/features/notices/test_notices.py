@@ -75,7 +75,7 @@ class Service:
 
 
 def outbound(ledger: Ledger, leader: Leader, deliver: Deliver) -> Outbound:
-    notices = Notices(ledger, leader.leadership, {}, deliver)
+    notices = Notices(ledger.led_by(leader.leadership), {}, deliver)
     return Outbound(LedgerOutbox(ledger), {Kind.NOTICE: notices.send})
 
 
@@ -103,7 +103,7 @@ def key_of(spec: JobSpec, ledger: Ledger) -> str:
 
 def made(ledger: Ledger, leader: Leader, at: datetime) -> None:
     """What has happened is in notices."""
-    Maker(ledger, leader.leadership, {}).make(at)
+    Maker(ledger.led_by(leader.leadership), {}).make(at)
 
 
 @pytest.mark.parametrize(
@@ -359,7 +359,7 @@ def test_events_are_folded_by_one_of_two_beats(ledger: Ledger, leader: Leader) -
     made(ledger, leader, at)
     stored = ledger.client.hgetall(key_of(spec, ledger))
     fold(slow.happened, (), {spec.name: destinations}, known.incidents, known.boxes, at)
-    assert not NoticeStore(ledger).commit(slow, known, leader.leadership)
+    assert not NoticeStore(ledger.led_by(leader.leadership)).commit(slow, known)
     assert ledger.client.hgetall(key_of(spec, ledger)) == stored
 
 
@@ -369,7 +369,9 @@ def test_nothing_is_taken_for_told_that_was_dropped(ledger: Ledger, leader: Lead
         ended(ledger, told(ledger), second, RunState.FAILED)
     backlog, at = NoticeStore(ledger).backlog(ledger.now()), ledger.now()
     ledger.client.lpop(ledger.keys.events)
-    assert not NoticeStore(ledger).commit(backlog, NoticeStore(ledger).read([]), leader.leadership)
+    assert not NoticeStore(ledger.led_by(leader.leadership)).commit(
+        backlog, NoticeStore(ledger).read([])
+    )
     assert len(NoticeStore(ledger).backlog(at).texts) == 1
 
 
@@ -400,7 +402,7 @@ def test_beat_that_was_relieved_makes_no_notices(ledger: Ledger, leader: Leader)
     ledger.client.set("test:lock", "another")
     made(ledger, leader, ledger.now())
     found = Finding("nightly", "late", Event.LATE, "", "")
-    assert NoticeStore(ledger).note([found], leader.leadership) == 0
+    assert NoticeStore(ledger.led_by(leader.leadership)).note([found]) == 0
     assert events(ledger) == ["failed"]
     assert not ledger.client.exists(ledger.keys.incidents)
 
@@ -408,7 +410,7 @@ def test_beat_that_was_relieved_makes_no_notices(ledger: Ledger, leader: Leader)
 def test_what_beat_finds_is_told_once(ledger: Ledger, leader: Leader) -> None:
     spec = told(ledger)
     found = Finding(spec.name, spec.events_told, Event.DUE_BY, "tick 1", "due by 06:00")
-    assert NoticeStore(ledger).note([found, found], leader.leadership) == 1
+    assert NoticeStore(ledger.led_by(leader.leadership)).note([found, found]) == 1
     ended(ledger, spec, 0, RunState.SUCCEEDED)
     assert events(ledger) == ["due_by", "recovered"]
 
@@ -416,7 +418,7 @@ def test_what_beat_finds_is_told_once(ledger: Ledger, leader: Leader) -> None:
 def test_rejected_files_are_told_to_those_of_the_service(ledger: Ledger, leader: Leader) -> None:
     service = Service()
     environ = {"SUPERVISOR_NOTIFY": "https://hooks.example/all", "SUPERVISOR_NOTIFY_WAIT": "0s"}
-    notices = Notices(ledger, leader.leadership, environ, service)
+    notices = Notices(ledger.led_by(leader.leadership), environ, service)
     for problems in (["a.yaml:3: no"], ["a.yaml:3: no"], [], []):
         notices.tell_of_files(problems)
         notices.look(leader.look())
@@ -430,7 +432,7 @@ def test_rejected_files_are_told_to_those_of_the_service(ledger: Ledger, leader:
 
 def test_beat_refuses_a_wait_that_is_no_duration(ledger: Ledger, leader: Leader) -> None:
     with pytest.raises(NotConfigured, match=r"SUPERVISOR_NOTIFY_WAIT: .*soon"):
-        Notices(ledger, leader.leadership, {"SUPERVISOR_NOTIFY_WAIT": "soon"})
+        Notices(ledger.led_by(leader.leadership), {"SUPERVISOR_NOTIFY_WAIT": "soon"})
 
 
 def test_look_says_whether_there_is_anything_to_tell(ledger: Ledger, leader: Leader) -> None:
@@ -461,7 +463,7 @@ def test_beat_watches_the_loaded_jobs_that_ask_for_notices(
 def watched(ledger: Ledger, leader: Leader, monkeypatch: pytest.MonkeyPatch) -> Iterator[Watch]:
     monkeypatch.setattr("supervisor.features.notices.step.EACH_WITHIN", timedelta())
     ledger.client.sadd(ledger.keys.watched, "nightly")
-    yield Watch(ledger, leader.leadership)
+    yield Watch(ledger.led_by(leader.leadership))
 
 
 def test_due_by_that_has_passed_is_told(ledger: Ledger, watched: Watch) -> None:

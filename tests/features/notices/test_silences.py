@@ -89,10 +89,10 @@ def test_the_service_is_silenced_where_all_is(ledger: Ledger, leader: Leader) ->
     destinations = by_id(told(ledger).notify)
     made = silence(ledger)
     rejected = Finding("", "schedule_rejected", Event.SCHEDULE_REJECTED, "", "a.yaml:3: no")
-    NoticeStore(ledger).note([rejected], leader.leadership)
+    NoticeStore(ledger.led_by(leader.leadership)).note([rejected])
     [id] = destinations
     service = {id: destinations[id].model_copy(update={"events": frozenset(Event)})}
-    maker, at = Maker(ledger, leader.leadership, service), ledger.now()
+    maker, at = Maker(ledger.led_by(leader.leadership), service), ledger.now()
     maker.make(at)
     assert not ledger.client.exists(ledger.keys.unsent)
     control.unsilence(ledger, made.id, by=ANN)

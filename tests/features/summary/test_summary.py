@@ -83,7 +83,7 @@ def test_a_day_is_summed_up_from_the_history(ledger: Ledger, leader: Leader) -> 
     ledger.client.hset(ledger.keys.run(late), mapping={**fields, "state": "failed"})
     ledger.client.zadd(ledger.keys.history("nightly"), {late: began})
     assert ledger.client.exists(key)
-    summaries = Summaries(ledger, leader.leadership, {})
+    summaries = Summaries(ledger.led_by(leader.leadership), {})
     summed_up(summaries, day.end + HOUR)
     summary, before = SummaryStore(ledger).latest() or (None, None)
     assert summary and before
@@ -95,14 +95,14 @@ def test_a_history_that_is_shorter_than_the_day_is_said(ledger: Ledger, leader: 
     spec = job(ledger, history=2)
     for second in range(4):
         ended(ledger, spec, second, RunState.FAILED)
-    summed_up(Summaries(ledger, leader.leadership, {}), today(ledger).end + HOUR)
+    summed_up(Summaries(ledger.led_by(leader.leadership), {}), today(ledger).end + HOUR)
     summary, _ = SummaryStore(ledger).latest() or (None, None)
     assert summary
     assert (summary.failed, summary.partial, summary.jobs) == (4, 1, 1)
 
 
 def sent(ledger: Ledger, leader: Leader, service: Service, at: datetime) -> None:
-    notices = Notices(ledger, leader.leadership, ENVIRON, service)
+    notices = Notices(ledger.led_by(leader.leadership), ENVIRON, service)
     for later in (timedelta(), timedelta(minutes=1)):
         notices.look(Look(leads=True, at=at + later, has_notices=True))
         Outbound(LedgerOutbox(ledger), {Kind.NOTICE: notices.send}).look(at + later)
@@ -112,11 +112,11 @@ def sent(ledger: Ledger, leader: Leader, service: Service, at: datetime) -> None
 def test_a_summary_is_sent_once_a_day_by_whichever_beat(ledger: Ledger, leader: Leader) -> None:
     ended(ledger, job(ledger), 0, RunState.FAILED)
     service, end = Service(), today(ledger).end
-    first, second = (Summaries(ledger, leader.leadership, ENVIRON) for _ in range(2))
+    first, second = (Summaries(ledger.led_by(leader.leadership), ENVIRON) for _ in range(2))
     summed_up(first, end + timedelta(minutes=29))
     sent(ledger, leader, service, end + timedelta(minutes=29))
     assert service.titles == [], "it is not time yet"
-    for summaries in (first, second, first, Summaries(ledger, leader.leadership, ENVIRON)):
+    for summaries in (first, second, first, Summaries(ledger.led_by(leader.leadership), ENVIRON)):
         summed_up(summaries, end + timedelta(minutes=31))
         sent(ledger, leader, service, end + timedelta(minutes=31))
     assert service.titles == [f"{today(ledger).date:%a %Y-%m-%d}: 1 failed, 1 late"]
@@ -127,12 +127,12 @@ def test_a_summary_is_sent_once_a_day_by_whichever_beat(ledger: Ledger, leader: 
 
 
 def test_without_a_time_nothing_is_sent(ledger: Ledger, leader: Leader) -> None:
-    summed_up(Summaries(ledger, leader.leadership, {}), today(ledger).end + HOUR)
+    summed_up(Summaries(ledger.led_by(leader.leadership), {}), today(ledger).end + HOUR)
     assert ledger.client.llen(ledger.keys.events) == 0
 
 
 def test_a_success_does_not_recover_from_a_summary(ledger: Ledger, leader: Leader) -> None:
-    summed_up(Summaries(ledger, leader.leadership, ENVIRON), today(ledger).end + HOUR)
+    summed_up(Summaries(ledger.led_by(leader.leadership), ENVIRON), today(ledger).end + HOUR)
     assert ledger.client.llen(ledger.keys.events) == 1
     assert not ledger.client.hexists(ledger.keys.beat, "troubled")
 
@@ -141,7 +141,7 @@ def test_the_page_has_the_day_before_as_its_first_card(ledger: Ledger, leader: L
     ended(ledger, job(ledger), 0, RunState.FAILED)
     with visiting(ledger, Access()) as client:
         assert "Yesterday" not in page(client)
-        summed_up(Summaries(ledger, leader.leadership, {}), today(ledger).end + HOUR)
+        summed_up(Summaries(ledger.led_by(leader.leadership), {}), today(ledger).end + HOUR)
         text = page(client)
     assert "Last day that is summed up" in text
     assert "0 the day before" in text
