@@ -28,6 +28,26 @@ QUIET = {
     "celery.bootsteps": logging.INFO,
 }
 
+#: The level and the log event of each word by which the ledger says what it has made of a run whose
+#: turn had come, or whose worker has not reported its end.
+RUN_EVENTS = {
+    "due": (logging.INFO, "run due"),
+    "requeued": (logging.INFO, "run requeued"),
+    "skipped": (logging.WARNING, "run skipped"),
+    "waiting": (logging.INFO, "run waiting"),
+    "promoted": (logging.INFO, "run promoted"),
+    "expired": (logging.WARNING, "run expired"),
+    "rescued": (logging.WARNING, "run rescued"),
+    "lost": (logging.ERROR, "run lost"),
+    "cancelled": (logging.INFO, "run ended"),
+    "replaced": (logging.INFO, "run ended"),
+    "timed_out": (logging.WARNING, "run ended"),
+    "ended": (logging.INFO, "run ended"),
+    "failed": (logging.ERROR, "run cannot be rescued"),
+    "reasserted": (logging.INFO, "lease reasserted"),
+    "held": (logging.INFO, "run held back"),
+}
+
 #: Attributes of the records that a run's code logs, by their names in our own lines.
 RUN_FIELDS = {name: f"supervisor_{name}" for name in ("job", "run", "attempt", "step")}
 

@@ -2,46 +2,16 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable
 from typing import Any, assert_never
 
 from supervisor.beat.turn import Turn
 from supervisor.job.spec import MOST_JOBS
 from supervisor.ledger.replies import Admission, Placement, Rescue
-from supervisor.logs import get_logger
+from supervisor.logs import RUN_EVENTS, get_logger
 
 #: Admissions logged in one turn, and how many may wait for a turn in which nothing is due.
 LINES_PER_TURN, MOST_UNLOGGED = 10_000, MOST_JOBS
-
-#: The log events of what rescue did.
-RESCUES = {
-    "due": "run due",
-    "requeued": "run requeued",
-    "skipped": "run skipped",
-    "waiting": "run waiting",
-    "promoted": "run promoted",
-    "expired": "run expired",
-    "rescued": "run rescued",
-    "lost": "run lost",
-    "cancelled": "run ended",
-    "replaced": "run ended",
-    "timed_out": "run ended",
-    "ended": "run ended",
-    "failed": "run cannot be rescued",
-    "reasserted": "lease reasserted",
-    "held": "run held back",
-}
-
-#: The level of the events above that are not informational.
-LEVELS = {
-    "skipped": logging.WARNING,
-    "expired": logging.WARNING,
-    "rescued": logging.WARNING,
-    "timed_out": logging.WARNING,
-    "lost": logging.ERROR,
-    "failed": logging.ERROR,
-}
 
 log = get_logger("supervisor.beat")
 
@@ -78,8 +48,8 @@ class AdmissionLog:
 
 
 def note_rescue(rescue: Rescue) -> None:
-    level = LEVELS.get(rescue.kind, logging.INFO)
-    log.log(level, RESCUES[rescue.kind], job=rescue.job, run=rescue.run_id)
+    level, event = RUN_EVENTS[rescue.kind]
+    log.log(level, event, job=rescue.job, run=rescue.run_id)
 
 
 def note_all(admissions: Iterable[Admission]) -> None:

@@ -47,7 +47,7 @@ from supervisor.guard.lease import Lease, State
 from supervisor.job.run import RunState
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.replies import Ending, LeaseState, Renewal
-from supervisor.logs import get_logger
+from supervisor.logs import RUN_EVENTS, get_logger
 from supervisor.store.connection import RedisError, may_pass
 from supervisor.times import clock
 
@@ -55,9 +55,6 @@ log = get_logger("supervisor.heartbeat")
 
 INTERVAL = timedelta(seconds=5)
 SHORTEST_SECONDS = 0.1
-
-#: The log events of what became of a dead child's run.
-DEATHS = {Ending.RESCUED: "run rescued", Ending.ENDED: "run ended"}
 
 #: What a call may raise: no server, a server that refuses it, a ledger of another version.
 FAULTS = (RedisError, WrongSchema)
@@ -359,8 +356,8 @@ class Heartbeat(threading.Thread):
         recorded = child_table.end_of(lease.pid, lease.token)
         if recorded is None:
             finished = self._ledger.report_dead(lease.run_id, lease.token, reason, lease.known)
-            if finished.ending in DEATHS:  # not what the child reported before it died
-                event = DEATHS[finished.ending]
+            if finished.is_first:  # not what the child reported before it died
+                _, event = RUN_EVENTS[finished.ending]
                 log.warning(event, job=lease.work.job, run=lease.run_id, reason=reason)
             return
         outcome, ended_at = recorded

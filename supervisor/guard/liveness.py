@@ -35,8 +35,7 @@ from pathlib import Path
 from uuid import uuid4
 
 from supervisor.ledger.ledger import Ledger
-from supervisor.ledger.replies import Ending
-from supervisor.logs import get_logger
+from supervisor.logs import RUN_EVENTS, get_logger
 from supervisor.process import make_private
 from supervisor.store.connection import RedisError, explained, may_pass
 from supervisor.times import clock
@@ -59,9 +58,6 @@ REPORTED_SECONDS = 10.0
 #: A living worker touches its file every TOUCHED_EACH; a file older than OLD belongs to a dead one.
 TOUCHED_EACH = timedelta(minutes=1)
 OLD = timedelta(minutes=10)
-
-#: What is logged of a reported run. Of the other endings, another process has logged it.
-EVENTS = {Ending.ENDED: "run ended", Ending.RESCUED: "run rescued"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -282,7 +278,8 @@ class Witness:
                     raise
                 log.error("dead worker not reported", run=run_id, error=str(error))
                 continue
-            if event := EVENTS.get(finished.ending):
+            if finished.is_first:
+                _, event = RUN_EVENTS[finished.ending]
                 log.warning(event, run=run_id, reason=reason)
 
 

@@ -168,6 +168,11 @@ class Finished:
     to_publish: tuple[str, ...] = ()
     overlapped_with: str | None = None
 
+    @property
+    def is_first(self) -> bool:
+        """Whether this report ended the attempt; else another process has logged how it ended."""
+        return self.ending in (Ending.ENDED, Ending.RESCUED)
+
 
 class Cancellation(StrEnum):
     """`stopping`: the run is running and has been asked to end."""
