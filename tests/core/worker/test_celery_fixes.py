@@ -84,7 +84,7 @@ def consumer() -> Iterator[Any]:
 
 
 @pytest.mark.parametrize("limits", ["soon", [1, 2, 3]])
-def test_fault_a_message_that_is_not_celerys_ends_a_worker(consumer: Any, limits: Any) -> None:
+def test_fault_a_foreign_message_ends_a_worker(consumer: Any, limits: Any) -> None:
     headers = {"task": "raw.work", "lang": "py", "id": "a", "timelimit": limits}
     with Connection("memory://") as connection, connection.channel() as channel:
         message = message_of(channel, headers)
@@ -190,7 +190,7 @@ def raises() -> None:
     raise OSError("the result cannot be stored")
 
 
-def test_fault_a_pool_without_children_does_not_hear_of_an_error_around_a_body() -> None:
+def test_fault_a_pool_without_children_hears_of_no_error() -> None:
     ended: list[Any] = []
     with pytest.raises(OSError, match="cannot be stored"):
         apply_target(raises, callback=ended.append)
@@ -323,9 +323,7 @@ def test_a_worker_that_stops_does_not_wait_for_a_dead_childs_rest(
 
 
 @pytest.mark.parametrize("part", [1, 4])
-def test_fault_a_loop_that_starts_afresh_takes_the_rest_for_a_result(
-    pipe: tuple[int, int], hub: Hub, part: int
-) -> None:
+def test_fault_a_fresh_loop_loses_a_result(pipe: tuple[int, int], hub: Hub, part: int) -> None:
     class Raw(asynpool.ResultHandler):
         def __init__(self, outputs: dict[int, Child]) -> None:
             self.fileno_to_outq = outputs
