@@ -118,6 +118,16 @@ def failed(ledger: Ledger, spec: JobSpec, second: int) -> str:
     return fails(ledger, run_id(spec, second))
 
 
+def lasted(ledger: Ledger, spec: JobSpec, *seconds: float) -> None:
+    """A run that succeeded for each of these durations."""
+    for number, took in enumerate(seconds):
+        run = run_id(spec, number)
+        at_work(ledger, spec, number, f"token {number}")
+        ledger.finish(run, f"token {number}", RunState.SUCCEEDED)
+        ended = int(ledger.client.hget(ledger.keys.run(run), "finished"))
+        ledger.client.hset(ledger.keys.run(run), "started", ended - round(1000 * took))
+
+
 def fails(ledger: Ledger, run: str) -> str:
     """A queued run begins, and fails."""
     begin(ledger, run, run)

@@ -402,8 +402,7 @@ def plan_on(context: Context, loaded: Loaded, wanted: ScheduleSet, most: int | N
     touched = [wanted.specs[name] for name in changes.names(most) if name in wanted.specs]
     locks = by_lock(wanted.specs.values())
     others = (job for spec in touched for job in sharing(spec, locks))
-    records = ledger.records_of(list({job.name: job for job in (*touched, *others)}.values()))
-    durations = {record.spec.name: record.durations for record in records}
+    durations = ledger.durations_of(list({job.name: job for job in (*touched, *others)}.values()))
     with progress(f"planning {plural(len(touched), 'change')}"):
         found = plan_of(loaded.specs, wanted.specs, durations, ledger.now(), loaded.unread, most)
     if context.app is None:

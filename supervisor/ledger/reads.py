@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 from pydantic import ValidationError
 
 from supervisor.errors import UnknownJob, UnknownRun, UnreadableJob
+from supervisor.job.durations import Durations
 from supervisor.job.run import OPEN_STATES, Run, RunState
 from supervisor.job.spec import KEPT_AT_HAND, OWN, GuardedTaskSpec, JobSpec
 from supervisor.job.when import When
@@ -21,7 +22,6 @@ from supervisor.ledger.records import (
     MARK_FIELDS,
     NO_RUNS,
     BeatRecord,
-    Durations,
     JobRecord,
     Mark,
     OpenRuns,

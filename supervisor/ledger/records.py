@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from supervisor.job.histogram import Histogram
+from supervisor.job.durations import Histogram
 from supervisor.job.run import (
     FAILURES,
     Attempt,
@@ -80,24 +79,6 @@ def beat_from(fields: Mapping[str, str]) -> BeatRecord:
 
 
 # How long things took, by buckets, as Prometheus counts them.
-
-
-@dataclass(frozen=True, slots=True)
-class Durations:
-    """How long the runs in a job's history took, in seconds and in order: the last attempt of each
-    that succeeded, failed or timed out."""
-
-    seconds: tuple[float, ...] = ()
-
-    @property
-    def longest(self) -> float | None:
-        return self.seconds[-1] if self.seconds else None
-
-    def quantile(self, q: float) -> float | None:
-        """The shortest that a share of `q` does not exceed, by nearest rank; None without runs."""
-        if not self.seconds:
-            return None
-        return self.seconds[max(0, math.ceil(q * len(self.seconds)) - 1)]
 
 
 #: The fields of a job's hash that hold its histograms: the buckets, and the sum in ms.

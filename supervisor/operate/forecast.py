@@ -2,7 +2,7 @@
 
 1. The runs of the next ticks last as long as runs have lasted so far. A tick overlaps if the run
    that it would have to wait for, `max_running` ticks before it, has not ended by then. This is an
-   expected number, summed over the buckets of the histogram; nothing is simulated.
+   expected number, from the durations in the history; nothing is simulated.
 2. All jobs with the same lock or serial queue share its time. The load is the time that their runs
    need a day, as a share of a day: above 1, runs fall behind.
 """
@@ -14,11 +14,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from supervisor.job.histogram import Histogram
+from supervisor.job.durations import Durations
 from supervisor.job.policies import OverlapPolicy
 from supervisor.job.spec import JobSpec
 from supervisor.schedule import missed_before, schedule_of, ticks_between
-from supervisor.schedule.expectations import durations_of, interval_of
+from supervisor.schedule.expectations import interval_of
 
 #: How many ticks are looked at, within a year.
 TICKS = 200
@@ -50,15 +50,14 @@ class Forecast:
 
     distance: the shortest between two ticks. overlaps: ticks a day that find a run unended; 0 if
     hardly any does. load: of the lock or serial queue, 1 where it is always busy; 0 where nothing
-    falls behind. shared_with: the other jobs that have it. safe_interval: None when p99 is beyond
-    the last bound of the histogram.
+    falls behind. shared_with: the other jobs that have it. safe_interval: rounded up.
     """
 
     distance: timedelta
     overlaps: float
     load: float
     shared_with: tuple[str, ...]
-    safe_interval: timedelta | None
+    safe_interval: timedelta
 
 
 def by_lock(jobs: Iterable[JobSpec]) -> Mapping[str, Sequence[JobSpec]]:
@@ -81,36 +80,35 @@ def sharing(spec: JobSpec, locks: Mapping[str, Sequence[JobSpec]]) -> Sequence[J
 
 
 def foresee(
-    spec: JobSpec, observed: Mapping[str, Histogram], others: Sequence[JobSpec], now: datetime
+    spec: JobSpec, observed: Mapping[str, Durations], others: Sequence[JobSpec], now: datetime
 ) -> Forecast | None:
     """None if runs end in time, or were never observed.
 
-    observed: by job, how long its attempts took. others: the jobs with which it shares a lock.
+    observed: by job, how long its runs took. others: the jobs with which it shares a lock.
     """
-    histogram = observed.get(spec.name)
-    durations = durations_of(histogram) if histogram else None
-    if histogram is None or durations is None:
+    durations = observed.get(spec.name)
+    if durations is None or durations.longest is None:
         return None
     ticks = ticks_between(schedule_of(spec), now, now + YEAR, TICKS)
     distance = interval_of(ticks)
     if distance is None:
         return None
-    overlaps = overlaps_a_day(spec, histogram, ticks, ticks_a_day(spec, now))
+    overlaps = overlaps_a_day(spec, durations, ticks, ticks_a_day(spec, now))
     known = [job for job in (spec, *others) if job.name in observed]
     falls_behind = others or spec.overlap in FALLING_BEHIND
     load = sum(load_of(job, observed[job.name], now) for job in known) if falls_behind else 0.0
     if not overlaps and load <= 1:
         return None
-    safe = None if durations.over else timedelta(seconds=durations.p99) / (spec.most_running or 1)
+    safe = timedelta(seconds=durations.longest) / (spec.most_running or 1)
     names = tuple(job.name for job in others)
-    return Forecast(distance, overlaps, load, names, round_up(safe) if safe else None)
+    return Forecast(distance, overlaps, load, names, round_up(safe))
 
 
 def overlaps_a_day(
-    spec: JobSpec, histogram: Histogram, ticks: Sequence[datetime], a_day: float
+    spec: JobSpec, durations: Durations, ticks: Sequence[datetime], a_day: float
 ) -> float:
     """0 where it happens to fewer than one tick in a hundred, and less than once a day."""
-    found = sum(found_unended(ticks, first, spec, histogram) for first in range(len(ticks)))
+    found = sum(found_unended(ticks, first, spec, durations) for first in range(len(ticks)))
     share = found / len(ticks)
     if spec.overlap is OverlapPolicy.SKIP:
         share /= 1 + share  # a tick that is skipped starts no run that others could find
@@ -119,28 +117,16 @@ def overlaps_a_day(
 
 
 def found_unended(
-    ticks: Sequence[datetime], first: int, spec: JobSpec, histogram: Histogram
+    ticks: Sequence[datetime], first: int, spec: JobSpec, durations: Durations
 ) -> float:
     """How many later ticks are expected to find the run of this one unended."""
     found = 0.0
     for later in ticks[first + (spec.most_running or 1) :]:
-        share = share_above(histogram, (later - ticks[first]).total_seconds())
+        share = durations.share_above((later - ticks[first]).total_seconds())
         if not share:
             break
         found += share
     return found
-
-
-def share_above(histogram: Histogram, seconds: float) -> float:
-    """The share of runs that take longer, evenly spread within their bucket."""
-    above, lower = 0.0, 0.0
-    for upper, count in zip((*histogram.bounds, math.inf), histogram.counts, strict=True):
-        if upper == math.inf or lower >= seconds:
-            above += count
-        elif upper > seconds:
-            above += count * (upper - seconds) / (upper - lower)
-        lower = upper
-    return above / histogram.observations
 
 
 def ticks_a_day(spec: JobSpec, now: datetime) -> float:
@@ -151,13 +137,12 @@ def ticks_a_day(spec: JobSpec, now: datetime) -> float:
     return 0.0
 
 
-def load_of(job: JobSpec, histogram: Histogram, now: datetime) -> float:
+def load_of(job: JobSpec, durations: Durations, now: datetime) -> float:
     """The share of a day that its runs need; 0 for a job of which any number may run at once."""
     slots = 1 if job.serial else job.most_running
-    if slots is None or job.paused or not histogram.observations:
+    if slots is None or job.paused:
         return 0.0
-    mean = histogram.sum_seconds / histogram.observations
-    return mean * ticks_a_day(job, now) / DAY.total_seconds() / slots
+    return durations.mean * ticks_a_day(job, now) / DAY.total_seconds() / slots
 
 
 def round_up(duration: timedelta) -> timedelta:

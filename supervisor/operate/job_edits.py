@@ -180,9 +180,8 @@ class JobEdits:
             return Verdict(error.problems, error.places)
         except JobElsewhere as error:
             return Verdict((str(error),), ((),))
-        [record] = self._ledger.records_of([spec])
         loaded = before.spec if before else None
-        plan = job_plan(loaded, spec, {spec.name: record.durations}, self._ledger.now())
+        plan = job_plan(loaded, spec, self._ledger.durations_of([spec]), self._ledger.now())
         return Verdict((), (), tuple(self._warnings(spec)), plan)
 
     def save(

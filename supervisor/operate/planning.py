@@ -8,12 +8,12 @@ from datetime import datetime, time, timedelta
 from typing import Literal
 
 from supervisor.job.changes import Changes, Edit, difference, edits
-from supervisor.job.histogram import Histogram
+from supervisor.job.durations import Durations
 from supervisor.job.spec import JobSpec
 from supervisor.operate.forecast import Forecast, by_lock, foresee, sharing
 from supervisor.schedule import Deadline, last_between, next_deadline, schedule_of, ticks_between
 from supervisor.schedule.clock_changes import ClockChange, clock_changes
-from supervisor.schedule.expectations import Durations, durations_of, next_ticks
+from supervisor.schedule.expectations import next_ticks
 from supervisor.times import INSTANT
 
 # Deadlines foreseen: the usual duration against those that the job names.
@@ -36,11 +36,14 @@ class Violation:
 
 
 def violations(spec: JobSpec, durations: Durations, now: datetime) -> Iterator[Violation]:
-    usual, most, least = durations.p95, spec.max_duration, spec.min_duration
+    usual, median = durations.quantile(0.95), durations.quantile(0.5)
+    most, least = spec.max_duration, spec.min_duration
+    if usual is None or median is None:
+        return
     if most is not None and usual > most.total_seconds():
         yield Violation("max_duration", usual)
-    if least is not None and durations.p50 < least.total_seconds():
-        yield Violation("min_duration", durations.p50)
+    if least is not None and median < least.total_seconds():
+        yield Violation("min_duration", median)
     tightest = min(deadlines_ahead(spec, now), key=lambda due: due.at - due.tick, default=None)
     if tightest and tightest.tick + timedelta(seconds=usual) > tightest.at:
         yield Violation("due_by", usual, tightest)
@@ -100,12 +103,12 @@ class Plan:
 def plan_of(
     loaded: Mapping[str, JobSpec],
     wanted: Mapping[str, JobSpec],
-    durations: Mapping[str, Histogram],
+    durations: Mapping[str, Durations],
     now: datetime,
     unread: Collection[str] = (),
     most: int | None = None,
 ) -> Plan:
-    """`durations`: by job, how long attempts took so far, also of jobs that share a lock with an
+    """`durations`: by job, how long runs took so far, also of jobs that share a lock with an
     edited one. unread: as of `difference`. most: of more changes only the first are looked at.
     """
     changes = difference(loaded, wanted, unread)
@@ -121,13 +124,13 @@ def plan_of(
 def job_plan(
     before: JobSpec | None,
     spec: JobSpec,
-    observed: Mapping[str, Histogram],
+    observed: Mapping[str, Durations],
     now: datetime,
     others: Sequence[JobSpec] = (),
 ) -> JobPlan:
-    """observed: by job, how long attempts took. others: the jobs with which it shares a lock."""
+    """observed: by job, how long runs took. others: the jobs with which it shares a lock."""
     own = observed.get(spec.name)
-    durations = durations_of(own) if own else None
+    durations = own if own and own.seconds else None
     return JobPlan(
         spec=spec,
         before=before,

@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import Any
 
 from supervisor.job.changes import Changes, edit_text
+from supervisor.job.durations import Durations
 from supervisor.job.policies import OverlapPolicy
 from supervisor.job.spec import JobSpec
 from supervisor.operate.forecast import Forecast
@@ -15,7 +16,6 @@ from supervisor.operate.planning import JobPlan, Plan, Violation
 from supervisor.operate.shapes import iso_utc
 from supervisor.operate.words import plural, span
 from supervisor.schedule.clock_changes import ClockChange
-from supervisor.schedule.expectations import Durations
 
 # A plan.
 
@@ -147,10 +147,11 @@ def times_text(times: Sequence[datetime]) -> str:
 
 
 def durations_text(durations: Durations) -> str:
-    over = " or more" if durations.over else ""
-    attempts = plural(durations.observations, "attempt")
-    quantiles = f"p50 {span(durations.p50)}, p95 {span(durations.p95)}, p99 {span(durations.p99)}"
-    return f"{quantiles}{over}, of {attempts}"
+    """``median 4m, p95 5m20s, longest 6m, of 120 runs``"""
+    figures = durations_shape(durations)
+    words = ("median", "p95", "longest")
+    told = ", ".join(f"{word} {span(figures[f'{word}_seconds'])}" for word in words)
+    return f"{told}, of {plural(figures['runs'], 'run')}"
 
 
 def violation_text(spec: JobSpec, violation: Violation) -> str:
@@ -212,11 +213,10 @@ def clock_change_shape(change: ClockChange) -> dict[str, Any]:
 
 def durations_shape(durations: Durations) -> dict[str, Any]:
     return {
-        "observations": durations.observations,
-        "p50_seconds": durations.p50,
-        "p95_seconds": durations.p95,
-        "p99_seconds": durations.p99,
-        "is_beyond_buckets": durations.over,
+        "runs": len(durations.seconds),
+        "median_seconds": durations.quantile(0.5),
+        "p95_seconds": durations.quantile(0.95),
+        "longest_seconds": durations.longest,
     }
 
 
@@ -258,13 +258,13 @@ def overlap_sentences(spec: JobSpec, durations: Durations, forecast: Forecast) -
     if forecast.overlaps:
         distance = span(forecast.distance.total_seconds())
         apart = spec.schedule if spec.every else f"ticks {distance} apart"
-        p99 = f"p99 is {'over ' if durations.over else ''}{span(durations.p99)}"
-        yield f"{p99}, {apart}: {often(forecast.overlaps, OVERLAPPING[spec.overlap])}"
+        found = often(forecast.overlaps, OVERLAPPING[spec.overlap])
+        yield f"runs take up to {span(durations.longest or 0)}, {apart}: {found}"
     if forecast.load > 1:
         who = ", ".join((spec.name, *forecast.shared_with))
         need = "need" if forecast.shared_with else "needs"
         yield f"{who} {need} {forecast.load:.0%} of the time of {spec.serial_queue or 'its lock'}"
-    if forecast.safe_interval and forecast.safe_interval > forecast.distance:
+    if forecast.safe_interval > forecast.distance:
         yield f"a safe interval is {span(forecast.safe_interval.total_seconds())}"
 
 
@@ -278,11 +278,10 @@ def often(a_day: float, noun: str) -> str:
 
 
 def forecast_shape(forecast: Forecast) -> dict[str, Any]:
-    safe = forecast.safe_interval
     return {
         "distance_seconds": forecast.distance.total_seconds(),
         "overlaps_a_day": round(forecast.overlaps, 2),
         "load": round(forecast.load, 4),
         "shared_with": list(forecast.shared_with),
-        "safe_interval_seconds": safe.total_seconds() if safe else None,
+        "safe_interval_seconds": forecast.safe_interval.total_seconds(),
     }

@@ -14,7 +14,7 @@ from supervisor.job.spec import JobSpec
 from supervisor.job.topology import Needs
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.page_reads import absences, admitted_at, server_since
-from supervisor.ledger.records import BeatRecord, Durations, JobRecord
+from supervisor.ledger.records import BeatRecord, JobRecord
 from supervisor.ledger.replies import ms_of
 from supervisor.operate.planning import excluded
 from supervisor.operate.words import LocalTime
@@ -24,9 +24,6 @@ from supervisor.times import DAY, INSTANT, clock_time
 
 #: States of ticks that never became a run; one record stands for a range of them.
 PASSED_OVER = (RunState.MISSED, RunState.EXCLUDED)
-
-#: Fewer runs than this say nothing about what is usual.
-ENOUGH_RUNS = 5
 
 #: Up to this many of a job's open runs are explained.
 MOST_OPEN = 5
@@ -238,7 +235,7 @@ def facts_of_run(ledger: Ledger, run: Run, *, looks_deeper: bool = True) -> RunF
         run=run,
         admitted_at=admitted_at(ledger, [run]).get(run.id),
         queue=queue,
-        usual=usual_of(ledger.durations_of([spec])[spec.name]) if spec and has_usual else None,
+        usual=ledger.durations_of([spec])[spec.name].usual if spec and has_usual else None,
         steps=ledger.steps.records(run.id) if run.has_steps else (),
         blocker=facts_of_run(ledger, blocker, looks_deeper=False) if blocker else None,
         no_beat=no_beat_at(ledger, run),
@@ -253,10 +250,6 @@ def known_run(ledger: Ledger, run_id: str) -> Run | None:
         return ledger.run(run_id)
     except UnknownRun:
         return None
-
-
-def usual_of(durations: Durations) -> float | None:
-    return durations.quantile(0.95) if len(durations.seconds) >= ENOUGH_RUNS else None
 
 
 def no_beat_at(ledger: Ledger, run: Run) -> tuple[datetime, datetime] | None:

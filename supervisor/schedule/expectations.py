@@ -7,20 +7,16 @@ docs/reference/metrics.md explains the rules.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from itertools import islice, pairwise
 
-from supervisor.job.histogram import Histogram
+from supervisor.job.durations import Durations
 from supervisor.job.policies import OverlapPolicy
 from supervisor.job.spec import JobSpec
 from supervisor.schedule import schedule_of, ticks_after
 
 #: How many of the next ticks are looked at.
 TICKS = 10
-
-#: Fewer observations say little about what is usual.
-ENOUGH_OBSERVATIONS = 10
 
 #: How late a start may be: this share of the interval, within these bounds.
 LATE_SHARE = 0.1
@@ -50,26 +46,6 @@ MAY_WAIT = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Durations:
-    """Seconds, estimated from the histogram; `over`: a share of them is beyond its last bound."""
-
-    observations: int
-    p50: float
-    p95: float
-    p99: float
-    over: bool
-
-
-def durations_of(histogram: Histogram) -> Durations | None:
-    """None without observations."""
-    p50, p95, p99 = (histogram.quantile(q) for q in (0.5, 0.95, 0.99))
-    if p50 is None or p95 is None or p99 is None:
-        return None
-    over = histogram.counts[-1] * 100 > histogram.observations
-    return Durations(histogram.observations, p50, p95, p99, over)
-
-
 def next_ticks(spec: JobSpec, now: datetime, count: int = TICKS) -> tuple[datetime, ...]:
     if not spec.has_schedule:
         return ()
@@ -82,23 +58,16 @@ def interval_of(ticks: Sequence[datetime]) -> timedelta | None:
 
 
 def usual_duration(
-    spec: JobSpec, durations: Histogram, interval: timedelta | None = None
+    spec: JobSpec, durations: Durations, interval: timedelta | None = None
 ) -> timedelta:
-    """p95 of enough observations, else the time limit, else the longest so far, else a guess."""
-    if (observed := observed_p95(durations)) is not None:
-        return observed
+    """p95 of enough runs, else the time limit, else the longest so far, else a guess."""
+    if durations.usual is not None:
+        return timedelta(seconds=durations.usual)
     if spec.time_limit is not None and not spec.steps:
         return spec.time_limit
     if durations.longest is not None:
-        return timedelta(seconds=min(durations.longest, durations.bounds[-1]))
+        return timedelta(seconds=durations.longest)
     return min(UNKNOWN_DURATION, interval or UNKNOWN_DURATION)
-
-
-def observed_p95(durations: Histogram) -> timedelta | None:
-    if durations.observations < ENOUGH_OBSERVATIONS:
-        return None
-    seconds = durations.quantile(0.95)
-    return None if seconds is None else timedelta(seconds=seconds)
 
 
 def late_after(spec: JobSpec, interval: timedelta | None, usual: timedelta) -> timedelta:
@@ -136,12 +105,13 @@ def retry_waits(spec: JobSpec) -> timedelta:
     return waits
 
 
-def running_limit(spec: JobSpec, durations: Histogram) -> timedelta | None:
+def running_limit(spec: JobSpec, durations: Durations) -> timedelta | None:
     """How long a run may take; None as long as that is not known.
 
     A job that names `max_duration` is not compared with what is usual.
     """
     if spec.time_limit is not None and not spec.steps:
         return spec.time_limit + spec.stop_grace
-    usual = None if spec.max_duration else observed_p95(durations)
-    return None if usual is None else max(TOO_LONG_LEAST, TOO_LONG * usual)
+    if spec.max_duration or durations.usual is None:
+        return None
+    return max(TOO_LONG_LEAST, TOO_LONG * timedelta(seconds=durations.usual))

@@ -12,6 +12,7 @@ from itertools import takewhile
 from typing import Any
 from urllib.parse import urlencode
 
+from supervisor.job.durations import Durations
 from supervisor.job.run import FAILURES, Run, RunState
 from supervisor.job.spec import JobSpec
 from supervisor.ledger.ledger import Ledger
@@ -26,7 +27,7 @@ from supervisor.ledger.page_reads import (
 )
 from supervisor.ledger.presence import Processes, WorkerFacts
 from supervisor.ledger.queues import LedgerQueues, Queue, Queues, queues
-from supervisor.ledger.records import Durations, JobRecord, OpenRuns
+from supervisor.ledger.records import JobRecord, OpenRuns
 from supervisor.logs import get_logger
 from supervisor.operate.shapes import Worker
 from supervisor.operate.words import duration, stamp

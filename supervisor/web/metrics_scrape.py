@@ -10,7 +10,7 @@ from itertools import chain
 from operator import ge
 
 from supervisor.features.outbound.store import LedgerOutbox, OutboundFigures
-from supervisor.job.histogram import Histogram
+from supervisor.job.durations import Durations, Histogram
 from supervisor.job.spec import JobSpec
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.presence import Processes
@@ -55,11 +55,15 @@ class Job:
 
 
 def job_of(
-    spec: JobSpec, fields: Mapping[str, str], open_runs: OpenRuns, interval: timedelta | None
+    spec: JobSpec,
+    fields: Mapping[str, str],
+    open_runs: OpenRuns,
+    durations: Durations,
+    interval: timedelta | None,
 ) -> Job:
     """fields: of the job's hash."""
     record = job_from(spec, fields, open_runs)
-    usual = usual_duration(spec, record.durations, interval)
+    usual = usual_duration(spec, durations, interval)
     late, due = late_after(spec, interval, usual), due_tick(record)
     return Job(
         spec=spec,
@@ -68,7 +72,7 @@ def job_of(
         start_delays=histogram_from(fields, "start_delay"),
         interval=interval,
         late_after=late,
-        running_limit=running_limit(spec, record.durations),
+        running_limit=running_limit(spec, durations),
         success_by=due and plus(due, late + work_until_success(spec, usual) + SLACK),
     )
 
@@ -99,6 +103,28 @@ class Intervals:
         """Forgets all other jobs."""
         if len(self._known) > len(jobs):
             self._known = {job: known for job, known in self._known.items() if job in jobs}
+
+
+class KnownDurations:
+    """How long the runs of each job took, read again when further runs have ended."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+        self._known: dict[str, tuple[tuple[str | None, ...], Durations]] = {}
+
+    def of(
+        self, specs: Mapping[str, JobSpec], hashes: Mapping[str, Mapping[str, str]]
+    ) -> Mapping[str, Durations]:
+        """hashes: of the jobs. All other jobs are forgotten."""
+        fields_of_ends = HISTOGRAM_FIELDS["duration"]
+        ends = {name: tuple(map(fields.get, fields_of_ends)) for name, fields in hashes.items()}
+        none = {name: (found, Durations()) for name, found in ends.items() if not any(found)}
+        known = none | {
+            name: found for name, found in self._known.items() if ends.get(name) == found[0]
+        }
+        read = self._ledger.durations_of([specs[name] for name in ends.keys() - known.keys()])
+        self._known = known | {name: (ends[name], durations) for name, durations in read.items()}
+        return {name: durations for name, (_, durations) in self._known.items()}
 
 
 class Served:
@@ -153,6 +179,7 @@ class Scraper:
         self._ledger = ledger
         self._broker = broker
         self._intervals = Intervals()
+        self._durations = KnownDurations(ledger)
         counted = chain(*HISTOGRAM_FIELDS.values(), (f"n:{name}" for name in counters))
         self._served = Served(tuple(counted))
 
@@ -171,6 +198,9 @@ class Scraper:
     def _jobs(self, specs: Mapping[str, JobSpec]) -> Iterator[Job]:
         ledger, now = self._ledger, self._ledger.now()
         open_runs = ledger.open_runs_of([*specs])
-        for name, fields in ledger.hashes_of(specs):
+        hashes = dict(ledger.hashes_of(specs))
+        durations = self._durations.of(specs, hashes)
+        for name, fields in hashes.items():
             held, spec = self._served.held(name, fields), specs[name]
-            yield job_of(spec, held, open_runs.get(name, NO_RUNS), self._intervals.of(spec, now))
+            runs, interval = open_runs.get(name, NO_RUNS), self._intervals.of(spec, now)
+            yield job_of(spec, held, runs, durations[name], interval)

@@ -19,7 +19,7 @@ from prometheus_client.core import (
     InfoMetricFamily,
 )
 
-from supervisor.job.histogram import Histogram
+from supervisor.job.durations import Histogram
 from supervisor.job.policies import Catchup, OnCrash, OverlapPolicy, SkipReason
 from supervisor.job.run import EXCLUDED_REASONS, MISSED_REASONS, OUTCOMES
 from supervisor.job.spec import JobSpec, StepSpec

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from supervisor.job.durations import Durations
 from supervisor.job.spec import JobSpec
 from supervisor.ledger.functions import BOUNDS
 from supervisor.ledger.records import HISTOGRAM_FIELDS, OpenRuns
@@ -101,11 +102,13 @@ class Simulated:
                 "n:skipped:overlap": sum(at <= now for at in self.skips),
             }
         )
-        numbers |= observed("duration", [run.ended - run.started for run in ended])
+        took = [run.ended - run.started for run in ended]
+        numbers |= observed("duration", took)
         numbers |= observed("start_delay", [run.started - run.nominal for run in begun])
         interval = intervals.of(self.spec, instant(now))
         fields = {field: str(number) for field, number in numbers.items() if number}
-        return job_of(self.spec, fields, self._open_runs(now), interval)
+        durations = Durations(tuple(sorted(took[-self.spec.history :])))
+        return job_of(self.spec, fields, self._open_runs(now), durations, interval)
 
     def _open_runs(self, now: float) -> OpenRuns:
         running = [run.started for run in self.runs if run.started <= now < run.ended]

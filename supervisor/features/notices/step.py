@@ -132,7 +132,8 @@ class Watch:
             since = runs.oldest_queued_at if runs else None
             if since:
                 interval = interval_of(next_ticks(spec, now))
-                usual = usual_duration(spec, job.durations, interval)
+                durations = self._ledger.durations_of([spec])[spec.name]
+                usual = usual_duration(spec, durations, interval)
                 if now > since + late_after(spec, interval, usual):
                     found.append(finding(spec, Event.LATE, since, f"due at {render_moment(since)}"))
         return found

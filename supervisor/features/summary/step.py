@@ -79,9 +79,9 @@ class Summaries:
         runs, kept = self._store.runs(spec.name, day)
         if not runs:
             return JobDay(spec.name, 0, 0, None, is_whole=True)
-        [record] = self._ledger.records_of([spec])
+        durations = self._ledger.durations_of([spec])[spec.name]
         interval = interval_of(next_ticks(spec, now))
-        late = late_after(spec, interval, usual_duration(spec, record.durations, interval))
+        late = late_after(spec, interval, usual_duration(spec, durations, interval))
         is_whole = runs[0].at < day.start or kept < spec.history
         return job_day(spec.name, runs, day, late, is_whole=is_whole)
 

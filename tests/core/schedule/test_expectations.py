@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 
-from supervisor.job.histogram import Histogram
+from supervisor.job.durations import Durations
 from supervisor.job.spec import JobSpec
-from supervisor.ledger.functions import BOUNDS
 from supervisor.ledger.records import NO_RUNS
 from supervisor.ledger.replies import ms_of
 from supervisor.schedule.expectations import (
@@ -32,11 +31,8 @@ def spec_of(**keys: Any) -> JobSpec:
     return JobSpec(**{"name": "nightly", "task": "proj.nightly", **schedule, **keys})
 
 
-def observed(*seconds: float) -> Histogram:
-    counts = [0] * (len(BOUNDS) + 1)
-    for value in seconds:
-        counts[sum(value > bound for bound in BOUNDS)] += 1
-    return Histogram(BOUNDS, tuple(counts), sum(seconds))
+def observed(*seconds: float) -> Durations:
+    return Durations(tuple(sorted(seconds)))
 
 
 @pytest.mark.parametrize(
@@ -78,14 +74,15 @@ def test_how_late_a_start_may_be(
     [
         ({}, observed(), None, HOUR),
         ({}, observed(), MINUTE, MINUTE),
-        ({}, observed(45), MINUTE, MINUTE),
+        ({}, observed(45), MINUTE, timedelta(seconds=45)),
         ({"time_limit": "5m"}, observed(45), MINUTE, 5 * MINUTE),
-        ({"time_limit": "5m"}, observed(*[2.0] * 10), MINUTE, timedelta(seconds=2.425)),
-        ({}, observed(99_999), None, timedelta(seconds=14_400)),
+        ({"time_limit": "5m"}, observed(*[2.0] * 5), MINUTE, timedelta(seconds=2)),
+        ({"time_limit": "5m"}, observed(*[2.0] * 4), MINUTE, 5 * MINUTE),
+        ({}, observed(99_999), None, timedelta(seconds=99_999)),
     ],
 )
 def test_the_usual_duration(
-    keys: dict[str, Any], durations: Histogram, interval: timedelta | None, usual: timedelta
+    keys: dict[str, Any], durations: Durations, interval: timedelta | None, usual: timedelta
 ) -> None:
     assert usual_duration(spec_of(**keys), durations, interval) == usual
 
@@ -93,10 +90,10 @@ def test_the_usual_duration(
 @pytest.mark.parametrize(
     ("keys", "durations", "limit"),
     [
-        ({}, observed(*[2.0] * 9), None),
+        ({}, observed(*[2.0] * 4), None),
         ({}, observed(*[0.3] * 1000), MINUTE),
         ({}, observed(*[2.0] * 10), MINUTE),
-        ({}, observed(*[20.0] * 10), timedelta(seconds=116)),
+        ({}, observed(*[20.0] * 10), timedelta(seconds=80)),
         ({"time_limit": "5m", "stop_grace": "10s"}, observed(*[2.0] * 10), timedelta(seconds=310)),
         # Who names how long a run may take is not compared with what is usual.
         ({"max_duration": "5m"}, observed(*[20.0] * 10), None),
@@ -104,7 +101,7 @@ def test_the_usual_duration(
     ],
 )
 def test_how_long_a_run_may_be_at_work(
-    keys: dict[str, Any], durations: Histogram, limit: timedelta | None
+    keys: dict[str, Any], durations: Durations, limit: timedelta | None
 ) -> None:
     assert running_limit(spec_of(**keys), durations) == limit
 
@@ -139,7 +136,7 @@ def found(spec: JobSpec, now: datetime, **fields: datetime | int) -> Job:
         field: str(ms_of(value) if isinstance(value, datetime) else value)
         for field, value in fields.items()
     }
-    return job_of(spec, texts, NO_RUNS, Intervals().of(spec, now))
+    return job_of(spec, texts, NO_RUNS, Durations(), Intervals().of(spec, now))
 
 
 @pytest.mark.parametrize(

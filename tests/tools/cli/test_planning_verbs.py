@@ -16,7 +16,7 @@ from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.replies import ms_of
 from supervisor.sending.templates import ELSEWHERE
 from tests.commands import Supervisor, as_json
-from tests.jobs import job
+from tests.jobs import job, lasted
 
 APP, PLAIN = (f"tests.tools.cli.planned_app:{name}" for name in ("app", "plain"))
 
@@ -112,11 +112,10 @@ def test_a_plan_with_the_app_says_why_celery_makes_messages(
 def test_a_plan_foresees_overlaps_from_the_durations_that_the_ledger_has(
     loaded: Ledger, supervisor: Supervisor
 ) -> None:
-    buckets = {"h:duration:9": 95, "h:duration:10": 5, "h:duration:sum": 20_000_000}
-    loaded.client.hset(loaded.keys.job("edited"), mapping=buckets)
+    lasted(loaded, loaded.spec("edited"), *[180] * 18, 300, 780)
     output = supervisor("plan").stdout
-    assert "    durations  p50 3m6s, p95 5m, p99 13m, of 100 attempts\n" in output
-    assert "    overlaps   p99 is 13m, every 7m: about " in output
+    assert "    durations  median 3m, p95 5m, longest 13m, of 20 runs\n" in output
+    assert "    overlaps   runs take up to 13m, every 7m: about " in output
     assert "; a safe interval is 13m\n" in output
     [edited, _] = as_json(supervisor("plan", "--json"))["jobs"]
     assert edited["overlaps"]["safe_interval_seconds"] == 780

@@ -2,30 +2,23 @@
 
 from __future__ import annotations
 
-import math
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 
-from supervisor.job.histogram import Histogram
+from supervisor.job.durations import Durations
 from supervisor.job.spec import JobSpec
-from supervisor.ledger.functions import BOUNDS
 from supervisor.operate.forecast import Forecast, foresee, round_up
 from supervisor.operate.planning import plan_of, violations
 from supervisor.operate.plans import often, overlaps_text, plan_lines, plan_shape, violation_text
-from supervisor.schedule.expectations import durations_of
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
 
 
-def observed(**buckets: int) -> Histogram:
-    """``observed(s300=95, inf=5)``: so many attempts in the bucket up to that bound, each at it."""
-    counts = [0] * (len(BOUNDS) + 1)
-    for name, count in buckets.items():
-        counts[len(BOUNDS) if name == "inf" else BOUNDS.index(float(name[1:]))] = count
-    total = sum(n * bound for n, bound in zip(counts, (*BOUNDS, 20_000), strict=True))
-    return Histogram(BOUNDS, tuple(counts), total)
+def observed(**runs: int) -> Durations:
+    """``observed(s300=95, s900=5)``: so many runs that took so many seconds."""
+    return Durations(tuple(float(name[1:]) for name, count in runs.items() for _ in range(count)))
 
 
 def spec(**keys: Any) -> JobSpec:
@@ -34,46 +27,25 @@ def spec(**keys: Any) -> JobSpec:
 
 
 #: Each run takes 14 minutes, of ticks every 5.
-THREE_INTERVALS = Histogram((839, 841), (0, 100, 0), 84_000)
+THREE_INTERVALS = observed(s840=100)
 
 
-def foreseen(histogram: Histogram, **keys: Any) -> Forecast:
-    found = foresee(spec(**keys), {"job": histogram}, (), NOW)
+def foreseen(durations: Durations, **keys: Any) -> Forecast:
+    found = foresee(spec(**keys), {"job": durations}, (), NOW)
     assert found
     return found
 
 
-def told(job: JobSpec, histogram: Histogram) -> str:
-    durations, found = durations_of(histogram), foresee(job, {"job": histogram}, (), NOW)
-    assert durations
+def told(job: JobSpec, durations: Durations) -> str:
+    found = foresee(job, {"job": durations}, (), NOW)
     assert found
     return overlaps_text(job, durations, found)
 
 
-@pytest.mark.parametrize(
-    ("histogram", "q", "seconds"),
-    [
-        (observed(s10=100), 0.5, 7.5),
-        (observed(s10=100), 1, 10),
-        (observed(s10=50, s60=50), 0.5, 10),
-        (observed(s10=50, s60=50), 0.75, 45),
-        (observed(s300=95, s900=5), 0.99, 780),
-        (observed(**{"s0.1": 10}), 0.5, 0.05),
-        (observed(s10=50, inf=50), 0.99, 14400),
-    ],
-)
-def test_a_quantile_is_interpolated_within_its_bucket(
-    histogram: Histogram, q: float, seconds: float
-) -> None:
-    assert histogram.quantile(q) == pytest.approx(seconds)
-
-
-def test_without_observations_there_are_no_quantiles() -> None:
-    assert observed().quantile(0.5) is None
-    assert durations_of(observed()) is None
+def test_without_runs_nothing_is_foreseen() -> None:
     assert foresee(spec(), {"job": observed()}, (), NOW) is None
-    assert (observed().longest, observed(s10=1).longest) == (None, 10)
-    assert observed(s1=1, inf=1).longest == math.inf
+    [job] = plan_of({}, {"job": spec()}, {"job": observed()}, NOW).jobs
+    assert job.durations is None
 
 
 def test_runs_shorter_than_the_interval_are_no_trouble() -> None:
@@ -87,9 +59,9 @@ def test_what_befalls_few_ticks_is_not_foreseen() -> None:
 
 
 def test_the_skips_foreseen_are_those_of_the_formula() -> None:
-    # 5 of 100 runs last between 5 and 15 minutes: 0.05 + 0.025 ticks are blocked for each start.
-    expected = 288 * 0.075 / 1.075
-    assert foreseen(observed(s300=95, s900=5)).overlaps == pytest.approx(expected, rel=0.02)
+    # 5 of 100 runs last 14 minutes: each is in the way of two ticks.
+    expected = 288 * 0.1 / 1.1
+    assert foreseen(observed(s300=95, s840=5)).overlaps == pytest.approx(expected, rel=0.02)
 
 
 def test_a_run_that_always_takes_three_intervals_skips_two_ticks_of_three() -> None:
@@ -133,28 +105,26 @@ def test_a_paused_job_takes_no_time_of_a_lock() -> None:
 
 
 TOLD = [
-    ("skip", "p99 is 13m, every 5m: about 20 skips a day; a safe interval is 13m"),
-    ("queue_one", "p99 is 13m, every 5m: about 21 waits a day; a safe interval is 13m"),
-    ("replace", "p99 is 13m, every 5m: about 21 replaced runs a day; a safe interval is 13m"),
-    ("allow", "p99 is 13m, every 5m: about 21 overlaps a day; a safe interval is 13m"),
+    ("skip", "runs take up to 14m, every 5m: about 26 skips a day; a safe interval is 14m"),
+    ("queue_one", "runs take up to 14m, every 5m: about 29 waits a day; a safe interval is 14m"),
+    (
+        "replace",
+        "runs take up to 14m, every 5m: about 29 replaced runs a day; a safe interval is 14m",
+    ),
+    ("allow", "runs take up to 14m, every 5m: about 29 overlaps a day; a safe interval is 14m"),
 ]
 
 
 @pytest.mark.parametrize(("overlap", "sentence"), TOLD)
 def test_each_policy_has_its_own_consequence(overlap: str, sentence: str) -> None:
-    assert told(spec(overlap=overlap), observed(s300=95, s900=5)) == sentence
+    assert told(spec(overlap=overlap), observed(s300=95, s840=5)) == sentence
 
 
 def test_more_work_than_time_is_told_with_its_share() -> None:
     assert told(spec(overlap="queue_all"), observed(s900=10)) == (
-        "p99 is 14m54s, every 5m: about 288 waits a day; job needs 300% of the time of its lock; "
-        "a safe interval is 15m"
+        "runs take up to 15m, every 5m: about 288 waits a day; "
+        "job needs 300% of the time of its lock; a safe interval is 15m"
     )
-
-
-def test_beyond_the_last_bucket_no_interval_is_called_safe() -> None:
-    text = told(spec(every="1h", overlap="allow"), observed(inf=10))
-    assert text == "p99 is over 4h, every 1h: about 24 overlaps a day"
 
 
 @pytest.mark.parametrize(
@@ -184,8 +154,8 @@ def test_a_frequency_is_given_by_the_shortest_period_that_has_one(a_day: float, 
 
 SATURDAY = datetime(2027, 1, 9, 12, tzinfo=UTC)
 
-#: From 5 to 15 minutes: p50 is 10m, p95 14m30s.
-TEN_MINUTES = observed(s900=100)
+#: The median is 10m, p95 14m30s.
+TEN_MINUTES = observed(s600=94, s870=6)
 
 
 def spec_of(**keys: Any) -> JobSpec:
@@ -225,18 +195,14 @@ def spec_of(**keys: Any) -> JobSpec:
     ],
 )
 def test_what_does_not_fit(keys: dict[str, Any], expected: list[str]) -> None:
-    spec, durations = spec_of(**keys), durations_of(TEN_MINUTES)
-    assert durations
-    assert [
-        violation_text(spec, found) for found in violations(spec, durations, SATURDAY)
-    ] == expected
+    spec = spec_of(**keys)
+    found = [violation_text(spec, each) for each in violations(spec, TEN_MINUTES, SATURDAY)]
+    assert found == expected
 
 
 def test_a_schedule_that_ends_is_looked_at_to_its_end() -> None:
     spec = spec_of(at=["2027-01-09T20:00:00"], due_by="20:10")
-    durations = durations_of(TEN_MINUTES)
-    assert durations
-    assert [found.key for found in violations(spec, durations, SATURDAY)] == ["due_by"]
+    assert [found.key for found in violations(spec, TEN_MINUTES, SATURDAY)] == ["due_by"]
 
 
 def test_the_plan_says_so() -> None:

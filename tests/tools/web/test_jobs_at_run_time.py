@@ -16,7 +16,7 @@ from supervisor.features.notices.rules import DEFAULT_EVENTS, Event
 from supervisor.ledger.ledger import Ledger
 from supervisor.web.access import Access
 from supervisor.web.api import API
-from tests.jobs import job
+from tests.jobs import job, lasted
 from tests.presence import worker_is_there
 from tests.tools.web.conftest import Serve
 from tests.tools.web.test_api import checked
@@ -167,8 +167,8 @@ def test_a_check_foresees_overlaps_by_what_was_observed(
     maker: httpx.Client, ledger: Ledger
 ) -> None:
     put(maker)
-    minutes = {"h:duration:9": 95, "h:duration:10": 5, "h:duration:sum": 20_000_000}
-    ledger.client.hset(ledger.keys.job("report"), mapping=minutes)
+    ledger.client.hdel(ledger.keys.job("report"), "watermark")  # it has been there for long
+    lasted(ledger, ledger.spec("report"), *[180] * 19, 780)
     answer = maker.post(f"{JOB}/check", json={**HOURLY, "every": "1m"})
     found = checked(answer, f"{PATH}/check", 200)
     assert found["change"] == "changed"

@@ -17,13 +17,15 @@ from supervisor.ledger.functions import ATTEMPTS_KEPT
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.presence import Broker, Registration, WorkerFacts
 from supervisor.ledger.replies import ms_of
+from supervisor.operate.planning import plan_of
+from supervisor.operate.plans import plan_lines
 from supervisor.operate.why import answer
 from supervisor.operate.why_facts import facts_of_run_id
 from supervisor.web.access import Access
 from supervisor.web.jobs_page import PAGE_SIZE
 from supervisor.web.server import create
 from tests.core.ledger.test_many_waiting import crowd
-from tests.jobs import admitted, at_work, begin, begun, job, pause, run_id, ticks, try_often
+from tests.jobs import admitted, at_work, begin, begun, job, lasted, pause, run_id, ticks, try_often
 from tests.presence import worker_is_there
 from tests.tools.web.conftest import Serve
 from tests.tools.web.visits import FROM_OUR_PAGE, TOKEN, log_in, serving_app
@@ -577,12 +579,7 @@ def test_the_list_the_page_and_why_say_the_same_of_durations(
     reader: httpx.Client, ledger: Ledger
 ) -> None:
     spec = job(ledger)
-    for second in range(1, 31):  # longer than the chart of the list
-        run = run_id(spec, second)
-        at_work(ledger, spec, second, f"token {second}")
-        ledger.finish(run, f"token {second}", RunState.SUCCEEDED)
-        ended = int(ledger.client.hget(ledger.keys.run(run), "finished"))
-        ledger.client.hset(ledger.keys.run(run), "started", ended - 1000 * (31 - second))
+    lasted(ledger, spec, *range(1, 31))  # more than the chart of the list has
     at_work(ledger, spec, 40)
     for path in ("/", "/jobs/nightly"):
         text = reader.get(path).text
@@ -593,6 +590,15 @@ def test_the_list_the_page_and_why_say_the_same_of_durations(
     assert "usually finishes within 29s" in " ".join(
         answer(facts_of_run_id(ledger, run_id(spec, 40)))
     )
+    plan = plan_of({}, {spec.name: spec}, ledger.durations_of([spec]), ledger.now())
+    assert "median 15s, p95 29s, longest 30s, of 30 runs" in "\n".join(plan_lines(plan))
+    limit = 'supervisor_job_running_limit_seconds{job="nightly"}'
+    assert f"{limit} {4 * 29}.0" in reader.get("/metrics").text
+    lasted(ledger, other := job(ledger, "other"), *[60] * 4)
+    assert f"{limit.replace('nightly', 'other')}" not in reader.get("/metrics").text
+    at_work(ledger, other, 50)
+    ledger.finish(run_id(other, 50), "token", RunState.SUCCEEDED)
+    assert f"{limit.replace('nightly', 'other')} 240.0" in reader.get("/metrics").text
 
 
 def test_each_page_is_headed_with_the_installations_name_and_its_colour(ledger: Ledger) -> None:
