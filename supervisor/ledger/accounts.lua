@@ -52,8 +52,8 @@ end
 -- Something happened that the job's rules have a word for, among others with blanks between. Written with the
 -- state itself, so that no crash in between can lose it. A success is reported only after a problem. `job`:
 -- '' for the service.
-local function note_event(job, wanted, event, run, reason)
-  if not wanted or not string.find(wanted, event, 1, true) then return end
+local function note_event(job, notify, event, run, reason)
+  if not notify or not string.find(notify, event, 1, true) then return end
   local key = job == '' and K.beat or K.job(job)
   if event == 'recovered' then
     if redis.call('HDEL', key, 'troubled') == 0 then return end

@@ -59,7 +59,7 @@ local function hold_back(run, nominal, record, wait_until)
 end
 
 -- What admission needs of a job, in one command.
-local function known_of(job)
+local function fields_of(job)
   local v = redis.call('HMGET', K.job(job), 'watermark', 'n:ticks', 'paused', 'paused_at', 'paused_until',
     'pause_from', 'pause_to')
   return { watermark = v[1] or nil, ['n:ticks'] = v[2] or nil, paused = v[3] or nil, paused_at = v[4] or nil,
@@ -81,17 +81,17 @@ local function open_repeat(id)
 end
 
 local function note_repeat(id, other)
-  local known = hget(K.run(id), 'repeated_by') or ''
+  local before = hget(K.run(id), 'repeated_by') or ''
   if redis.call('EXISTS', K.run(id)) == 0 then return end
-  redis.call('HSET', K.run(id), 'repeated_by', last_lines(known .. other .. '\n', ATTEMPTS_KEPT))
+  redis.call('HSET', K.run(id), 'repeated_by', last_lines(before .. other .. '\n', ATTEMPTS_KEPT))
 end
 
 local function note(record, field, value)
   if value then append(record, { field, value }) end
 end
 
--- Gives a run its place. `run`: as in the call; `known`: of its job.
-local function admit(run, known)
+-- Gives a run its place. `run`: as in the call; `fields`: of its job.
+local function admit(run, fields)
   local id, job, kind, lock, delay = run.id, run.job, run.kind, run.lock, run.delay or 0
   local nominal = run.nominal or now + delay
 
@@ -107,7 +107,7 @@ local function admit(run, known)
     -- The reply to the first call was lost, or two beats emitted the same tick. A trigger repeats itself harmlessly.
     count(job, 'duplicates')
     redis.call('HINCRBY', K.run(id), 'duplicates', 1)
-    if kind == 'tick' and nominal > tonumber(known.watermark or nominal) then
+    if kind == 'tick' and nominal > tonumber(fields.watermark or nominal) then
       redis.call('HSET', K.job(job), 'watermark', nominal)
       if hget(K.run(id), 'kind') then
         -- The clock was set back, and with it the watermark; the tick was counted. The audit begins again after it.
@@ -123,15 +123,15 @@ local function admit(run, known)
   local repeated_by = run.repeats and open_repeat(run.repeats)
   if repeated_by then return 'repeated', nil, repeated_by end
   if kind == 'tick' then
-    if nominal <= tonumber(known.watermark or 0) then
+    if nominal <= tonumber(fields.watermark or 0) then
       count(job, 'duplicates')
       return 'duplicate'
     end
-    redis.call('HSET', K.job(job), 'watermark', nominal, 'n:ticks', (known['n:ticks'] or 0) + 1)
+    redis.call('HSET', K.job(job), 'watermark', nominal, 'n:ticks', (fields['n:ticks'] or 0) + 1)
   else
     count(job, 'triggered')
   end
-  if kind == 'tick' and is_paused_at(known, nominal) or kind == 'after' and is_paused_at(known, now) then
+  if kind == 'tick' and is_paused_at(fields, nominal) or kind == 'after' and is_paused_at(fields, now) then
     pass_over(job, 'excluded', 'paused', id, nominal, nominal, 1, rules.history)
     return 'excluded', 'paused'
   end
@@ -180,37 +180,37 @@ local function admit(run, known)
     redis.call('ZADD', K.delayed, now + delay, id)
     return 'delay'
   end
-  local said = { lines = lines, has_arguments = run.args or run.kwargs or run.options }
+  local parts = { lines = lines, has_arguments = run.args or run.kwargs or run.options }
   return place({ id = id, job = job, rules = rules, requeues = 0, token = '', slot = 1, wait_until = wait_until,
     expires = expires, nominal = nominal, kind = kind, stage = run.steps and '' or nil, rules_text = rules_text },
-    { record = record, said = said, is_free = is_free })
+    { record = record, parts = parts, is_free = is_free })
 end
 
 -- What was written of a run that then could not be placed: its tick is due still.
-local function take_back(run, known)
+local function take_back(run, fields)
   local id, job = run.id, run.job
   if redis.call('EXISTS', K.run(id)) == 1 then return end
   redis.pcall('SREM', K.open(job), id)
   redis.pcall('ZREM', K.history(job), id)
-  if run.kind ~= 'tick' or hget(K.job(job), 'watermark') == known.watermark then return end
-  if known.watermark then
-    redis.call('HSET', K.job(job), 'watermark', known.watermark)
+  if run.kind ~= 'tick' or hget(K.job(job), 'watermark') == fields.watermark then return end
+  if fields.watermark then
+    redis.call('HSET', K.job(job), 'watermark', fields.watermark)
   else
     redis.call('HDEL', K.job(job), 'watermark')
   end
-  redis.call('HSET', K.job(job), 'n:ticks', known['n:ticks'] or 0)
+  redis.call('HSET', K.job(job), 'n:ticks', fields['n:ticks'] or 0)
 end
 
 local places = {}
 for i, run in ipairs(call.runs) do
   settled, to_publish = {}, {}
-  local known = known_of(run.job)
-  local is_done, decision, reason, blocker = pcall(admit, run, known)
+  local fields = fields_of(run.job)
+  local is_done, decision, reason, blocker = pcall(admit, run, fields)
   if is_done then
     places[i] = { decision = decision, reason = reason ~= '' and reason or nil,
       blocked_by = blocker ~= '' and blocker or nil, to_publish = to_publish, settled = settled }
   else
-    pcall(take_back, run, known)
+    pcall(take_back, run, fields)
     places[i] = { decision = 'failed', reason = error_text(decision), to_publish = {}, settled = {} }
   end
 end

@@ -129,8 +129,8 @@ local function succeeded_by_begin(run, lock) return 'succeeds:' .. run.attempt .
 local function name_successor(lock, run, given_up, began_at)
   local named, successor = '', digits(began_at) .. ' ' .. run.id
   for token, id in string.gmatch(given_up, '(%S+) ([^\n]*)\n') do
-    local known = hget(K.run(id), 'lost:' .. token)
-    if known == '' or known == successor then  -- named under the run's other lock
+    local lost = hget(K.run(id), 'lost:' .. token)
+    if lost == '' or lost == successor then  -- named under the run's other lock
       redis.call('HSET', K.run(id), 'lost:' .. token, successor)
       named = named .. token .. ' ' .. id .. '\n'
     end
@@ -143,8 +143,8 @@ end
 local function unname_successor(lock, run)
   local field = succeeded_by_begin(run, lock)
   for token, id in string.gmatch(hget(K.run(run.id), field) or '', '(%S+) ([^\n]*)\n') do
-    local known = hget(K.run(id), 'lost:' .. token)
-    if known == '' or string.match(known or '', ' (.*)$') == run.id then
+    local lost = hget(K.run(id), 'lost:' .. token)
+    if lost == '' or string.match(lost or '', ' (.*)$') == run.id then
       redis.call('HSET', K.run(id), 'lost:' .. token, '')
       add_given_up(lock, token .. ' ' .. id .. '\n')
     end

@@ -23,9 +23,9 @@ end
 -- A ledger that another version of this code writes is left as it is: its schema as an error. A new one
 -- gets this version's number.
 local function other_schema()
-  local found = redis.call('GET', K.schema)
-  if not found then redis.call('SET', K.schema, SCHEMA) end
-  if found and tonumber(found) ~= SCHEMA then return redis.error_reply('WRONGSCHEMA ' .. found) end
+  local number = redis.call('GET', K.schema)
+  if not number then redis.call('SET', K.schema, SCHEMA) end
+  if number and tonumber(number) ~= SCHEMA then return redis.error_reply('WRONGSCHEMA ' .. number) end
 end
 
 -- Instants for what has an order: in microseconds, no two of them the same.
@@ -143,10 +143,10 @@ local own_run_id
 -- was set back to before the change starts that time again, from now: never is it longer than a lease's.
 local function server_since()
   own_run_id = own_run_id or string.match(redis.call('INFO', 'server'), 'run_id:(%w+)')
-  local known = redis.call('HMGET', K.server, 'run_id', 'since')
-  if known[1] == own_run_id and tonumber(known[2]) <= now then return tonumber(known[2]) end
+  local server = redis.call('HMGET', K.server, 'run_id', 'since')
+  if server[1] == own_run_id and tonumber(server[2]) <= now then return tonumber(server[2]) end
   local since = now
-  if not known[1] then  -- a new ledger, or one that forgot everything: the server's start decides
+  if not server[1] then  -- a new ledger, or one that forgot everything: the server's start decides
     local info = redis.call('INFO', 'server')
     since = now - 1000 * math.max(0, tonumber(string.match(info, 'uptime_in_seconds:(-?%d+)')))
   end

@@ -41,7 +41,7 @@ if not run then return refusal(OUTCOMES[standing].begin, standing == 'over' and 
 -- As digest_of in job/content.py.
 local function digest(text) return string.find(text, '"__type__"', 1, true) and '*' or redis.sha1hex(text) end
 
-local function is_same(known, given) return known == '*' or given == '*' or given == known end
+local function is_same(own, given) return own == '*' or given == '*' or given == own end
 
 local own = redis.call('HMGET', K.run(id), 'args', 'kwargs', 'references')
 local own_args, own_kwargs = own[1] and digest(own[1]), own[2] and digest(own[2])
@@ -65,11 +65,11 @@ local function references_of_job()
   local value = run.item and redis.call('LINDEX', K.items(run.parent), run.item)
   if value then given = content.item end
   local is_newest = true
-  for known_args, known_kwargs, named, known_task in string.gmatch(contents() or '', '(%S+) (%S+) (%S+) ([^\n]+)') do
-    if value then known_args = known_args == '*' and '*' or digest(value .. known_args) end
-    if known_task == task and is_same(own_args or known_args, own_args and args or given)
-      and is_same(own_kwargs or known_kwargs, kwargs) then
-      local line = table.concat({ known_args, known_kwargs, named, known_task }, ' ')
+  for job_args, job_kwargs, named, job_task in string.gmatch(contents() or '', '(%S+) (%S+) (%S+) ([^\n]+)') do
+    if value then job_args = job_args == '*' and '*' or digest(value .. job_args) end
+    if job_task == task and is_same(own_args or job_args, own_args and args or given)
+      and is_same(own_kwargs or job_kwargs, kwargs) then
+      local line = table.concat({ job_args, job_kwargs, named, job_task }, ' ')
       local former = not run.parent and not is_newest and line or nil
       if own_args then named = string.gsub(named, '^args,?', '') end
       if own_kwargs then named = string.gsub(named, ',?kwargs$', '') end

@@ -28,11 +28,11 @@ function comebacks.note_reported(run, token) redis.call('HSET', K.run(run.id), '
 
 -- Whether the attempt's end is known, or its begin was undone. A step that was withdrawn is queued anew later, with
 -- another record.
-function comebacks.is_over(run, token, known)
-  if run.parent and known.fence < 1000 * run.queued then return true end
+function comebacks.is_over(run, token, attempt)
+  if run.parent and attempt.fence < 1000 * run.queued then return true end
   local v = redis.call('HMGET', K.run(run.id), 'lost:' .. token, 'attempts')
   if run.last_token == token or v[1] == REPORTED then return true end
-  return string.find(v[2] or '', '"fence":"' .. digits(known.fence) .. '"', 1, true) ~= nil
+  return string.find(v[2] or '', '"fence":"' .. digits(attempt.fence) .. '"', 1, true) ~= nil
 end
 
 -- In how many slots of the lock a run has begun after this fencing token; the latest begin, and its run.
@@ -52,7 +52,7 @@ end
 -- Whether the record has what the run needs to go on.
 function comebacks.is_whole(run) return run.rules.lease_ttl > 0 and not is_closed(run.id) end
 
--- Where the ledger has an attempt. `known`: what its worker knows of it, or nil.
+-- Where the ledger has an attempt. `attempt`: what its worker knows of it, or nil.
 --   queued      its run waits for a worker, and it has not begun
 --   running     its lease is held
 --   silent      its lease has run out
@@ -61,61 +61,61 @@ function comebacks.is_whole(run) return run.rules.lease_ttl > 0 and not is_close
 --   over        its end is known; or it has none, for it never began
 --   unknown     there is no record of its run, or not enough of it
 -- A caller that finds one which was given up looks itself whether it is `superseded`: whether it is too late for it.
-function comebacks.standing(id, run, token, known)
+function comebacks.standing(id, run, token, attempt)
   if not run then return is_ended_step(id) and 'over' or 'unknown' end
   if run.state == 'running' and run.token == token and not is_contested(run, token) then
     return lease_token(run) == token and 'running' or 'silent'
   end
   if comebacks.is_given_up(run, token) then return 'given_up' end
-  if not known then return run.state == 'queued' and run.last_token ~= token and 'queued' or 'over' end
-  if comebacks.is_over(run, token, known) then return 'over' end
+  if not attempt then return run.state == 'queued' and run.last_token ~= token and 'queued' or 'over' end
+  if comebacks.is_over(run, token, attempt) then return 'over' end
   return (comebacks.is_whole(run) or run.parent) and 'forgotten' or 'unknown'
 end
 
 -- The begin that was one too many beside this attempt, and its run; nil if there was none.
-local function rival_of(run, known)
+local function rival_of(run, attempt)
   local rules = run.rules
   local in_serial, since, other = 0, nil, nil
-  if rules.serial ~= '' then in_serial, since, other = begun_after(rules.serial, known.fence) end
+  if rules.serial ~= '' then in_serial, since, other = begun_after(rules.serial, attempt.fence) end
   if in_serial > 0 then return since, other end
-  if run.parent and run.fence > known.fence then return run.fence, run.id end
+  if run.parent and run.fence > attempt.fence then return run.fence, run.id end
   if run.parent or rules.max_running == 0 then return nil end
   local number
-  number, since, other = begun_after(rules.lock, known.fence)
+  number, since, other = begun_after(rules.lock, attempt.fence)
   if number >= rules.max_running then return since, other end
 end
 
 -- What holds a slot: 'free', 'own', 'reserved' for a queued run, 'earlier': a run that began before, or 'taken'.
-local function slot_is(run, token, slot, known, holder)
+local function slot_is(run, token, slot, attempt, holder)
   local owner = redis.call('GET', slot_key(run.rules.lock, slot))
   local is_foreign = owner and owner ~= token and owner ~= run.token and not is_reservation(owner)
   if holder == run.id then return is_foreign and 'taken' or 'own' end
   if not holder then return is_foreign and 'taken' or owner and 'reserved' or 'free' end
   local v = redis.call('HMGET', K.run(holder), 'state', 'fence', 'steps')
   if v[1] ~= 'running' then return 'reserved' end
-  return not v[3] and tonumber(v[2] or 0) < known.fence and 'earlier' or 'taken'
+  return not v[3] and tonumber(v[2] or 0) < attempt.fence and 'earlier' or 'taken'
 end
 
 -- The slot under which the attempt goes on, and the run that is given up for it; nil when each is taken.
-local function slot_for(run, token, known)
-  local rules, found = run.rules, holders(run.rules.lock)
+local function slot_for(run, token, attempt)
+  local rules, held = run.rules, holders(run.rules.lock)
   if rules.max_running == 0 then
-    take_slot(run, found)
+    take_slot(run, held)
     return run.slot
   end
   local first = {}
   local function look(slot)
-    local kind = slot_is(run, token, slot, known, found[slot])
+    local kind = slot_is(run, token, slot, attempt, held[slot])
     first[kind] = first[kind] or slot
   end
-  for slot in pairs(found) do if found[slot] == run.id then look(slot) end end
-  if known.slot <= rules.max_running then look(known.slot) end
+  for slot in pairs(held) do if held[slot] == run.id then look(slot) end end
+  if attempt.slot <= rules.max_running then look(attempt.slot) end
   for slot = 1, rules.max_running do
     if first.own or first.free then break end
     look(slot)
   end
   local slot = first.own or first.free or first.reserved or first.earlier
-  return slot, slot and slot == first.earlier and found[slot] or nil
+  return slot, slot and slot == first.earlier and held[slot] or nil
 end
 
 -- A run that was over, or given up, when an attempt began that comes back; its worker may still report.
@@ -126,10 +126,10 @@ local function give_up(id)
 end
 
 -- What the serial queue's lock says is running, if it began before.
-local function earlier_in_serial(run, known)
+local function earlier_in_serial(run, attempt)
   local holder = run.rules.serial ~= '' and hget(K.lock_state(run.rules.serial), 'holder:1')
   if not holder or holder == run.id or redis.call('EXISTS', K.lock(run.rules.serial)) == 0 then return nil end
-  return (tonumber(hget(K.run(holder), 'fence')) or 0) < known.fence and holder or nil
+  return (tonumber(hget(K.run(holder), 'fence')) or 0) < attempt.fence and holder or nil
 end
 
 -- The run leaves whatever place it has in the ledger.
@@ -148,12 +148,12 @@ local function leave_place(run, token, slot)
 end
 
 -- The attempt goes on from now on, as if its begin had been known.
-local function go_on(run, token, known)
+local function go_on(run, token, attempt)
   local id, rules = run.id, run.rules
   if run.parent then hooks.begin.started(run) end
-  local of_lock = take_fence(run, known.fence)
-  local began_at = math.min(known.fence, now_us)  -- a token is as old as its attempt, where clocks agree
-  run.attempt, run.started = known.number, math.floor(began_at / 1000)
+  local of_lock = take_fence(run, attempt.fence)
+  local began_at = math.min(attempt.fence, now_us)  -- a token is as old as its attempt, where clocks agree
+  run.attempt, run.started = attempt.number, math.floor(began_at / 1000)
   note_successor(run, of_lock.given_up, began_at)
   redis.call('HSET', K.run(id), 'state', 'running', 'token', token, 'fence', digits(run.fence), 'attempt', run.attempt,
     'started', digits(run.started), 'slot', run.slot, 'since', digits(next_instant()), 'reason', '', 'sends', 0)
@@ -180,19 +180,19 @@ end
 
 -- Returns whether the attempt was written back; if not, the run that began beside it, if one did. Until when it was at
 -- work is in microseconds, and nil if that is not known. `is_over`: it reports its end.
-function comebacks.write_back(run, token, known, till, is_over)
-  local since, rival = rival_of(run, known)
+function comebacks.write_back(run, token, attempt, till, is_over)
+  local since, rival = rival_of(run, attempt)
   local slot, earlier = 1, nil
-  if not rival and not run.parent then slot, earlier = slot_for(run, token, known) end
-  if rival or not slot or run.fence > known.fence then
+  if not rival and not run.parent then slot, earlier = slot_for(run, token, attempt) end
+  if rival or not slot or run.fence > attempt.fence then
     return false, refuse(run, token, since, rival, till, is_over)
   end
-  local in_serial = earlier_in_serial(run, known)
+  local in_serial = earlier_in_serial(run, attempt)
   leave_place(run, token, slot)
   if earlier then give_up(earlier) end
   if in_serial and in_serial ~= earlier then give_up(in_serial) end
   run.slot = slot
-  go_on(run, token, known)
+  go_on(run, token, attempt)
   return true
 end
 

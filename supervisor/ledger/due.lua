@@ -5,8 +5,8 @@
 -- gives for each job its spec (JSON, or nil for one that is not loaded), and the values of these fields, or nil
 
 local fields, jobs = { unpack(ARGV, 2, ARGV[1] + 1) }, { unpack(ARGV, ARGV[1] + 2) }
-local found = {}
+local replies = {}
 for i, spec in ipairs(redis.call('HMGET', K.jobs, unpack(jobs))) do
-  found[i] = { spec, unpack(redis.call('HMGET', K.job(jobs[i]), unpack(fields))) }
+  replies[i] = { spec, unpack(redis.call('HMGET', K.job(jobs[i]), unpack(fields))) }
 end
-return found
+return replies

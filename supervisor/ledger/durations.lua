@@ -6,12 +6,14 @@
 local WORKED = { succeeded = true, failed = true, timed_out = true }
 
 local function durations_of(job)
-  local found = {}
+  local durations = {}
   for _, id in ipairs(redis.call('ZREVRANGE', K.history(job), 0, ARGV[1] - 1)) do
     local v = redis.call('HMGET', K.run(id), 'state', 'started', 'finished')
-    if WORKED[v[1]] and v[2] and v[3] then found[#found + 1] = string.format('%.0f', math.max(0, v[3] - v[2])) end
+    if WORKED[v[1]] and v[2] and v[3] then
+      durations[#durations + 1] = string.format('%.0f', math.max(0, v[3] - v[2]))
+    end
   end
-  return table.concat(found, ' ')
+  return table.concat(durations, ' ')
 end
 
 local lines = {}

@@ -8,9 +8,9 @@ do
 
 -- The holders of a lock, as holders() gives them, after those that went silent have been settled; and their number.
 function living_holders(lock)
-  local known, has_changed = holders(lock), false
-  for _, slot in ipairs(slots_of(known)) do
-    local id = known[slot]
+  local held, has_changed = holders(lock), false
+  for _, slot in ipairs(slots_of(held)) do
+    local id = held[slot]
     if redis.call('EXISTS', slot_key(lock, slot)) == 0 then
       local job, kind = hget(K.run(id), 'job') or '', settle_silent(id)
       if kind then settled[#settled + 1] = { kind = kind, run_id = id, job = job } end
@@ -18,10 +18,10 @@ function living_holders(lock)
       has_changed = true
     end
   end
-  local found = has_changed and holders(lock) or known
+  local living = has_changed and holders(lock) or held
   -- A lock that another program set is respected like our own.
-  if not found[1] and redis.call('EXISTS', K.lock(lock)) == 1 then found[1] = redis.call('GET', K.lock(lock)) end
-  return found, #slots_of(found)
+  if not living[1] and redis.call('EXISTS', K.lock(lock)) == 1 then living[1] = redis.call('GET', K.lock(lock)) end
+  return living, #slots_of(living)
 end
 
 -- The end of a run that holds nothing, or gives it back itself.

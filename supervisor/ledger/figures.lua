@@ -8,13 +8,13 @@ for field in string.gmatch(ARGV[1], '%S+') do fields[#fields + 1] = field end
 
 -- The whole hash is read: the server goes through a small one from its start for each field it is asked for.
 local function integers(key)
-  local hash, values, found = redis.call('HGETALL', key), {}, {}
+  local hash, values, figures = redis.call('HGETALL', key), {}, {}
   for i = 1, #hash, 2 do values[hash[i]] = hash[i + 1] end
   for i = 1, #fields do
     local value = values[fields[i]]
-    found[i] = value and value ~= '' and value or '0'
+    figures[i] = value and value ~= '' and value or '0'
   end
-  return table.concat(found, ' ')
+  return table.concat(figures, ' ')
 end
 
 local lines = {}

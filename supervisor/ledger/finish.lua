@@ -28,7 +28,7 @@
 
 local call = cjson.decode(ARGV[1])
 local id, token, outcome, reason, ago = call.run_id, call.token, call.outcome, call.reason or '', call.ago or 0
-local known = call.attempt
+local attempt = call.attempt
 
 local function reply(ending, other)
   return cjson.encode({ ending = ending, to_publish = some(to_publish), overlapped_with = other })
@@ -39,7 +39,7 @@ local has_worked = outcome ~= 'dead' and outcome ~= 'unbegun'  -- until when, is
 if has_worked then publish_at = now + OUTBOX_DELAY end  -- its process publishes what is left to Celery
 if outcome == 'dead' then outcome = 'lost' end
 local is_current = run and run.state == 'running' and run.token == token
-local standing = is_current and 'running' or comebacks.standing(id, run, token, outcome ~= 'unbegun' and known or nil)
+local standing = is_current and 'running' or comebacks.standing(id, run, token, outcome ~= 'unbegun' and attempt or nil)
 
 -- It is refused, and no other end of it will count.
 local function refused(other)
@@ -60,11 +60,11 @@ if standing == 'queued' or standing == 'over' then
   end
   return reply(run.last_token == token and OUTCOMES.over.finish or OUTCOMES.queued.finish)
 elseif standing == 'unknown' then
-  return reply(known and root_of(id) == id and OUTCOMES.unknown.finish or OUTCOMES.superseded.finish)
+  return reply(attempt and root_of(id) == id and OUTCOMES.unknown.finish or OUTCOMES.superseded.finish)
 elseif standing == 'forgotten' then
   if not comebacks.is_whole(run) then return reply(OUTCOMES.superseded.finish) end  -- of a step
   local till = has_worked and now_us - ago * 1000 or nil
-  local is_back, other = comebacks.write_back(run, token, known, till, true)
+  local is_back, other = comebacks.write_back(run, token, attempt, till, true)
   if not is_back then return refused(other) end
   run = load_run(id)
 elseif standing == 'given_up' then

@@ -6,8 +6,8 @@
 local i = 1
 while i <= #ARGV do
   local job, version, fields = ARGV[i], ARGV[i + 1], tonumber(ARGV[i + 2])
-  local found = string.match(hget(K.sources, job) or '', '^%S+ (%d+)') or '0'
-  if found == version and redis.call('HEXISTS', K.jobs, job) == 1 then
+  local current = string.match(hget(K.sources, job) or '', '^%S+ (%d+)') or '0'
+  if current == version and redis.call('HEXISTS', K.jobs, job) == 1 then
     redis.call('DEL', K.message(job))
     redis.call('HDEL', K.job(job), 'apart')
     redis.call('HSET', ARGV[i + 3] == 'apart' and K.job(job) or K.message(job), unpack(ARGV, i + 3, i + 2 + 2 * fields))

@@ -16,12 +16,12 @@ end
 
 -- {slot = run id} as the lock's state has it.
 local function holders(lock)
-  local found, state = {}, redis.call('HGETALL', K.lock_state(lock))
+  local held, state = {}, redis.call('HGETALL', K.lock_state(lock))
   for i = 1, #state, 2 do
     local slot = tonumber(string.match(state[i], '^holder:(%d+)$'))
-    if slot then found[slot] = state[i + 1] end
+    if slot then held[slot] = state[i + 1] end
   end
-  return found
+  return held
 end
 
 -- Compare and delete: no process gives back a slot that is not its own.

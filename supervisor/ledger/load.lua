@@ -61,10 +61,10 @@ end
 
 local function refusal_of(change)
   local job, entry = change.job, change.entry or change.job
-  local owner, found = origin_of(job)
+  local owner, current = origin_of(job)
   local function refused(verdict, of) return { verdict = verdict, job = job, source = of } end
   if owner and owner ~= source then return refused('elsewhere', hget(K.sources, job) or 'files 0 ') end
-  if change.version and change.version ~= tonumber(found or 0) then return refused('changed') end
+  if change.version and change.version ~= tonumber(current or 0) then return refused('changed') end
   if not owner and is_redbeats(entry) then return refused('elsewhere', "redbeat 0 RedBeat's schedule") end
   if not call.at and change.due_at and change.due_at <= now then return refused('due') end
 end
@@ -173,8 +173,8 @@ end
 -- A run that is repeated has the arguments that its job had when it began, and no copy of them.
 local function note_former(job, content)
   local before = hget(K.jobs, job) or hget(K.job(job), 'removed')
-  local said = string.match(redis.call('GET', K.content(job)) or '', '^[^\n]*')
-  if not before or said == (content or '') then return end
+  local newest = string.match(redis.call('GET', K.content(job)) or '', '^[^\n]*')
+  if not before or newest == (content or '') then return end
   redis.call('LPUSH', K.former(job), digits(now) .. ' ' .. before)
   redis.call('LTRIM', K.former(job), 0, FORMER_KEPT - 1)
 end
@@ -209,8 +209,8 @@ local function load(change)
 end
 
 local function move(change)
-  local _, found = origin_of(change.job)
-  redis.call('HSET', K.sources, change.job, source .. ' ' .. (found or '0') .. ' ' .. change.place)
+  local _, current = origin_of(change.job)
+  redis.call('HSET', K.sources, change.job, source .. ' ' .. (current or '0') .. ' ' .. change.place)
 end
 
 -- Runs of these jobs that a drained queue held back may be for another queue by now; else they are held back

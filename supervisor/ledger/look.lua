@@ -35,8 +35,8 @@ if app ~= '' and app_of_ledger and app_of_ledger ~= app then
   return cjson.encode({ app = app_of_ledger })
 end
 
-local known = redis.call('HMGET', K.server, 'looked', 'grace_until')
-local looked, grace_until = tonumber(known[1] or now), tonumber(known[2] or 0)
+local server = redis.call('HMGET', K.server, 'looked', 'grace_until')
+local looked, grace_until = tonumber(server[1] or now), tonumber(server[2] or 0)
 local set_back = looked - now > tonumber(least_step) and looked - now or 0
 
 local owner = redis.call('GET', KEYS[1])

@@ -6,13 +6,13 @@
 
 -- The first lines of a text, and what follows them.
 local function lines_of(text, number)
-  local found, from = {}, 1
+  local lines, from = {}, 1
   for i = 1, number do
     local at = string.find(text, '\n', from, true)
-    found[i], from = string.sub(text, from, at - 1), at + 1
+    lines[i], from = string.sub(text, from, at - 1), at + 1
   end
-  found[number + 1] = string.sub(text, from)
-  return found
+  lines[number + 1] = string.sub(text, from)
+  return lines
 end
 
 local message_of
@@ -55,15 +55,15 @@ local function message_of_job(run, made)
 end
 
 -- { queue, list, text }, or nil if Celery has to make it: of an item, a run with arguments of its own, a batch, for
--- which no message is kept. `said`: what the run's record is to say of its message, if it has not been written.
-function message_of(run, said)
+-- which no message is kept. `parts`: of a run without a record, of what that is to say.
+function message_of(run, parts)
   if run.item then return nil end
-  local v = said
+  local v = parts
   if not v then
-    local known = redis.call('HMGET', K.run(run.id), 'message', 'changed', 'args', 'kwargs', 'options', 'retry_options',
-      'made')
-    v = { lines = known[1] and lines_of(known[1], 3), is_changed = known[2],
-      has_arguments = known[3] or known[4] or known[5] or known[6], made = known[7] }
+    local fields = redis.call('HMGET', K.run(run.id), 'message', 'changed', 'args', 'kwargs', 'options',
+      'retry_options', 'made')
+    v = { lines = fields[1] and lines_of(fields[1], 3), is_changed = fields[2],
+      has_arguments = fields[3] or fields[4] or fields[5] or fields[6], made = fields[7] }
   end
   if v.lines then return not v.is_changed and message_of_call(v.lines, run) or nil end
   if v.has_arguments then return nil end

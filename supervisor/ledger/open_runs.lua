@@ -11,25 +11,25 @@ local left = tonumber(ARGV[1])
 local STATES = { running = 1, retrying = 2, queued = 3, waiting = 4 }
 local AT_ANY_TIME = { manual = true, ['repeat'] = true, after = true }
 
-local function earliest(found, place, at)
-  if at and (found[place] == 0 or at < found[place]) then found[place] = at end
+local function earliest(counts, place, at)
+  if at and (counts[place] == 0 or at < counts[place]) then counts[place] = at end
 end
 
-local function count_run(found, id)
+local function count_run(counts, id)
   local v = redis.call('HMGET', K.run(id), 'state', 'nominal', 'queued', 'started', 'kind', 'attempt',
     'held')
   local place = v[1] and STATES[v[1]]
   if not place then return end
-  found[place] = found[place] + 1
+  counts[place] = counts[place] + 1
   local nominal, started = tonumber(v[2]), tonumber(v[4])
   -- One that is for a time long ago is not late for that; nor is a run that follows others.
   if AT_ANY_TIME[v[5]] then nominal = math.max(nominal or 0, tonumber(v[3]) or 0) end
-  if place >= 3 and tonumber(v[6] or 0) == 0 and not v[7] then earliest(found, 5, nominal) end
-  if place == 1 then earliest(found, 6, started) end
+  if place >= 3 and tonumber(v[6] or 0) == 0 and not v[7] then earliest(counts, 5, nominal) end
+  if place == 1 then earliest(counts, 6, started) end
 end
 
 local function count_some(job, cursor)
-  local found, has_any = { 0, 0, 0, 0, 0, 0 }, false
+  local counts, has_any = { 0, 0, 0, 0, 0, 0 }, false
   repeat
     if left <= 0 then break end
     local page = redis.call('SSCAN', K.open(job), cursor, 'COUNT', 100)
@@ -37,12 +37,12 @@ local function count_some(job, cursor)
     left = left - math.max(1, #page[2])
     for _, id in ipairs(page[2]) do
       has_any = true
-      count_run(found, id)
+      count_run(counts, id)
     end
   until cursor == '0'
   if not has_any then return { cursor == '0' and '' or cursor, '' } end
-  for i = 1, #found do found[i] = string.format('%.0f', found[i]) end
-  return { cursor == '0' and '' or cursor, table.concat(found, ' ') }
+  for i = 1, #counts do counts[i] = string.format('%.0f', counts[i]) end
+  return { cursor == '0' and '' or cursor, table.concat(counts, ' ') }
 end
 
 local open = {}

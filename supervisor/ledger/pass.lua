@@ -7,7 +7,7 @@
 --       events of the job to tell (or '')
 -- gives 'passed', 'duplicate' (they have been dealt with) or 'not_leader'
 
-local id, job, state, reason, first, last, ticks, history, leader, wanted = unpack(ARGV)
+local id, job, state, reason, first, last, ticks, history, leader, notify = unpack(ARGV)
 
 if leader ~= '' and redis.call('GET', KEYS[1]) ~= leader then return 'not_leader' end
 if tonumber(last) <= tonumber(hget(K.job(job), 'watermark') or 0) then return 'duplicate' end
@@ -18,5 +18,5 @@ if ticks == '0' then
 end
 count(job, 'ticks', ticks)
 pass_over(job, state, reason, id, first, last, ticks, tonumber(history))
-if state == 'missed' then note_event(job, wanted, 'missed', id, ticks .. ' not caught up: ' .. reason) end
+if state == 'missed' then note_event(job, notify, 'missed', id, ticks .. ' not caught up: ' .. reason) end
 return 'passed'

@@ -30,11 +30,11 @@ local function decide(rules, running, waiting, requeues, skips)
 end
 
 -- The run that has held the lock longest, among those that hold it.
-local function oldest(found)
+local function oldest(held)
   local first, earliest
-  for _, slot in ipairs(slots_of(found)) do
-    local since = tonumber(hget(K.run(found[slot]), 'since')) or 0
-    if not earliest or since < earliest then first, earliest = found[slot], since end
+  for _, slot in ipairs(slots_of(held)) do
+    local since = tonumber(hget(K.run(held[slot]), 'since')) or 0
+    if not earliest or since < earliest then first, earliest = held[slot], since end
   end
   return first
 end
@@ -71,7 +71,7 @@ local function is_idle(lock, is_free)
 end
 
 -- Gives a run its place: queued with a slot, waiting, due later, or skipped. `new`: of a run without a record its
--- `record`, which is written with the place; what that has `said` of the message, as message_of() needs it; `is_free`:
+-- `record`, which is written with the place; the `parts` of it that message_of() needs; `is_free`:
 -- neither the lock nor a run that waits for it was there.
 -- Returns decision, reason, id of the blocking run.
 function place(run, new)
@@ -85,23 +85,23 @@ function place(run, new)
     return 'start', '', ''
   end
   send_started()
-  local found, running = living_holders(lock)
+  local held, running = living_holders(lock)
   local waiting = redis.call('ZCARD', K.waiting(lock))
   if waiting > 0 and has_room(rules, running) then
     promote(lock)
-    found, running = living_holders(lock)
+    held, running = living_holders(lock)
     waiting = redis.call('ZCARD', K.waiting(lock))
   end
   local skips = rules.max_skips > 0 and tonumber(hget(K.lock_state(lock), 'skips:' .. run.job)) or 0
   local decision, reason = decide(rules, running, waiting, run.requeues, skips)
   if decision == 'start' then
-    enqueue(run, found, new)
+    enqueue(run, held, new)
     return decision, reason, ''
   end
   if (decision == 'wait' or decision == 'requeue') and run.wait_until and run.wait_until <= now then
     decision, reason = 'skip', 'wait_expired'
   end
-  local blocker = oldest(found) or redis.call('ZRANGE', K.waiting(lock), 0, 0)[1] or ''
+  local blocker = oldest(held) or redis.call('ZRANGE', K.waiting(lock), 0, 0)[1] or ''
   if reason == 'overlap' and is_held_by_grace(blocker, rules.lease_ttl) then reason = 'grace' end
   redis.call('HSET', K.run(run.id), 'blocked_by', blocker, unpack(new and new.record or {}))
   if decision == 'skip' then

@@ -49,8 +49,8 @@ end
 -- Paused since `at`, or longer if it is so already; until `ends_at` (ms, or '' for until it is resumed).
 local function begin_pause(job, at, note, ends_at)
   local key = K.job(job)
-  local known = redis.call('HMGET', key, 'paused', 'paused_at')
-  redis.call('HSET', key, 'paused', 1, 'paused_at', known[1] == '1' and known[2] or at)
+  local pause = redis.call('HMGET', key, 'paused', 'paused_at')
+  redis.call('HSET', key, 'paused', 1, 'paused_at', pause[1] == '1' and pause[2] or at)
   redis.call('HDEL', key, 'paused_note', 'paused_until')
   redis.call('ZREM', K.pauses, job)
   if note ~= '' then redis.call('HSET', key, 'paused_note', note) end
@@ -176,8 +176,8 @@ local function make_room(job, from, number)
   local runs = redis.call('ZRANGE', K.history(job), from, from + number - 1)
   local open = #runs
   for _, id in ipairs(runs) do
-    local known = redis.call('HMGET', K.run(id), 'state', 'finished')
-    if not known[1] or known[2] then
+    local fields = redis.call('HMGET', K.run(id), 'state', 'finished')
+    if not fields[1] or fields[2] then
       open = open - 1
       redis.call('ZREM', K.history(job), id)
       forget_run(id)

@@ -19,9 +19,9 @@
 
 local function renew(lease)
   local id, token, begun = lease.run_id, lease.token, lease.begun
-  local known = begun ~= 0 and lease.attempt or nil
+  local attempt = begun ~= 0 and lease.attempt or nil
   local run = load_run(id)
-  local standing = comebacks.standing(id, run, token, known)
+  local standing = comebacks.standing(id, run, token, attempt)
   local is_working = begun == 1
 
   if standing == 'running' or standing == 'silent' then
@@ -47,10 +47,10 @@ local function renew(lease)
     keep(run, token)
 
   elseif standing == 'forgotten' then
-    local is_back, other = comebacks.write_back(run, token, known, is_working and now_us or nil)
+    local is_back, other = comebacks.write_back(run, token, attempt, is_working and now_us or nil)
     if not is_back then return OUTCOMES.superseded.renew, other end
 
-  elseif standing == 'over' and is_working and known then  -- a body that is still at work
+  elseif standing == 'over' and is_working and attempt then  -- a body that is still at work
     return OUTCOMES.superseded.renew
   end
   return OUTCOMES[standing].renew

@@ -16,7 +16,7 @@
 --       detail        the other, where it is known
 
 local call = cjson.decode(ARGV[1])
-local id, token, job, nominal, known = call.run_id, call.token, call.job, call.nominal, call.attempt
+local id, token, job, nominal, attempt = call.run_id, call.token, call.job, call.nominal, call.attempt
 
 local function reply(state, detail) return cjson.encode({ state = state, detail = detail }) end
 
@@ -25,12 +25,12 @@ if root_of(id) ~= id then return reply('lost') end
 local run = load_run(id)
 local is_current = run and run.state == 'running' and run.token == token
 if is_current and comebacks.is_whole(run) then return reply('reasserted') end  -- by the first call
-if run and (comebacks.is_given_up(run, token) or comebacks.is_over(run, token, known)) then return reply('lost') end
+if run and (comebacks.is_given_up(run, token) or comebacks.is_over(run, token, attempt)) then return reply('lost') end
 local own_rules = cjson.decode(call.rules)
 -- The server knows this tick, and not its run: that has ended, by another worker, and is history no more.
 local counted = redis.call('HMGET', K.job(job), 'watermark', 'loaded')
 local watermark, loaded = tonumber(counted[1]), tonumber(counted[2])
-local is_older = tonumber(hget(K.lock_state(own_rules.lock), 'fence') or 0) <= known.fence
+local is_older = tonumber(hget(K.lock_state(own_rules.lock), 'fence') or 0) <= attempt.fence
 if not run and not is_older and call.is_tick and watermark and loaded and nominal <= watermark and nominal > loaded then
   return reply('lost')
 end
@@ -45,7 +45,7 @@ if not is_there then
     queued = v.queued or now, kind = v.kind, has_started = v.has_started, worker = call.worker, ending = '' }
   run.rules.serial = run.rules.serial or ''
 end
-local is_back, other = comebacks.write_back(run, token, known, now_us)
+local is_back, other = comebacks.write_back(run, token, attempt, now_us)
 if not is_back then return reply('lost', other) end
 if is_there then return reply('reasserted') end
 

@@ -14,8 +14,8 @@ end
 -- that little is left to it before it is held longer, which saves most steps the trouble.
 local function extend_root(id, ms)
   local root, ends = root_of(id), now + ms + STEP_MARGIN
-  local known = redis.call('ZSCORE', K.leases, root)
-  if not known or tonumber(known) >= ends - STEP_MARGIN / 2 then return end
+  local held_until = redis.call('ZSCORE', K.leases, root)
+  if not held_until or tonumber(held_until) >= ends - STEP_MARGIN / 2 then return end
   local v = redis.call('HMGET', K.run(root), 'lock', 'slot', 'token')
   if v[1] then hold(v[1], tonumber(v[2] or 1), root, v[3] or '', ends - now) end
   redis.call('ZADD', K.leases, digits(ends), root)
@@ -31,9 +31,9 @@ local function hold_lease(run, token, ms, fields)
   redis.call('ZADD', K.leases, digits(now + ms), run.id)
 end
 
-local function slots_of(found)
+local function slots_of(held)
   local slots = {}
-  for slot in pairs(found) do slots[#slots + 1] = slot end
+  for slot in pairs(held) do slots[#slots + 1] = slot end
   table.sort(slots)
   return slots
 end
@@ -90,7 +90,7 @@ local function enqueue(run, taken, new)
     take_slot(run, taken, new ~= nil)
     append(fields, { 'slot', run.slot, 'since', digits(next_instant()) })
   end
-  local message = not run.stage and message_of(run, new and new.said)
+  local message = not run.stage and message_of(run, new and new.parts)
   if message then
     append(fields, { 'sent', now, 'sends', 1, 'queue', message.queue })
   elseif not new then

@@ -65,9 +65,9 @@ end
 -- The first step returned something: what the run began with is kept, for one that repeats it.
 local function note_beginning(id)
   if redis.call('HEXISTS', K.run(id), 'began_with') == 1 then return end
-  local params, found = redis.call('HGETALL', K.params(id)), {}
-  for i = 1, #params, 2 do found[params[i]] = params[i + 1] end
-  redis.call('HSET', K.run(id), 'began_with', cjson.encode(found))
+  local params, texts = redis.call('HGETALL', K.params(id)), {}
+  for i = 1, #params, 2 do texts[params[i]] = params[i + 1] end
+  redis.call('HSET', K.run(id), 'began_with', cjson.encode(texts))
 end
 
 -- What the steps of a stage returned becomes the run's, in the order in which the job names them: of
@@ -175,8 +175,8 @@ end
 -- The first failure below a run: of a step the run's, of an item the batch's when there are too many.
 local function note_failed_step(parent, run, outcome, reason)
   if hget(K.run(parent.id), 'error_step') or parent.ending ~= '' then return end
-  local said = outcome .. (reason ~= '' and ': ' .. reason or '')
-  redis.call('HSET', K.run(parent.id), 'error_step', hget(K.run(run.id), 'step'), 'error', said,
+  local text = outcome .. (reason ~= '' and ': ' .. reason or '')
+  redis.call('HSET', K.run(parent.id), 'error_step', hget(K.run(run.id), 'step'), 'error', text,
     'error_outcome', outcome)
   if plan_of(parent.id).on_failure == 'stop' then end_below(parent.id, 'cancelled', 'another step failed', false) end
 end
@@ -213,8 +213,8 @@ local function note_item(batch, run, outcome, reason)
   for i = 1, 5 do failed = failed + tonumber(v[i] or 0) end
   if v[9] == '1' then most = math.floor(most * v[8] / 100) end
   if most < 0 or failed <= most or v[7] or batch.ending ~= '' then return end
-  local said = 'item ' .. run.item .. ' ' .. outcome .. (reason ~= '' and ': ' .. reason or '')
-  redis.call('HSET', K.run(batch.id), 'stopped', said)
+  local text = 'item ' .. run.item .. ' ' .. outcome .. (reason ~= '' and ': ' .. reason or '')
+  redis.call('HSET', K.run(batch.id), 'stopped', text)
   end_below(batch.id, 'cancelled', 'another item failed', false)
 end
 

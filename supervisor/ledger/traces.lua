@@ -19,6 +19,6 @@ local function runs_of(job)
   return ids
 end
 
-local found = {}
-for i = 6 + count, #ARGV do found[#found + 1] = runs_of(ARGV[i]) end
-return found
+local replies = {}
+for i = 6 + count, #ARGV do replies[#replies + 1] = runs_of(ARGV[i]) end
+return replies

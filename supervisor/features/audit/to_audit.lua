@@ -23,8 +23,8 @@ local function needs_audit(job)
   return unsettled(job) ~= tonumber(v[6]) or v[6] ~= '0'
 end
 
-local found = {}
+local jobs = {}
 for i = 3, #ARGV do
-  if needs_audit(ARGV[i]) then found[#found + 1] = ARGV[i] end
+  if needs_audit(ARGV[i]) then jobs[#jobs + 1] = ARGV[i] end
 end
-return found
+return jobs

@@ -8,11 +8,11 @@
 local count_new = 0
 if redis.call('GET', KEYS[1]) ~= ARGV[1] then return count_new end
 for i = 2, #ARGV, 6 do
-  local job, wanted, event, mark, run, reason = unpack(ARGV, i, i + 5)
+  local job, notify, event, mark, run, reason = unpack(ARGV, i, i + 5)
   local key = job == '' and K.beat or K.job(job)
   if mark == '' or hget(key, 'told:' .. event) ~= mark then
     if mark ~= '' then redis.call('HSET', key, 'told:' .. event, mark) end
-    note_event(job, wanted, event, run, reason)
+    note_event(job, notify, event, run, reason)
     count_new = count_new + 1
   end
 end

@@ -29,12 +29,12 @@ for i = 5, END, 4 do
 end
 for destination in pairs(destinations) do expect_next(destination) end
 for i = END + 1, #ARGV, 3 do
-  local name, known, looked_at_next = ARGV[i], ARGV[i + 1], ARGV[i + 2]
-  if known == '' then
+  local name, state, looked_at_next = ARGV[i], ARGV[i + 1], ARGV[i + 2]
+  if state == '' then
     redis.call('HDEL', K.incidents, name)
     redis.call('ZREM', K.incidents_due, name)
   else
-    redis.call('HSET', K.incidents, name, known)
+    redis.call('HSET', K.incidents, name, state)
     redis.call('ZADD', K.incidents_due, looked_at_next, name)
   end
 end

@@ -7,10 +7,10 @@
 
 local destination, id, text, result = unpack(ARGV)
 local key, tried_at = K.to_send(destination), tonumber(result)
-local known
-if id == '' then known = redis.call('LINDEX', key, 0) else known = hget(key, id) end
+local entry
+if id == '' then entry = redis.call('LINDEX', key, 0) else entry = hget(key, id) end
 
-if known ~= text then return 0 end
+if entry ~= text then return 0 end
 if not tried_at then
   if id == '' then redis.call('LPOP', key) else redis.call('HDEL', key, id) end
   if result ~= 'unwanted' then count_outbound(result, destination) end

@@ -16,8 +16,8 @@ from tests.core.ledger.test_stages_model import StagesMachine
 BREAKS = {
     "the slots of a lock are not counted": (
         "ends",
-        "return found, #slots_of(found)",
-        "return found, 0",
+        "return living, #slots_of(living)",
+        "return living, 0",
     ),
     "anybody gives a slot back": (
         "leases",
