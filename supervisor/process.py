@@ -14,6 +14,7 @@ import pickle
 import re
 import resource
 import signal
+import socket
 import sys
 import time
 from collections.abc import Callable
@@ -34,6 +35,12 @@ GONE_SECONDS = 2
 
 #: `reserve_closed_files` leaves so many for the process itself.
 FILES_LEFT = 256
+
+
+def process_name(pid: int | None = None) -> str:
+    """This process, or another of this machine, as people see it: ``vm:1234``."""
+    return f"{socket.gethostname()}:{pid or os.getpid()}"
+
 
 Work = Callable[[], Any]
 """Done in the child; what it returns or raises must be picklable."""

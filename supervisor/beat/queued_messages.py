@@ -30,6 +30,7 @@ from celery import Celery
 from kombu.exceptions import OperationalError
 
 from supervisor.guard.delivery import HEADER, LEDGER
+from supervisor.job.run import StepId
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.presence import Processes
 from supervisor.ledger.reads import SentRun
@@ -184,8 +185,10 @@ def run_of(text: bytes) -> str | None:
 #    queue holds: the oldest few of a queue at a time, and each after twice the time.
 # 3. A worker keeps messages of a task with a `rate_limit` until it may begin them. They are in no
 #    queue, and are treated like those that other messages hide.
-# 4. A run whose message had not vanished gets a second one, which is dropped as a duplicate.
-# 5. Each check looks at up to RUNS_PER_CHECK runs, and the next check goes on behind them:
+# 4. A run whose record has lost the name of its queue is published again, and then has one. And a
+#    run that was sent long ago, and that no lease or deadline would end, gets one that is over.
+# 5. A run whose message had not vanished gets a second one, which is dropped as a duplicate.
+# 6. Each check looks at up to RUNS_PER_CHECK runs, and the next check goes on behind them:
 #    thousands that wait in a queue without workers do not hide what another queue has lost.
 
 
@@ -226,20 +229,24 @@ class VanishedMessages:
         first = self._ledger.first_sent_at()
         if first is None or now - first <= GRACE:
             return []
-        by_queue = in_queues(self._next_of_all(now))
+        runs = self._next_of_all(now)
+        self._ledger.mend_leases([run.id for run in runs if is_whole_and_long_overdue(run, now)])
+        lost = [run.id for run in runs if run.queue == "" and is_overdue(run, now)]
+        by_queue = in_queues(runs)
         suspects = {
             queue: runs
             for queue, runs in by_queue.items()
             if any(is_overdue(run, now) for run in runs)
         }
         if not suspects:
-            return []
+            return self._ledger.still_sent(lost)
         lengths = self._broker.by_priority(list(suspects))
         if not lengths:
             self._next_check = time.monotonic() + UNAVAILABLE_INTERVAL.total_seconds()
             return []
         # A run that a worker began while the broker was asked was in no queue, and is not lost.
-        return self._ledger.still_sent([run.id for run in self._vanished(suspects, lengths, now)])
+        vanished = [run.id for run in self._vanished(suspects, lengths, now)]
+        return self._ledger.still_sent([*lost, *vanished])
 
     def _next_of_all(self, now: datetime) -> Sequence[SentRun]:
         """The runs behind those of the last check; the first ones once young runs are reached."""
@@ -305,6 +312,11 @@ def in_queues(runs: Iterable[SentRun]) -> dict[str, list[SentRun]]:
 def is_overdue(run: SentRun, now: datetime) -> bool:
     grace: timedelta = min(GRACE * 2 ** min(run.sends - 1, 10), LONGEST_GRACE)
     return now - run.sent_at > grace
+
+
+def is_whole_and_long_overdue(run: SentRun, now: datetime) -> bool:
+    """A step that nothing brings forward is found when the lease of its run ends."""
+    return run.queue is not None and StepId.of(run.id) is None and is_long_overdue(run, now)
 
 
 def is_long_overdue(run: SentRun, now: datetime) -> bool:

@@ -266,6 +266,7 @@ def print_whole(ledger: Ledger, run_id: str) -> None:
     found = shapes.Run.dumped(run)
     attempts, _ = found.pop("attempts"), found.pop("attempts_dropped")
     found["log_url"] = shapes.log_url_of(ledger, run)
+    found["obstacle"] = run.obstacle and f"{run.obstacle.text} ({run.obstacle.by})"
     found["repeated_by"] = ", ".join(run.repeated_by) or None
     found["progress"] = items_words(run.batch) or progress_words(run.progress) or None
     if run.has_steps:

@@ -437,10 +437,15 @@ class Attempt:
         """
         for other in child_table.in_the_way_of(self.run_id, self.lock):
             log.warning("run kept out", job=self.job, run=self.run_id, by=other.run_id)
+            self._note_obstacle(f"code of {other.run_id} still runs there without its lease")
             if other.run_id == self.run_id and not other.is_without_lease():
                 self._count_duplicate()
             return Refused(self.run_id, Refusal.DUPLICATE, f"{other.run_id} still runs here")
         return None
+
+    def _note_obstacle(self, text: str) -> None:
+        with suppress(RedisError, WrongSchema):
+            self._guard.ledger.note_obstacle([self.run_id], self._guard.worker, text)
 
     def _count_duplicate(self) -> None:
         """Counts it as the ledger would. It is not asked, since it might grant the lease."""
@@ -455,7 +460,7 @@ class Attempt:
             if not (may_pass(error) or isinstance(error, WrongSchema)):
                 raise
             log.error("run not begun", job=job, run=run_id, reason=why(error), error=str(error))
-            return Refused(run_id, Refusal.UNAVAILABLE)
+            return Refused(run_id, Refusal.UNAVAILABLE, str(error))
         if isinstance(answer, Refused):
             if answer.refusal is Refusal.DIFFERS and answer.detail == "1":
                 facts = {"job": job, "run": run_id, "task": self._content and self._content.task}

@@ -119,10 +119,11 @@ class Heartbeat(threading.Thread):
             except FAULTS as error:
                 log.warning("ending not noted", run=lease.run_id, error=str(error))
 
-    def undo_begin(self, token: str) -> None:
+    def undo_begin(self, token: str, reason: str) -> None:
         """A child gave up before the body, and does not know whether the lease was granted."""
         if lease := self._lease_of(token):
             self._forget(lease)
+            lease.unbegun = reason
             self._to_undo.append(lease)
 
     def _lease_of(self, token: str) -> Lease | None:
@@ -351,6 +352,8 @@ class Heartbeat(threading.Thread):
             finished = self._ledger.undo_begin(lease.run_id, lease.token)
             if finished.ending is Ending.RESCUED:
                 log.warning("begin undone", job=lease.work.job, run=lease.run_id)
+            text = f"its worker could not begin it: {lease.unbegun}"
+            self._ledger.note_obstacle([lease.run_id], lease.work.worker, text)
             return
         reason = f"worker process {lease.pid} died"
         recorded = child_table.end_of(lease.pid, lease.token)

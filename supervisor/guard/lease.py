@@ -89,7 +89,8 @@ class Lease:
     kill_at: when interrupted work is killed; None before the interrupt and after the kill.
     overlapped_with: the run that began while this one was running, once that is logged. over_since:
     when the heartbeat first found that the task is no longer active. known: what the child was
-    granted, once that was found in the child table. All times by `times.clock`.
+    granted, once that was found in the child table. unbegun: why the child gave up before the body,
+    once it did. All times by `times.clock`.
     """
 
     work: Work
@@ -105,6 +106,7 @@ class Lease:
     overlapped_with: str | None = None
     over_since: float | None = None
     known: Known | None = None
+    unbegun: str = ""
 
     def __post_init__(self) -> None:
         self.trust_from(self.taken_at)

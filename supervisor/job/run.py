@@ -288,6 +288,19 @@ class Message:
         return dict(json.loads(plain)["headers"])
 
 
+@dataclass(frozen=True, slots=True)
+class Obstacle:
+    """What kept a queued run from starting, last at `at`, and `times` in a row.
+
+    by: the process that was kept from it, or that refused it. text: why, as a sentence goes on.
+    """
+
+    at: datetime
+    by: str
+    times: int
+    text: str
+
+
 #: Marks stand within texts, or for numbers.
 MARKS = re.compile("\x01.")
 
@@ -326,8 +339,8 @@ class Run:
     the params that more than one step returned: the value of the last of these steps counts.
     `foreach` is the param whose items a step is fanned out over; then it is a `batch`.
 
-    `duplicates`: how often a second tick or message of the run came and was dropped. differed: how
-    often a message of it said something else than the ledger.
+    `duplicates`: how often a second tick or message of the run came and was dropped.
+    obstacle: what kept it from starting, until it begins.
 
     For a state of `missed` or `excluded`, `ticks` counts the nominal times that the record
     stands for, from `first_nominal_at` to `nominal_at`; `note` is that of the pause.
@@ -375,7 +388,7 @@ class Run:
     rules: RunRules = NO_RULES
     progress: Progress | None = None
     duplicates: int = 0
-    differed: int = 0
+    obstacle: Obstacle | None = None
     note: str | None = None
     queue: str | None = None
     expires_at: datetime | None = None

@@ -85,7 +85,7 @@ local function take_back_attempt(run, token)
   local attempts = string.gsub(hget(K.run(run.id), 'attempts') or '', '[^\n]*\n$', '')
   redis.call('HSET', K.run(run.id), 'attempts', attempts, 'reason', '')
   redis.call('HINCRBY', K.run(run.id), 'crashes', -1)
-  redis.call('HDEL', K.run(run.id), 'lost:' .. token, 'last_token')
+  redis.call('HDEL', K.run(run.id), 'lost:' .. token, 'last_token', 'obstacle')
 end
 
 -- The lock names attempts that were given up, a line each of its token and its run, until one begins that may not run

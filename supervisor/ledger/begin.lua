@@ -18,7 +18,7 @@
 --         drained     nothing may begin from its queue; published again when it may; detail: the queue
 --         expired     the start deadline passed
 --         grace       the server has changed; published again once old leases have run out
---         differs     the message says something else than the ledger; detail: how often one of this run did
+--         differs     the message says something else than the ledger; detail: how often in a row
 --         unknown     the ledger does not know the run (any more)
 --       detail        as said above
 --       and of one that begins:
@@ -38,12 +38,15 @@ if run and run.state == 'queued' and settle_serial(run.rules.serial) then run = 
 local standing = comebacks.standing(id, run, token)
 if not run then return refusal(OUTCOMES[standing].begin, standing == 'over' and 'succeeded' or nil) end
 
+local DIFFERS = "its message had another task or other arguments than its job, as that of code of another version has, "
+  .. 'or one that code has changed'
+
 -- As digest_of in job/content.py.
 local function digest(text) return string.find(text, '"__type__"', 1, true) and '*' or redis.sha1hex(text) end
 
 local function is_same(own, given) return own == '*' or given == '*' or given == own end
 
-local own = redis.call('HMGET', K.run(id), 'args', 'kwargs', 'references')
+local own = redis.call('HMGET', K.run(id), 'args', 'kwargs', 'references', 'obstacle')
 local own_args, own_kwargs = own[1] and digest(own[1]), own[2] and digest(own[2])
 
 -- What the messages of the run may say beside its own arguments: a line for each version of its job.
@@ -101,7 +104,7 @@ if run.state ~= 'queued' or run.last_token == token or is_stale then  -- a deliv
   return refusal(OUTCOMES.over.begin, run.state)
 end
 
-if not references then return refusal('differs', digits(redis.call('HINCRBY', K.run(id), 'differed', 1))) end
+if not references then return refusal('differs', digits(note_obstacle(id, call.worker, DIFFERS))) end
 
 local serial, ttl = run.rules.serial, run.rules.lease_ttl
 if lease_token(run) ~= run.token then
@@ -143,7 +146,7 @@ elseif run.attempt > 1 and not run.parent then
 end
 hold_lease(run, token, ttl, begun)
 if serial ~= '' then hold(serial, 1, id, token, ttl, 'began:1', began(run)) end
-if run.parked then redis.call('HDEL', K.run(id), 'parked') end
+if run.parked or own[4] then redis.call('HDEL', K.run(id), 'parked', 'obstacle') end
 redis.call('ZREM', K.outbox, id)
 redis.call('ZREM', K.sent, id)
 return granted()

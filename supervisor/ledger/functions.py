@@ -182,6 +182,7 @@ TRANSITIONS = {
             "next",
             "note_content",
             "note_ending",
+            "note_obstacle",
             "pass",
             "pause",
             "present",

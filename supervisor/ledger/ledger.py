@@ -23,7 +23,7 @@ from typing import Any, Self
 from supervisor.errors import Conflict, ForeignLedger, UnknownRun, WrongSchema
 from supervisor.job.content import Content
 from supervisor.job.policies import OverlapPolicy
-from supervisor.job.run import Run, RunState, manual_id, tick_id
+from supervisor.job.run import Run, RunState, kept_text, manual_id, tick_id
 from supervisor.job.spec import MOST_JOBS, GuardedTaskSpec, JobSpec
 from supervisor.ledger.actions import Action, Actions, entry_of
 from supervisor.ledger.counts import AuditSpans, Figures
@@ -548,6 +548,15 @@ class Ledger(Readings):
         later = ms_of(self.now() + by)
         self.client.zadd(self.keys.outbox, dict.fromkeys(run_ids, later), xx=True)
 
+    def mend_leases(self, run_ids: Sequence[str]) -> None:
+        """Rescue looks at those of these open runs for which no time is known at which it would.
+
+        A ledger that has lost a part of its data has such runs, and they would stay open for ever.
+        """
+        if run_ids:
+            due = dict.fromkeys(run_ids, ms_of(self.now()))
+            self.client.zadd(self.keys.leases, due, nx=True)
+
     def sent(self, queues: Mapping[str, str]) -> None:
         """The broker took the messages of these runs, each for its queue."""
         if queues:
@@ -578,6 +587,11 @@ class Ledger(Readings):
     def note_content(self, run_id: str, line: str) -> None:
         """The message of a run is to say this (job/content.py), and not what its job says."""
         self.functions("note_content", run_id, line)
+
+    def note_obstacle(self, run_ids: Sequence[str], by: str, text: str) -> None:
+        """These runs, as far as they are queued, were kept from starting: by whom, and why."""
+        if run_ids:
+            self.functions("note_obstacle", by, kept_text(text)[:REASON_LENGTH], *run_ids)
 
     def note_shared_queue(self, queue: str, other: str) -> bool:
         """A message of another ledger came by this queue. Whether that is new."""

@@ -53,7 +53,8 @@ SENT_RUN_FIELDS = ("state", "queue", "sends", "queued", "job", "options")
 class SentRun:
     """`sends`: how often a message was sent for the attempt to come, last at `sent_at`.
 
-    queue: where to; None of a run that is not queued, or has no record. priority: of its message,
+    queue: where to, empty if its record has lost that; None of a run that is not queued, or has no
+    record. priority: of its message,
     where its caller named one.
     """
 
@@ -71,7 +72,7 @@ def sent_run_from(run_id: str, sent: float, values: Sequence[str | None]) -> Sen
     state, queue, sends, queued, job, options = values
     return SentRun(
         run_id,
-        queue if state == RunState.QUEUED else None,
+        (queue or "") if state == RunState.QUEUED else None,
         instant(sent),
         sends=int(sends or 0) or 1,
         queued_at=instant(queued or sent),

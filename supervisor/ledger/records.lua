@@ -41,6 +41,14 @@ end
 
 local function is_closed(id) return hget(K.run(id), 'finished') ~= nil end
 
+-- What kept a queued run from starting: shown to people until it begins. Returns how often this did in a row.
+local function note_obstacle(id, by, text)
+  local known = cjson.decode(hget(K.run(id), 'obstacle') or '{}')
+  local times = known.text == text and known.times + 1 or 1
+  redis.call('HSET', K.run(id), 'obstacle', cjson.encode({ at = now, by = by, times = times, text = text }))
+  return times
+end
+
 -- Whether an id without a record is that of a step or an item of a run that is known: it has ended well.
 local function is_ended_step(id)
   return root_of(id) ~= id and redis.call('EXISTS', K.run(root_of(id))) == 1

@@ -14,6 +14,7 @@ from supervisor.job.run import (
     Attempt,
     Batch,
     Message,
+    Obstacle,
     Progress,
     Run,
     RunRules,
@@ -324,7 +325,7 @@ def run_from(run_id: str, fields: Mapping[str, str]) -> Run:
         rules=rules_from(fields),
         progress=progress_from(fields, number),
         duplicates=int(fields.get("duplicates", 0)),
-        differed=int(fields.get("differed", 0)),
+        obstacle=obstacle_from(fields),
         note=fields.get("note"),
         queue=fields.get("queue") or None,
         expires_at=optional_instant(fields.get("expires")),
@@ -343,6 +344,13 @@ def rules_from(fields: Mapping[str, str]) -> RunRules:
     """Those of a run that has ended are what people are shown with it."""
     rules = RunRules.model_validate_json(fields.get("rules", "{}"))
     return rules.model_copy(update={"lock": fields["lock"]}) if "lock" in fields else rules
+
+
+def obstacle_from(fields: Mapping[str, str]) -> Obstacle | None:
+    if "obstacle" not in fields:
+        return None
+    known = json.loads(fields["obstacle"])
+    return Obstacle(instant(known["at"]), known["by"], int(known["times"]), known["text"])
 
 
 def attempts_from(fields: Mapping[str, str]) -> Iterator[Attempt]:

@@ -80,6 +80,13 @@ class Attempt(Shape):
     reason: str | None
 
 
+class Obstacle(Shape):
+    at: Instant
+    by: str
+    times: int = Field(description="How often in a row.")
+    text: str
+
+
 class Run(Shape):
     run: str = Field(validation_alias="id")
     job: str
@@ -87,6 +94,7 @@ class Run(Shape):
     reason: str | None
     blocked_by: str | None = Field(description="The run that was in the way.")
     overlapped_with: str | None
+    obstacle: Obstacle | None = Field(description="What kept it from starting, until it begins.")
     error_step: str | None
     nominal_at: Instant
     queued_at: Instant

@@ -293,6 +293,7 @@ def expired(found: RunFacts, facts: Facts) -> Iterator[str]:
     queued = f"it was queued{in_queue(found)} at {time(run.queued_at)}"
     yield f"{subject(run, facts)} expired at {time(at)}: no worker started it {limit}; {queued}"
     yield from unsuited(found)
+    yield from kept_from_starting(run, facts)
     if not run.sent_at:
         yield "the broker never accepted its message"
 
@@ -357,13 +358,9 @@ def queued(found: RunFacts, facts: Facts) -> Iterator[str]:
         yield f"{count} with {plural(workers.processes, 'process', 'es')} in all for {which}"
     yield from unsuited(found)
     yield from of_its_message(found, facts)
+    yield from kept_from_starting(run, facts)
     if run.reason:
         yield f"it is to start again: {harmless(run.reason)}"
-    if run.differed:
-        yield (
-            f"a message of it was refused {times(run.differed)}: its task or arguments were not"
-            " those of the job; code of another version does that, or code that changes messages"
-        )
 
 
 def of_its_message(found: RunFacts, facts: Facts) -> Iterator[str]:
@@ -378,6 +375,7 @@ def of_its_message(found: RunFacts, facts: Facts) -> Iterator[str]:
             )
             queue = f" in {step.run.queue}" if step.run.queue else ""
             yield f"step {step.name} is queued{queue}, its message {sent}"
+            yield from kept_from_starting(step.run, facts)
     if run.sent_at:
         often = f" {run.sends} times, last" if run.sends > 1 else ""
         yield f"its message was sent{often} at {facts.local.time(run.sent_at)}"
@@ -385,6 +383,14 @@ def of_its_message(found: RunFacts, facts: Facts) -> Iterator[str]:
         yield "its message has not been sent yet"
     if not facts.beat_leads:
         yield "no beat leads: one would send a message that is missing"
+
+
+def kept_from_starting(run: Run, facts: Facts) -> Iterator[str]:
+    """``it was kept from starting 3 times, last at 09:05:01 by vm:1234: the queue is full``"""
+    if found := run.obstacle:
+        often = f" {times(found.times)}, last" if found.times > 1 else ""
+        at = facts.local.time(found.at)
+        yield f"it was kept from starting{often} at {at} by {found.by}{because(found.text)}"
 
 
 def unsuited(found: RunFacts) -> Iterator[str]:

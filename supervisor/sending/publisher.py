@@ -10,7 +10,7 @@ import math
 import os
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from copy import deepcopy
 from dataclasses import replace
@@ -30,6 +30,7 @@ from supervisor.job.secrets import masked
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.reads import chunks
 from supervisor.logs import get_logger
+from supervisor.process import process_name
 from supervisor.sending.app_settings import broker_address, owner_of, required_settings
 from supervisor.sending.content import (
     Captured,
@@ -49,6 +50,7 @@ from supervisor.sending.rabbitmq import BrokerBlocked, listener_of
 from supervisor.sending.templates import Publish, Recording, is_beside
 from supervisor.sending.tracing import current_headers, within, without_trace
 from supervisor.settings import is_redis, same_database
+from supervisor.store.connection import RedisError
 
 #: Messages that are sent before the ledger records that they were.
 RUNS_PER_ROUND = 100
@@ -164,8 +166,12 @@ class Publisher:
         assignments = self._assignments.of(runs)
         contexts = self._contexts(runs)
         remaining, sent = deque(runs), 0
-        while remaining and time.monotonic() <= until:
-            sent += self._send_until_refused(remaining, assignments, contexts, until)
+        try:
+            while remaining and time.monotonic() <= until:
+                sent += self._send_until_refused(remaining, assignments, contexts, until)
+        except UNAVAILABLE as error:
+            self._note_obstacle(remaining, str(error))
+            raise
         return sent
 
     def _send_until_refused(
@@ -199,6 +205,7 @@ class Publisher:
         except ChannelError as error:
             run = remaining.popleft()
             self.ledger.put_off([run.id], LATER)
+            self._note_obstacle([run], str(error))
             log.error("run not published", job=run.job, run=run.id, error=str(error))
         finally:
             self.ledger.sent(taken)
@@ -267,12 +274,19 @@ class Publisher:
 
     def _put_off(self, run: Run, reason: str) -> None:
         self.ledger.put_off([run.id], REFUSED_LATER)
+        self._note_obstacle([run], reason)
         log.warning("message refused", job=run.job, run=run.id, reason=reason)
+
+    def _note_obstacle(self, runs: Iterable[Run], reason: str) -> None:
+        with suppress(RedisError):  # the ledger itself may be what is unavailable
+            text = f"its message was not sent: {reason}"
+            self.ledger.note_obstacle([run.id for run in runs], process_name(), text)
 
     def _do_without(self, run: Run) -> None:
         """Deals with a run whose job is gone, or that only another version can read and send."""
         if StepId.of(run.id) is None and self.ledger.knows(run.job):
             self.ledger.put_off([run.id], LATER)
+            self._note_obstacle([run], "this version of the code cannot read its job")
         else:
             self.ledger.cancel(run.id, "the job was removed")
 

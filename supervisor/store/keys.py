@@ -66,9 +66,9 @@ class Keys:
     #         the begin of its successor, or "reported"; seen:<token>: until when their overlap is
     #         counted
     #         succeeds:<attempt>:<lock>: whose successor that attempt is, lines as in given_up
-    #         duplicates: how often a second tick or message of it was dropped; differed: how often
-    #         a message said something else than the ledger; content: of a step, and of a run whose
-    #         message was made before an edit of its job; said: what its message says
+    #         duplicates: how often a second tick or message of it was dropped; obstacle: JSON
+    #         of what kept it from starting (job/run.py), until it begins; content: of a step, and
+    #         of a run whose message was made before an edit of its job; said: what its message says
     #         (job/content.py), if the app's own code changed it; note: of the pause
     #         repeats: the run that it repeats; repeated_by: a line for each run that repeats it
     #         began_with: params (JSON, as in the hash of them) before a step returned some, empty

@@ -221,6 +221,7 @@ class RefusedRuns:
         self._prefix = required_settings(consumer.app).prefix
         self._pool = pool_name(type(consumer.pool))
         self._reported: dict[str, float] = {}
+        self._ledger_asked_from = 0.0
 
     def refuses(self, message: Any, header: Mapping[str, Any]) -> bool:
         """Whether the run is not to begin here. Its message is dropped then."""
@@ -232,10 +233,21 @@ class RefusedRuns:
             if self._is_to_report(delivery.job):
                 facts = {"job": delivery.job, "needs": unmet, "pool": self._pool}
                 log.error("run refused", **facts, hint=POOLS_HINT)
+            self._note_obstacle(delivery.run_id, f"its pool, {self._pool}, lacks {unmet}")
         else:
             return False
         message.ack_log_error(getLogger(__name__), self._consumer.connection_errors)
         return True
+
+    def _note_obstacle(self, run_id: str, text: str) -> None:
+        """Called for each message, but for a while after a ledger that is unavailable."""
+        if clock() < self._ledger_asked_from:
+            return
+        try:
+            ledger = publisher_of(self._consumer.app).ledger
+            ledger.note_obstacle([run_id], self._consumer.hostname, text)
+        except (RedisError, WrongSchema):
+            self._ledger_asked_from = clock() + REPORTED_EVERY
 
     def _is_to_report(self, what: str) -> bool:
         """Each once a minute."""

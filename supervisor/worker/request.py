@@ -29,13 +29,14 @@ from supervisor.job.run import RunState
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.requests import CallArguments
 from supervisor.logs import get_logger
+from supervisor.process import process_name
 from supervisor.sending.app_settings import required_settings
 from supervisor.sending.calls import asked_of
 from supervisor.sending.publisher import publisher_of
 from supervisor.store.connection import RedisError
 from supervisor.times import clock
 from supervisor.worker.celery_fixes import GivenRun
-from supervisor.worker.task import NotBegun, worker_name
+from supervisor.worker.task import NotBegun
 
 _starting = Lock()
 
@@ -80,7 +81,7 @@ class GuardedRequest(Request):
 
     def _lease(self, pid: int, taken_at: float) -> Lease:
         return Lease(
-            work=replace(self._work, worker=worker_name(pid)),
+            work=replace(self._work, worker=process_name(pid)),
             token=self._token,
             pid=pid,
             is_active=lambda: self._is_active(pid),
@@ -125,7 +126,7 @@ class GuardedRequest(Request):
     def on_failure(self, exc_info: Any, *more: Any, **options: Any) -> Any:
         error = getattr(exc_info.exception, "exc", exc_info.exception)
         if isinstance(error, NotBegun):
-            heartbeat_of(self.app).undo_begin(self._token)
+            heartbeat_of(self.app).undo_begin(self._token, str(error))
         if isinstance(error, WorkerLostError):  # Celery's line would have a traceback of its pool
             log.error("child died", run=str(self.id), task=self.name, reason=str(error))
             options["return_ok"] = True

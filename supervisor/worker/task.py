@@ -51,6 +51,7 @@ from supervisor.ledger.replies import Refusal, Refused
 from supervisor.ledger.runs import Reports
 from supervisor.lists.attempts import HOOKS
 from supervisor.logs import get_logger
+from supervisor.process import process_name
 from supervisor.sending.app_settings import owner_of, required_settings
 from supervisor.sending.calls import (
     call_guarded,
@@ -262,7 +263,7 @@ def ignore_refused(refused: Refused | None) -> None:
     if refused is None:
         return
     is_known = refused.refusal is not Refusal.UNAVAILABLE
-    raise (Ignore if is_known else NotBegun)(refused.refusal.value)
+    raise (Ignore if is_known else NotBegun)(refused.detail or refused.refusal.value)
 
 
 @signals.task_postrun.connect(weak=False)
@@ -372,11 +373,7 @@ def guard_of(app: Celery, pid: int) -> Guard:
     receive_interrupts(raise_in_current_run)
     publisher = publisher_of(app)
     publish = without_parent()(publisher.publish)
-    return Guard(publisher.ledger, publish, worker_name(pid), owner_of(app), loads, hooks=HOOKS)
-
-
-def worker_name(pid: int) -> str:
-    return f"{socket.gethostname()}:{pid}"
+    return Guard(publisher.ledger, publish, process_name(pid), owner_of(app), loads, hooks=HOOKS)
 
 
 # How tasks are put under the guard: those with a `guard`, and those of jobs.

@@ -93,11 +93,16 @@ def test_a_run_whose_body_never_started_has_not_crashed(
     wait_until(lambda: cut_off.events("worker0", "run not begun"), 30)
     assert ledger.run(run.id).state is RunState.RUNNING
     cut_off.let_end(run.id)
+    ledger.drains.drain("celery")  # it stays queued
     way.replies_to_lose = 0
     way.thaw()
+    obstacle = "its worker could not begin it: "
+    wait_until(lambda: obstacle in project.supervisor("why", run.id).stdout, 20)
+    ledger.drains.undrain("celery")
     done = project.run_when(run.id, "succeeded")
     assert job == "brief" or cut_off.events("worker0", "begin undone")
     assert (done.attempt, done.crashes, done.duplicates) == (1, 0, 0)
+    assert done.obstacle is None
     assert [start.run for start in cut_off.starts(job)] == [before.id, run.id]
     assert ledger.job(job).counters["started"] == 2
 

@@ -197,7 +197,9 @@ def test_a_run_with_a_limit_that_the_pool_lacks_is_refused(workers: Workers) -> 
     runs = workers.trigger("soft", 60), workers.trigger("replaces")
     wait_until(lambda: len({e["job"] for e in project.events_of(unfit, "run refused")}) == 2, 20)
     assert workers.starts(runs[0]) == []
-    assert "its job needs: soft_time_limit" in project.supervisor("why", "soft").stdout
+    told = project.supervisor("why", "soft").stdout
+    assert "its job needs: soft_time_limit" in told
+    assert "its pool, threads, lacks soft_time_limit" in told
     assert "which lacks what job soft needs" in project.supervisor("doctor").stdout
     fit = project.worker(queues="soft")
     workers.others.append(fit)
@@ -229,6 +231,8 @@ def test_a_run_never_starts_beside_itself_in_one_process(workers: Workers) -> No
     wait_until(lambda: ledger.client.zscore(ledger.keys.sent, run.id))
     worker.send_signal(signal.SIGCONT)
     wait_until(lambda: workers.project.events_of(worker, "run kept out"), 30)
+    obstacle = "still runs there without its lease"
+    wait_until(lambda: obstacle in workers.project.supervisor("why", run.id).stdout)
     workers.project.let_end(run.id)
     workers.project.run_when(run.id, "succeeded", 40)
     signs = [sign.event for sign in workers.project.witness("stays") if sign.run == run.id]

@@ -81,6 +81,9 @@ def test_a_full_queue_refuses_and_its_runs_are_sent_when_there_is_room(
         sent = [run.id for run in ledger.sent_runs(10)]
         assert len(sent) == 3
         assert ledger.outbox() == []  # later
+        obstacles = [run.obstacle for run in ledger.runs([tick.run_id for tick in found])]
+        told = [obstacle.text for obstacle in obstacles if obstacle]
+        assert told == ["its message was not sent: the queue is full"] * 2
         assert sorted(runs_in(broker.url, name)) == sorted(sent)
         wait_until(lambda: publisher.publish(ledger.outbox()) == 2, 20)
         assert {*runs_in(broker.url, name), *sent} == {tick.run_id for tick in found}

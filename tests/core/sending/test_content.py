@@ -51,8 +51,11 @@ def test_a_message_that_differs_from_the_job_starts_nothing(
     run = run_id(spec, 0)
     assert begins(ledger, run, *said, task=task) == Refused(run, Refusal.DIFFERS, "1")
     assert begins(ledger, run, *said, task=task) == Refused(run, Refusal.DIFFERS, "2")
-    assert (ledger.run(run).state, ledger.run(run).differed) == (RunState.QUEUED, 2)
+    refused = ledger.run(run)
+    assert refused.state is RunState.QUEUED
+    assert refused.obstacle and (refused.obstacle.by, refused.obstacle.times) == ("worker", 2)
     assert isinstance(begins(ledger, run, [1], {"tree": "docs"}), Grant)
+    assert ledger.run(run).obstacle is None
 
 
 def test_only_a_queued_run_is_noted_to_say_something_else(ledger: Ledger) -> None:

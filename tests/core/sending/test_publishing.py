@@ -33,12 +33,13 @@ from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.presence import Broker, Registration, WorkerFacts
 from supervisor.ledger.replies import LeaseState, Refusal, Refused, ms_of
 from supervisor.ledger.requests import RunRequest
+from supervisor.process import process_name
 from supervisor.sending.publisher import Publisher
 from supervisor.sending.queues import AppQueues
 from supervisor.settings import Settings
 from supervisor.worker.request import guarded_request
 from supervisor.worker.task import adopt
-from tests.jobs import admitted, begin, job, renew, run_id, ticks
+from tests.jobs import admitted, begin, job, lease_runs_out, renew, run_id, ticks
 from tests.proxy import Proxy, proxy_to
 from tests.waiting import scaled, wait_until
 
@@ -98,6 +99,11 @@ def test_a_broker_that_is_gone_holds_nobody_up_for_ever(ledger: Ledger, redis_ur
     assert publisher.publish([run]) == 0
     assert time.monotonic() - asked_at < scaled(TIMEOUT)
     assert run in ledger.outbox()
+    assert publisher.publish([run]) == 0
+    obstacle = ledger.run(run).obstacle
+    assert obstacle and (obstacle.by, obstacle.times) == (process_name(), 2)
+    assert "its message was not sent: " in obstacle.text
+    assert "onnection refused" in obstacle.text
 
 
 def test_a_run_is_not_given_up_for_results_that_cannot_be_listened_for(
@@ -497,6 +503,34 @@ def test_what_is_missing_from_its_queue_is_published_again(broken: Broken) -> No
     broken.lose("mail")
     assert broken.after(timedelta(seconds=3)) == []
     assert broken.after(timedelta(seconds=2)) == lost
+
+
+def test_a_run_whose_record_lost_its_queue_is_published_again(broken: Broken) -> None:
+    [lost] = broken.send("mail")
+    broken.send("news")
+    broken.lose("mail")
+    broken.ledger.client.hdel(broken.ledger.keys.run(lost), "queue")
+    assert broken.after(timedelta(seconds=3)) == [lost]
+    assert broken.ledger.run(lost).queue == "mail"
+    assert broken.after(timedelta(seconds=3)) == []
+
+
+def test_a_queued_run_that_no_deadline_would_end_expires_with_its_lock(broken: Broken) -> None:
+    """The ledger has lost the index of deadlines, and no worker is there to take the run."""
+    ledger = broken.ledger
+    [run] = broken.send("mail")
+    spec = ledger.spec("mail")
+    ledger.client.delete(ledger.keys.leases)
+    broken.after(2 * GRACE_WITH_QUEUE)
+    ledger.rescue()
+    assert ledger.run(run).state is RunState.QUEUED  # it has time left
+    lease_runs_out(ledger, spec, run)
+    ledger.client.delete(ledger.keys.leases)
+    ledger.rescue()
+    assert ledger.run(run).state is RunState.QUEUED
+    broken.after(timedelta(seconds=1))
+    ledger.rescue()
+    assert ledger.run(run).state is RunState.EXPIRED
 
 
 def test_a_worker_that_keeps_messages_for_a_rate_limit_has_lost_none(broken: Broken) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from supervisor.cli.ask import answer_shape
 from supervisor.job.policies import OnCrash
-from supervisor.job.run import Attempt, Run, RunState, StepRecord, tick_id
+from supervisor.job.run import Attempt, Obstacle, Run, RunState, StepRecord, tick_id
 from supervisor.job.spec import JobSpec
 from supervisor.ledger.records import BeatRecord, JobRecord, OpenRuns, job_from
 from supervisor.operate.why import answer
@@ -283,6 +283,18 @@ TABLE = {
         "the server is new: nothing starts before 10:00:20",
         "its message was sent at 09:05",
         grace_until=at(10, 0, 20),
+    ),
+    "queued, and refused": told(
+        RunFacts(
+            run(
+                "queued",
+                sent_at=FIVE_PAST,
+                sends=3,
+                obstacle=Obstacle(at(9, 30), "vm:12", 2, "its pool, threads, lacks time_limit"),
+            ),
+            FIVE_PAST,
+        ),
+        "it was kept from starting 2 times, last at 09:30 by vm:12: its pool, threads, lacks",
     ),
     "queued, sent, and no beat would send it again": told(
         RunFacts(run("queued", sent_at=FIVE_PAST, sends=1), FIVE_PAST, "reports"),
