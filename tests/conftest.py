@@ -22,9 +22,9 @@ from pytest_timeout import timeout_sigalrm
 from supervisor.app import supervise
 from supervisor.beat.watchdog import Watchdog
 from supervisor.catalog.entries import Entries
-from supervisor.deploy.embedded import EmbeddedServer
 from supervisor.ledger.ledger import Ledger
 from supervisor.settings import Settings
+from supervisor.testing import EmbeddedServer, empty
 from tests.commands import Supervisor, supervisor_at
 from tests.waiting import Deadline
 
@@ -179,10 +179,7 @@ def database(server_url: str, number: int) -> str:
 
 
 def emptied(url: str) -> None:
-    """An empty database on a server that has nothing to remember."""
-    ledger = cleaner(url)
-    ledger.client.flushdb()
-    ledger.acknowledge_server()
+    empty(cleaner(url))
 
 
 @cache

@@ -18,7 +18,7 @@ from supervisor.ledger.reads import read_job
 from supervisor.ledger.replies import Grant, Known, LeaseState, ms_of
 from supervisor.schedule.ticks import Tick
 from supervisor.sending.publisher import Publisher
-from supervisor.store.keys import Keys
+from supervisor.testing import comes_due
 
 MIDNIGHT = datetime(2026, 3, 1, tzinfo=UTC)
 
@@ -144,22 +144,8 @@ def try_often(ledger: Ledger, run: str, times: int) -> None:
     for attempt in range(times):
         begin(ledger, run, f"attempt-{attempt}")
         ledger.retry(run, f"attempt-{attempt}", timedelta(), "not yet")
-        ledger.client.zadd(ledger.keys.delayed, {run: 1})
+        comes_due(ledger, run)
         ledger.rescue()
-
-
-def slot_key(keys: Keys, lock: str, number: int) -> str:
-    return keys.lock(lock) + ("" if number == 1 else f":{number}")
-
-
-def lease_runs_out(ledger: Ledger, spec: JobSpec, run: str) -> None:
-    """What the server does when nobody renews for the lease's time, without the waiting.
-
-    Of two that ran out, the one in the lower slot did so first.
-    """
-    slot = int(ledger.client.hget(ledger.keys.run(run), "slot"))
-    ledger.client.delete(slot_key(ledger.keys, spec.lock, slot))
-    ledger.client.zadd(ledger.keys.leases, {run: slot})
 
 
 def entered(ledger: Ledger) -> dict[str, JobSpec]:

@@ -26,7 +26,7 @@ LAYERS = {
     "sending": "sending deploy",
     "celery edge": "app worker beat",
     "features": "features",
-    "operations": "operate jobs",
+    "operations": "operate jobs testing",
     "web": "web",
     "cli": "cli __main__",
     "django": "django",
@@ -49,7 +49,7 @@ NAMED = {
     "pings": {"outbound"},
 }
 
-WITH_CELERY = {"app", "sending", "worker", "beat", "features", "jobs", "django"}
+WITH_CELERY = {"app", "sending", "worker", "beat", "features", "jobs", "testing", "django"}
 
 #: The package itself is no layer: what imports any module imports it, and with it `installed`. The
 #: lists are how the core knows features without naming one: each is imported where it is used.

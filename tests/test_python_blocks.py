@@ -245,6 +245,7 @@ ELSEWHERE = {
     "docs/how-to/flask.md": "examples/flask has them (tests/adoption/test_examples.py)",
     "docs/how-to/notices.md": "tests/features/notices/test_notify.py",
     "docs/how-to/telemetry.md": "the SDK wants the address of a real project",
+    "docs/how-to/testing.md": "tests/acceptance/test_testing.py",
     "docs/tutorial/first-job.md": "tests/acceptance/test_tutorial.py",
 }
 

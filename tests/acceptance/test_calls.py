@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 
+from supervisor.testing import comes_due
 from tests.acceptance.project import Project, overlapping
 from tests.waiting import wait_until
 from tools.matrix import since
@@ -83,7 +84,7 @@ def test_a_call_for_later_is_no_message_before(team: Project) -> None:
     assert not ledger.client.llen("celery")
     assert not ledger.client.hlen("unacked")
     # An hour passes for this run.
-    ledger.client.zadd(ledger.keys.delayed, {delayed[0]: 1})
+    comes_due(ledger, delayed[0])
     team.run_when(delayed[0], "succeeded")
 
 

@@ -110,11 +110,13 @@ def test_a_run_starts_with_the_arguments_of_the_ledger_alone(workers: Workers) -
         )
         assert workers.project.ledger.run(run.id).state is RunState.QUEUED
         assert not given.exists()
-        [logged] = [
-            event
-            for worker in workers.alive
-            for event in workers.project.events_of(worker, "message differs from the ledger")
-        ]
+        [logged] = wait_until(
+            lambda: [
+                event
+                for worker in workers.alive
+                for event in workers.project.events_of(worker, "message differs from the ledger")
+            ]
+        )
         assert (logged["run"], logged["job"]) == (run.id, "spend")
         assert "its message had another task" in workers.project.supervisor("why", run.id).stdout
         # Where references to secrets are, the ledger knows as well.

@@ -9,6 +9,7 @@ import pytest
 
 from supervisor.deploy.embedded import EmbeddedServer
 from supervisor.job.run import RunState
+from supervisor.testing import lease_runs_out
 from tests.acceptance.project import Project
 from tests.acceptance.workers import NEEDED, Workers
 from tests.conftest import DATABASES, database, emptied
@@ -27,6 +28,7 @@ jobs:
   leaves: {task: team.leave, every: 24h}
   fails: {task: team.fail, every: 24h, max_retries: 1, retry_backoff: 1s}
   stays: {task: team.stubborn, every: 24h, queue: alone}
+  outlives: {task: team.stubborn, every: 24h, queue: alone, overlap: queue_one, on_crash: fail}
   unstored: {task: team.unstored, every: 24h, overlap: allow}
   spins: {task: team.spin, every: 24h}
   bounded: {task: team.bounded, every: 24h}
@@ -231,13 +233,36 @@ def test_a_run_never_starts_beside_itself_in_one_process(workers: Workers) -> No
     wait_until(lambda: ledger.client.zscore(ledger.keys.sent, run.id))
     worker.send_signal(signal.SIGCONT)
     wait_until(lambda: workers.project.events_of(worker, "run kept out"), 30)
-    obstacle = "still runs there without its lease"
-    wait_until(lambda: obstacle in workers.project.supervisor("why", run.id).stdout)
     workers.project.let_end(run.id)
     workers.project.run_when(run.id, "succeeded", 40)
     signs = [sign.event for sign in workers.project.witness("stays") if sign.run == run.id]
     assert signs in (["start", "end"], ["start", "end"] * 2)
     assert workers.count("stays", "overlaps") == 0
+
+
+def test_a_run_kept_out_by_code_of_the_last_one_says_so(workers: Workers) -> None:
+    if pool_of(workers) == "solo":
+        return
+    project, ledger = workers.project, workers.project.ledger
+    worker = workers.hire_for("alone")
+    last = workers.trigger("outlives")
+    workers.start_of(last)
+    run = workers.trigger("outlives")
+    ledger.drains.drain("alone")  # until the worker knows that the lease is lost
+    lease_runs_out(ledger, last.id)
+    ledger.rescue()
+    assert ledger.run(last.id).state is RunState.LOST
+    events = ("run interrupted", "run asked to end")
+    wait_until(lambda: any(project.events_of(worker, event) for event in events), 20)
+    ledger.drains.undrain("alone")
+    obstacle = f"code of {last.id} still runs there without its lease"
+    wait_until(lambda: obstacle in project.supervisor("why", run.id).stdout, 20)
+    assert project.events_of(worker, "run kept out")
+    assert workers.starts(run) == []
+    project.let_end(last.id)
+    project.let_end(run.id)
+    assert project.run_when(run.id, "succeeded", 40).obstacle is None
+    assert workers.count("outlives", "overlaps") == 0
 
 
 def test_a_greenlet_that_computes_is_told_that_its_lease_was_lost(workers: Workers) -> None:

@@ -19,7 +19,8 @@ from supervisor.ledger.runs import Reports
 from supervisor.settings import Settings
 from supervisor.store.connection import connect_for_heartbeat
 from supervisor.store.keys import Keys
-from tests.jobs import admitted, begin, begun, job, lease_runs_out, run_id, ticks
+from supervisor.testing import lease_runs_out
+from tests.jobs import admitted, begin, begun, job, run_id, ticks
 from tests.logged import capture_logs
 from tests.ports import free_port
 from tests.waiting import scaled, wait_until
@@ -81,8 +82,7 @@ def test_a_report_that_arrives_twice_is_written_once(ledger: Ledger, run: str) -
 
 
 def test_a_stale_attempt_can_say_nothing(ledger: Ledger, run: str) -> None:
-    spec = ledger.spec("nightly")
-    lease_runs_out(ledger, spec, run)
+    lease_runs_out(ledger, run)
     ledger.rescue()
     assert not write(ledger, run, said("queued again", done=1))
     begin(ledger, run, "second")

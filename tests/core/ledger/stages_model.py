@@ -10,7 +10,7 @@ from typing import Any
 from supervisor.job.run import StepId
 from supervisor.job.spec import JobSpec, StepSpec
 from supervisor.ledger.ledger import Ledger
-from tests.jobs import slot_key
+from supervisor.testing import slot_key
 
 OPEN = ("waiting", "queued", "running", "retrying")
 LETTERS = {

@@ -20,6 +20,7 @@ from supervisor.ledger.requests import RunRequest
 from supervisor.schedule.ticks import PassedOver, Tick
 from supervisor.settings import Settings
 from supervisor.store.connection import RedisError
+from supervisor.testing import lease_runs_out
 from tests.jobs import (
     MIDNIGHT,
     admitted,
@@ -27,7 +28,6 @@ from tests.jobs import (
     begin,
     begun,
     job,
-    lease_runs_out,
     lock_is_free,
     pause,
     run_id,
@@ -138,7 +138,7 @@ def test_a_tick_beside_a_broken_record_stays_due(ledger: Ledger) -> None:
     before = ledger.job(spec.name)
     holder = ledger.keys.run(run_id(spec, 0))
     rules = ledger.client.hget(holder, "rules")
-    lease_runs_out(ledger, spec, run_id(spec, 0))
+    lease_runs_out(ledger, run_id(spec, 0))
     ledger.client.hset(holder, "rules", "{")
     for _ in range(2):
         assert ledger.admit(ticks(spec, 1))[0].placement is Placement.FAILED

@@ -22,13 +22,13 @@ from supervisor.job.run import RunState
 from supervisor.ledger.functions import ATTEMPTS_KEPT
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.replies import Ending, Finished, LeaseState, Refusal, Refused
+from supervisor.testing import lease_runs_out
 from tests.jobs import (
     admitted,
     begin,
     begun,
     delivery,
     job,
-    lease_runs_out,
     lock_is_free,
     renew,
     run_id,
@@ -169,7 +169,7 @@ def test_only_its_own_begin_is_undone(ledger: Ledger) -> None:
     spec = admitted(ledger, 0, lease_ttl="30s")
     run = run_id(spec, 0)
     begin(ledger, run, "first")
-    lease_runs_out(ledger, spec, run)
+    lease_runs_out(ledger, run)
     ledger.rescue()
     # The first may come back: what has not begun says nothing against it.
     assert ledger.undo_begin(run, "second").ending is Ending.STALE
@@ -245,7 +245,7 @@ def test_the_write_of_a_run_that_lost_its_lease_is_refused(
     spec = admitted(ledger, 0, on_crash="fail")
     sleeper = begin(ledger, run_id(spec, 0))
     write(store, sleeper.fencing_token, "first page")
-    lease_runs_out(ledger, spec, run_id(spec, 0))
+    lease_runs_out(ledger, run_id(spec, 0))
     ledger.rescue()
     ledger.admit(ticks(spec, 1))
     successor = begin(ledger, run_id(spec, 1), "successor")

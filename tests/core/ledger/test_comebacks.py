@@ -15,6 +15,7 @@ from supervisor.ledger.replies import Known, LeaseState, Placement, Refusal, Ref
 from supervisor.ledger.requests import CallArguments, Work
 from supervisor.operate.why import answer
 from supervisor.operate.why_facts import facts_of_run_id
+from supervisor.testing import empty, lease_runs_out
 from tests.jobs import (
     MIDNIGHT,
     admitted,
@@ -23,7 +24,6 @@ from tests.jobs import (
     begun,
     job,
     known_of,
-    lease_runs_out,
     lock_is_free,
     renew,
     run_id,
@@ -130,9 +130,8 @@ def test_a_run_given_up_for_a_comeback_overlaps_with_it(ledger: Ledger) -> None:
     keys = {"max_running": 2, "on_crash": "fail"}
     spec = job(ledger, **keys)
     first, second = (at_work(ledger, spec, n, f"token-{n}").known for n in (0, 1))
-    ledger.client.flushdb()
+    empty(ledger)
     job(ledger, **keys)
-    ledger.acknowledge_server()
     assert ledger.restore(work(spec, 0), "token-0", first).state is LeaseState.REASSERTED
     at_work(ledger, spec, 2, "token-2")
     assert ledger.restore(work(spec, 1), "token-1", second).state is LeaseState.REASSERTED
@@ -148,12 +147,11 @@ def crashed_and_begun_again(ledger: Ledger) -> tuple[JobSpec, Known]:
     """
     spec = job(ledger, max_running=3)
     first = at_work(ledger, spec, 0, "first").known
-    lease_runs_out(ledger, spec, run_id(spec, 0))
+    lease_runs_out(ledger, run_id(spec, 0))
     ledger.rescue()
     second = begin(ledger, run_id(spec, 0), "second").known
-    ledger.client.flushdb()
+    empty(ledger)
     job(ledger, max_running=3)
-    ledger.acknowledge_server()
     assert ledger.restore(work(spec), "second", second).state is LeaseState.REASSERTED
     return spec, first
 
@@ -235,7 +233,7 @@ def test_a_tick_that_ended_and_is_history_no_more_is_not_begun_anew(ledger: Ledg
     spec = job(ledger, history=1)
     ledger.client.hset(ledger.keys.job(spec.name), "loaded", 1)
     known = at_work(ledger, spec, 0, "frozen").known
-    lease_runs_out(ledger, spec, run_id(spec, 0))
+    lease_runs_out(ledger, run_id(spec, 0))
     ledger.rescue()
     begin(ledger, run_id(spec, 0), "second")
     ledger.finish(run_id(spec, 0), "second", RunState.SUCCEEDED)

@@ -14,7 +14,8 @@ from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.replies import Cancellation, Ending, LeaseState, Placement, Refusal
 from supervisor.ledger.requests import RunRequest
 from supervisor.operate.shapes import whole_run
-from tests.jobs import admitted, begin, job, lease_runs_out, renew, run_id, ticks
+from supervisor.testing import lease_runs_out
+from tests.jobs import admitted, begin, job, renew, run_id, ticks
 from tests.waiting import wait_until
 
 
@@ -36,7 +37,7 @@ def test_a_run_that_ended_otherwise_keeps_none_either(ledger: Ledger, ends: str)
     if ends == "is cancelled":
         ledger.cancel(run, "not needed")
     elif ends != "is skipped":
-        lease_runs_out(ledger, spec, run)
+        lease_runs_out(ledger, run)
         ledger.rescue()
     assert not ledger.run(run).state.is_open
     assert "rules" not in ledger.client.hgetall(ledger.keys.run(run))
@@ -77,7 +78,7 @@ def test_a_run_whose_rules_are_gone_still_tells_of_an_overlap(ledger: Ledger) ->
     notify = [{"url": "https://example.com/hook", "events": ["overlapped"]}]
     spec = admitted(ledger, 0, 1, notify=notify, **keys)
     begin(ledger, run_id(spec, 0))
-    lease_runs_out(ledger, spec, run_id(spec, 0))
+    lease_runs_out(ledger, run_id(spec, 0))
     ledger.rescue()
     begin(ledger, run_id(spec, 1), "successor")
     ledger.client.delete(ledger.keys.events)

@@ -20,10 +20,11 @@ from supervisor.job.run import OPEN_STATES, Message, RunState
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.replies import Grant, Placement
 from supervisor.ledger.requests import Leadership, RunRequest, Work
+from supervisor.testing import comes_due, empty, lease_runs_out
 from tests.contents import DIGESTS
 from tests.core.ledger.machines import run_machine
 from tests.core.ledger.model import Attempt, Model
-from tests.jobs import MIDNIGHT, job, lease_runs_out, ticks
+from tests.jobs import MIDNIGHT, job, ticks
 
 STEPS = int(os.environ.get("SUPERVISOR_SOAK_STEPS", "4000"))
 REPORTS = (*(RunState(word) for word in ("succeeded", "failed", "cancelled")), RunState.RETRYING)
@@ -72,8 +73,7 @@ class LedgerMachine(RuleBasedStateMachine):
     def __init__(self, ledger: Ledger) -> None:
         super().__init__()
         self.ledger, self.client, self.keys = ledger, ledger.client, ledger.keys
-        self.client.flushdb()
-        ledger.acknowledge_server()
+        empty(ledger)
         self.digests = self.client.register_script(DIGESTS)
         self.lives = self.client.register_script(LIVES)
         self.leader = self.ledger.leader(*REDBEAT)
@@ -197,7 +197,7 @@ class LedgerMachine(RuleBasedStateMachine):
         due = None
         if is_later and self.model.delayed:
             due = data.draw(st.sampled_from(self.model.delayed))
-            self.client.zadd(self.keys.delayed, {due: 1})
+            comes_due(self.ledger, due)
         self.rescue(due)
         self.ledger.sent(dict.fromkeys(self.ledger.outbox(), "celery"))
 
@@ -337,7 +337,7 @@ class LedgerMachine(RuleBasedStateMachine):
         self.run_out(data.draw(st.sampled_from(self.model.in_state(RunState.QUEUED))))
 
     def run_out(self, run: str) -> None:
-        lease_runs_out(self.ledger, self.spec, run)
+        lease_runs_out(self.ledger, run)
         # On a slow machine seconds lie between two looks of a beat, and the model has no clock.
         self.client.hdel(self.keys.server, "grace_until")
         self.model.runs[run].is_silent = self.has_slept = True

@@ -21,7 +21,8 @@ from supervisor.job.run import OPEN_STATES, RunState
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.replies import Ending, Grant, Known, LeaseState, ms_of
 from supervisor.ledger.requests import RunRequest, Work
-from tests.jobs import MIDNIGHT, job, lease_runs_out, ticks
+from supervisor.testing import comes_due, empty, lease_runs_out
+from tests.jobs import MIDNIGHT, job, ticks
 
 LENGTH = 12
 HISTORIES = max(5, int(os.environ.get("SUPERVISOR_SOAK_STEPS", "0")) // 2000)
@@ -174,7 +175,7 @@ class World:
 
     def come_due(self) -> None:
         for run in self.ledger.client.zrange(self.ledger.keys.delayed, 0, -1):
-            self.ledger.client.zadd(self.ledger.keys.delayed, {run: 1})
+            comes_due(self.ledger, run)
         self.rescue()
 
     def runs_in(self, *states: RunState) -> list[str]:
@@ -221,7 +222,7 @@ class World:
     def goes_silent(self) -> None:
         """A worker is frozen: its lease runs out, and it is given up."""
         if (body := self.a_body()) and body.run in self.runs_in(RunState.RUNNING):
-            lease_runs_out(self.ledger, self.spec, body.run)
+            lease_runs_out(self.ledger, body.run)
             self.ledger.client.hdel(self.ledger.keys.server, "grace_until")
             self.ledger.client.delete(self.ledger.keys.lock(self.spec.serial_lock))
             self.rescue()
@@ -306,7 +307,7 @@ class World:
             if not self.runs_in(*OPEN_STATES):
                 return
             for run in self.runs_in(RunState.RUNNING):
-                lease_runs_out(self.ledger, self.spec, run)
+                lease_runs_out(self.ledger, run)
             self.ledger.client.delete(self.ledger.keys.lock(self.spec.serial_lock))
         raise AssertionError(f"still open: {self.runs_in(*OPEN_STATES)}")
 
@@ -345,7 +346,7 @@ def too_late(world: World) -> None:
     """Only after second copies have begun."""
     world.witness.look()
     for run in world.runs_in(RunState.RUNNING):
-        lease_runs_out(world.ledger, world.spec, run)
+        lease_runs_out(world.ledger, run)
     world.ledger.client.delete(world.ledger.keys.lock(world.spec.serial_lock))
     world.end_grace()
     world.deliver_all()
@@ -380,8 +381,7 @@ def test_a_ledger_may_be_older_than_its_workers(ledger: Ledger, redis_url: str, 
     turns = count()
     with Redis.from_url(redis_url) as raw:
         for seed in range(HISTORIES):
-            ledger.client.flushdb()
-            ledger.acknowledge_server()
+            empty(ledger)
             world = World(ledger, raw, JOBS[name], seed)
             states = [world.save()]
             for _ in range(LENGTH):

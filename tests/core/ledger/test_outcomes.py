@@ -13,7 +13,8 @@ from supervisor.job.spec import JobSpec
 from supervisor.ledger.functions import source
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.replies import Grant, Known, Refused
-from tests.jobs import at_work, begin, job, known_of, lease_runs_out, run_id, ticks
+from supervisor.testing import lease_runs_out
+from tests.jobs import at_work, begin, job, known_of, run_id, ticks
 
 PAGE = Path("docs/explanation/how-it-works.md")
 CALLS = ("begin", "renew", "finish", "rescue")
@@ -57,7 +58,7 @@ def running(ledger: Ledger, spec: JobSpec) -> None:
 
 def silent(ledger: Ledger, spec: JobSpec) -> None:
     at_work(ledger, spec, 0)
-    lease_runs_out(ledger, spec, run_id(spec, 0))
+    lease_runs_out(ledger, run_id(spec, 0))
 
 
 def given_up(ledger: Ledger, spec: JobSpec) -> None:
@@ -104,7 +105,7 @@ def test_a_call_answers_as_the_table_says(
     standing(ledger, spec)
     known = None if standing is queued else known_of(ledger)
     if standing is queued and call == "rescue":
-        lease_runs_out(ledger, spec, run_id(spec, 0))  # no worker has begun it in time
+        lease_runs_out(ledger, run_id(spec, 0))  # no worker has begun it in time
     assert answer(ledger, spec, call, known) == expected
 
 

@@ -13,13 +13,13 @@ from supervisor.ledger.functions import OUTBOX_DELAY
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.replies import LeaseState, Placement, Rescue, ms_of
 from supervisor.ledger.requests import RunRequest
+from supervisor.testing import comes_due, lease_runs_out
 from tests.jobs import (
     admitted,
     at_work,
     begin,
     begun,
     job,
-    lease_runs_out,
     lock_is_free,
     renew,
     run_id,
@@ -40,7 +40,7 @@ def test_a_run_without_a_bound_costs_the_same_however_many_are_open(ledger: Ledg
     for second in (10, 110):
         ledger.admit(ticks(spec, *range(second - 9, second)))
         begin(ledger, run_id(spec, second - 1), f"token-{second}")
-        lease_runs_out(ledger, spec, run_id(spec, second - 1))
+        lease_runs_out(ledger, run_id(spec, second - 1))
         before = commands(ledger)
         ledger.admit(ticks(spec, second))
         ledger.rescue()
@@ -162,7 +162,7 @@ def test_a_worker_is_told_of_all_that_its_report_queued(ledger: Ledger) -> None:
     spec = admitted(ledger, 0, 1, 2, overlap="queue_all", max_running=2)
     for second in (0, 1):
         begin(ledger, run_id(spec, second))
-    lease_runs_out(ledger, spec, run_id(spec, 1))
+    lease_runs_out(ledger, run_id(spec, 1))
     finished = ledger.finish(run_id(spec, 0), "token", RunState.SUCCEEDED)
     assert {*finished.to_publish} == {run_id(spec, 1), run_id(spec, 2)}
     assert states(ledger, spec) == ["succeeded", "queued", "queued"]
@@ -172,7 +172,7 @@ def test_an_attempt_given_up_overlaps_once_more_run_than_may(ledger: Ledger) -> 
     spec = job(ledger, overlap="queue_all", max_running=3, on_crash="fail")
     at_work(ledger, spec, 0)
     at_work(ledger, spec, 1, "token-1")
-    lease_runs_out(ledger, spec, run_id(spec, 0))
+    lease_runs_out(ledger, run_id(spec, 0))
     ledger.rescue()
     at_work(ledger, spec, 2, "token-2")
     assert renew(ledger, run_id(spec, 0)) is LeaseState.LOST
@@ -195,8 +195,7 @@ def test_an_attempt_given_up_does_not_overlap_with_a_begin_that_is_undone(
     spec = job(ledger, overlap="queue_all", serial="one", on_crash="fail")
     beside = job(ledger, "beside", serial="one")
     at_work(ledger, spec, 0)
-    lease_runs_out(ledger, spec, run_id(spec, 0))
-    ledger.client.delete(ledger.keys.lock(spec.serial_lock))
+    lease_runs_out(ledger, run_id(spec, 0))
     ledger.rescue()
     at_work(ledger, spec, 1, "unheard")
     if is_cancelled:
@@ -214,8 +213,7 @@ def test_an_attempt_given_up_does_not_overlap_with_a_begin_that_is_undone(
 def test_it_overlaps_once_the_run_has_begun_again(ledger: Ledger, serial: bool | str) -> None:
     spec = job(ledger, overlap="queue_all", serial=serial, on_crash="fail")
     at_work(ledger, spec, 0)
-    lease_runs_out(ledger, spec, run_id(spec, 0))
-    ledger.client.delete(ledger.keys.lock(spec.serial_lock))
+    lease_runs_out(ledger, run_id(spec, 0))
     ledger.rescue()
     at_work(ledger, spec, 1, "unheard")
     ledger.undo_begin(run_id(spec, 1), "unheard")
@@ -232,7 +230,7 @@ def test_a_run_without_a_bound_may_begin_beside_one_that_was_given_up(ledger: Le
     bounded = job(ledger, "bounded", key="shared", on_crash="fail")
     free = job(ledger, "free", key="shared", overlap="allow")
     at_work(ledger, bounded, 0)
-    lease_runs_out(ledger, bounded, run_id(bounded, 0))
+    lease_runs_out(ledger, run_id(bounded, 0))
     ledger.rescue()
     at_work(ledger, free, 0, "token-1")
     assert renew(ledger, run_id(bounded, 0)) is LeaseState.LOST
@@ -242,7 +240,7 @@ def test_a_run_without_a_bound_may_begin_beside_one_that_was_given_up(ledger: Le
 def test_a_delayed_run_whose_lock_is_held_waits_and_says_so(ledger: Ledger) -> None:
     spec = admitted(ledger, 0, overlap="queue_one")
     run = ledger.trigger(spec, RunRequest(delay=timedelta(hours=1)))
-    ledger.client.zadd(ledger.keys.delayed, {run.id: 1})
+    comes_due(ledger, run.id)
     assert ledger.rescue() == (Rescue("waiting", run.id, spec.name),)
 
 

@@ -19,8 +19,9 @@ from supervisor.ledger.replies import Placement, Refusal, Refused, optional_inst
 from supervisor.operate.control import backfill, missed_in_pause
 from supervisor.schedule.ticks import Tick
 from supervisor.sending.publisher import Publisher
+from supervisor.testing import lease_runs_out
 from tests.commands import Supervisor
-from tests.jobs import MIDNIGHT, begin, job, lease_runs_out, pause, run_id, states, ticks
+from tests.jobs import MIDNIGHT, begin, job, pause, run_id, states, ticks
 from tests.waiting import wait_until
 
 
@@ -137,12 +138,12 @@ def test_other_queues_go_on(ledger: Ledger) -> None:
 
 
 def test_a_run_of_a_drained_queue_expires_only_after_it_goes_on(ledger: Ledger) -> None:
-    specs = refused, untaken = job(ledger, "refused"), job(ledger, "untaken")
+    refused, untaken = job(ledger, "refused"), job(ledger, "untaken")
     run_ids = [sent(ledger, refused), sent(ledger, untaken)]
 
     def rescued_past_the_deadline() -> set[str]:
-        for spec, run in zip(specs, run_ids, strict=True):
-            lease_runs_out(ledger, spec, run)
+        for run in run_ids:
+            lease_runs_out(ledger, run)
         return {rescue.kind for rescue in ledger.rescue()}
 
     ledger.drains.drain("mail")

@@ -13,6 +13,7 @@ from supervisor.job.spec import JobSpec
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.replies import Ending, Finished, LeaseState, Refusal, Refused, Rescue
 from supervisor.ledger.requests import Begun
+from supervisor.testing import comes_due, lease_runs_out
 from supervisor.times import clock
 from tests.jobs import (
     admitted,
@@ -20,7 +21,6 @@ from tests.jobs import (
     begin,
     begun,
     job,
-    lease_runs_out,
     lock_is_free,
     renew,
     run_id,
@@ -33,7 +33,7 @@ from tests.waiting import wait_until
 def lost(ledger: Ledger, **keys: object):  # type: ignore[no-untyped-def]
     """A job whose first run was begun and whose lease ran out."""
     spec = begun(ledger, **keys)
-    lease_runs_out(ledger, spec, run_id(spec, 0))
+    lease_runs_out(ledger, run_id(spec, 0))
     return spec
 
 
@@ -102,7 +102,7 @@ def test_a_broken_record_does_not_keep_others_from_being_rescued(
     broken, whole = (job(ledger, name) for name in ("broken", "whole"))
     for spec in (broken, whole):
         at_work(ledger, spec, 0)
-        lease_runs_out(ledger, spec, run_id(spec, 0))
+        lease_runs_out(ledger, run_id(spec, 0))
     record = ledger.keys.run(run_id(broken, 0))
     if is_hash:
         ledger.client.hset(record, "rules", "{")
@@ -170,7 +170,7 @@ def test_beside_a_successor_that_was_given_up_as_well_both_overlap(ledger: Ledge
     spec = lost(ledger, on_crash="fail", overlap="queue_all")
     ledger.rescue()
     at_work(ledger, spec, 1, "token-1")
-    lease_runs_out(ledger, spec, run_id(spec, 1))
+    lease_runs_out(ledger, run_id(spec, 1))
     ledger.rescue()
     at_work(ledger, spec, 2, "token-2")
     for second, token in ((0, "token"), (1, "token-1")):
@@ -204,7 +204,7 @@ def test_a_retry_whose_lock_vanished_takes_it_back_when_it_is_due(ledger: Ledger
     spec = begun(ledger)
     ledger.retry(run_id(spec, 0), "token", timedelta(hours=1))
     ledger.client.delete(ledger.keys.lock(spec.lock))
-    ledger.client.zadd(ledger.keys.delayed, {run_id(spec, 0): 1})
+    comes_due(ledger, run_id(spec, 0))
     assert [rescue.kind for rescue in ledger.rescue()] == ["reasserted", "due"]
     assert ledger.run(run_id(spec, 0)).state is RunState.QUEUED
     assert not lock_is_free(ledger, spec)
@@ -217,7 +217,7 @@ def test_a_retry_that_comes_too_late_expires_and_is_not_placed_again(ledger: Led
     ledger.admit(ticks(late, 1))
     ledger.retry(run_id(late, 0), "token", timedelta())
     # Beat was away for longer than either is held, and looks at one run of a kind now.
-    lease_runs_out(ledger, first, run_id(first, 0))
+    lease_runs_out(ledger, run_id(first, 0))
     ledger.client.delete(ledger.keys.lock(late.lock))
     ledger.client.zadd(ledger.keys.leases, {run_id(late, 0): 2})
     assert ledger.rescue(1) == (
@@ -235,7 +235,7 @@ def test_beat_has_a_word_for_a_run_whose_worker_died_as_it_was_timed_out(ledger:
     spec = admitted(ledger, 1)
     begin(ledger, run_id(spec, 1))
     ledger.note_ending(run_id(spec, 1), "token", RunState.TIMED_OUT, "hard time limit")
-    lease_runs_out(ledger, spec, run_id(spec, 1))
+    lease_runs_out(ledger, run_id(spec, 1))
     rescues = ledger.rescue()
     assert rescues == (Rescue("timed_out", run_id(spec, 1), spec.name),)
     note_rescue(rescues[0])
@@ -318,8 +318,7 @@ def runs(ledger: Ledger) -> tuple[str, str]:
     first, second = (run_id(spec, 1) for spec in specs)
     begin(ledger, first, "silent")
     assert ledger.begin(second, "early", "worker") == Refused(second, Refusal.PARKED, first)
-    lease_runs_out(ledger, specs[0], first)
-    ledger.client.delete(ledger.keys.lock(specs[0].serial_lock))
+    lease_runs_out(ledger, first)
     return first, second
 
 
@@ -339,8 +338,7 @@ def test_two_at_work_on_one_queue_are_an_overlap(ledger: Ledger, runs: tuple[str
     ledger.rescue()
     assert renew(ledger, first, "silent") is LeaseState.REASSERTED, "nobody was beside it"
     assert "overlaps" not in ledger.job("first").counters
-    lease_runs_out(ledger, ledger.spec("first"), first)
-    ledger.client.delete(ledger.keys.lock(ledger.spec("first").serial_lock))
+    lease_runs_out(ledger, first)
     ledger.rescue()
     begin(ledger, second)
     for _ in range(2):
@@ -372,8 +370,7 @@ def test_a_step_is_not_begun_when_what_was_silent_before_it_ends_its_run(ledger:
     spec = admitted(ledger, 1, task=None, steps=steps, serial=True, on_crash="fail")
     run = run_id(spec, 1)
     begin(ledger, f"{run}~a", "silent")
-    ledger.client.delete(ledger.keys.lock(spec.serial_lock))
-    ledger.client.zadd(ledger.keys.leases, {f"{run}~a": 1})
+    lease_runs_out(ledger, f"{run}~a")
     answer = ledger.begin(f"{run}~b", "token", "worker")
     assert answer == Refused(f"{run}~b", Refusal.DUPLICATE, "cancelled")
     assert ledger.run(run).state is RunState.FAILED

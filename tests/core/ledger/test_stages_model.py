@@ -22,9 +22,10 @@ from supervisor.ledger.functions import Functions
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.replies import Ending, Finished, Grant, Known
 from supervisor.ledger.requests import RunRequest, Work
+from supervisor.testing import comes_due, empty, slot_key
 from tests.core.ledger.machines import run_machine
 from tests.core.ledger.stages_model import OPEN, Seen, faults
-from tests.jobs import MIDNIGHT, job, known_of, slot_key, ticks
+from tests.jobs import MIDNIGHT, job, known_of, ticks
 
 STEPS = int(os.environ.get("SUPERVISOR_SOAK_STEPS", "1500"))
 REPORTS = ("succeeded", "failed", "timed_out", "lost", "dead", "unbegun", "retry")
@@ -76,8 +77,7 @@ class StagesMachine(RuleBasedStateMachine):
     def __init__(self, ledger: Ledger) -> None:
         super().__init__()
         self.ledger, self.client, self.keys = ledger, ledger.client, ledger.keys
-        self.client.flushdb()
-        ledger.acknowledge_server()
+        empty(ledger)
         self.functions = Functions(ledger.client, ledger.keys)
         self.numbers = count()
         self.seconds = count()
@@ -135,7 +135,7 @@ class StagesMachine(RuleBasedStateMachine):
     def beat_rescues(self, data: st.DataObject) -> None:
         delayed = self.seen.get(self.keys.delayed)
         if delayed:
-            self.client.zadd(self.keys.delayed, {self.drawn(data, delayed): 1})
+            comes_due(self.ledger, self.drawn(data, delayed))
         self.ledger.rescue()
 
     @rule(data=st.data())
@@ -366,7 +366,7 @@ class StagesMachine(RuleBasedStateMachine):
 
     def all_do_their_work(self) -> None:
         for run in self.seen.get(self.keys.delayed):
-            self.client.zadd(self.keys.delayed, {run: 1})
+            comes_due(self.ledger, run)
         self.ledger.rescue()
         for run in [*self.ledger.outbox(), *self.seen.get(self.keys.sent)]:
             self.look()

@@ -21,9 +21,10 @@ from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.requests import RunRequest
 from supervisor.settings import Settings
 from supervisor.store.connection import RedisError
+from supervisor.testing import lease_runs_out
 from tests.acceptance.nodes import SERVER, Node, answers
 from tests.core.sending.test_messages import app_on
-from tests.jobs import at_work, begin, job, lease_runs_out, run_id, ticks, with_messages
+from tests.jobs import at_work, begin, job, run_id, ticks, with_messages
 from tests.programs import needed
 from tests.waiting import wait_until
 
@@ -90,8 +91,8 @@ def due_retry(ledger: Ledger) -> Case:
 
 
 def rescue(ledger: Ledger) -> Case:
-    spec, run = at_work_on(ledger, on_crash="rerun")
-    lease_runs_out(ledger, spec, run)
+    _, run = at_work_on(ledger, on_crash="rerun")
+    lease_runs_out(ledger, run)
     return Case([run], lambda ledger: ledger.rescue())
 
 

@@ -37,9 +37,10 @@ from supervisor.process import process_name
 from supervisor.sending.publisher import Publisher
 from supervisor.sending.queues import AppQueues
 from supervisor.settings import Settings
+from supervisor.testing import lease_runs_out
 from supervisor.worker.request import guarded_request
 from supervisor.worker.task import adopt
-from tests.jobs import admitted, begin, job, lease_runs_out, renew, run_id, ticks
+from tests.jobs import admitted, begin, job, renew, run_id, ticks
 from tests.proxy import Proxy, proxy_to
 from tests.waiting import scaled, wait_until
 
@@ -519,12 +520,11 @@ def test_a_queued_run_that_no_deadline_would_end_expires_with_its_lock(broken: B
     """The ledger has lost the index of deadlines, and no worker is there to take the run."""
     ledger = broken.ledger
     [run] = broken.send("mail")
-    spec = ledger.spec("mail")
     ledger.client.delete(ledger.keys.leases)
     broken.after(2 * GRACE_WITH_QUEUE)
     ledger.rescue()
     assert ledger.run(run).state is RunState.QUEUED  # it has time left
-    lease_runs_out(ledger, spec, run)
+    lease_runs_out(ledger, run)
     ledger.client.delete(ledger.keys.leases)
     ledger.rescue()
     assert ledger.run(run).state is RunState.QUEUED

@@ -26,7 +26,8 @@ from supervisor.ledger.leader import Leader
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.replies import ms_of
 from supervisor.schedule.ticks import PassedOver
-from tests.jobs import MIDNIGHT, at_work, begin, job, lease_runs_out, run_id, ticks
+from supervisor.testing import lease_runs_out
+from tests.jobs import MIDNIGHT, at_work, begin, job, run_id, ticks
 from tests.logged import capture_logs
 from tests.waiting import wait_until
 
@@ -177,7 +178,7 @@ def test_run_that_no_worker_took_is_missed(ledger: Ledger) -> None:
     spec = told(ledger)
     ledger.admit(ticks(spec, 0))
     ledger.acknowledge_server()
-    lease_runs_out(ledger, spec, run_id(spec, 0))
+    lease_runs_out(ledger, run_id(spec, 0))
     ledger.rescue()
     assert events(ledger) == ["missed"]
 
@@ -212,7 +213,7 @@ def test_overlap_is_told_by_the_run_that_comes_back(ledger: Ledger) -> None:
     spec = told(ledger, lease_ttl="1s")
     ledger.acknowledge_server()
     at_work(ledger, spec, 0, "first")
-    lease_runs_out(ledger, spec, run_id(spec, 0))
+    lease_runs_out(ledger, run_id(spec, 0))
     ledger.rescue()
     begin(ledger, run_id(spec, 0), "second")
     ledger.finish(run_id(spec, 0), "first", RunState.SUCCEEDED)

@@ -26,7 +26,8 @@ from supervisor.job.spec import JobSpec
 from supervisor.ledger.functions import MOST_PINGS
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.replies import ms_of
-from tests.jobs import at_work, begin, job, lease_runs_out, run_id, ticks
+from supervisor.testing import lease_runs_out
+from tests.jobs import at_work, begin, job, run_id, ticks
 from tests.listener import Listener, listening
 from tests.logged import capture_logs
 from tests.waiting import scaled, wait_until
@@ -134,7 +135,7 @@ def test_attempts_are_one_run_and_a_dead_worker_is_told_by_the_rescuer(
     ledger.admit(ticks(spec, 0))
     for token in ("first", "second"):
         begin(ledger, run_id(spec, 0), token)
-        lease_runs_out(ledger, spec, run_id(spec, 0))
+        lease_runs_out(ledger, run_id(spec, 0))
         ledger.rescue()
     assert outbox(ledger, spec) == ["start started", "fail lost"]
 
@@ -144,7 +145,7 @@ def test_a_run_that_nobody_began_and_one_that_was_cancelled(
 ) -> None:
     spec = pinged(ledger, listener)
     ledger.admit(ticks(spec, 0))
-    lease_runs_out(ledger, spec, run_id(spec, 0))
+    lease_runs_out(ledger, run_id(spec, 0))
     ledger.rescue()
     ledger.admit(ticks(spec, 1))
     ledger.cancel(run_id(spec, 1), "enough")

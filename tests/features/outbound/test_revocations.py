@@ -20,7 +20,8 @@ from supervisor.job.spec import JobSpec
 from supervisor.ledger.functions import MOST_REVOCATIONS
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.requests import RunRequest
-from tests.jobs import begin, job, lease_runs_out, try_often
+from supervisor.testing import comes_due, lease_runs_out
+from tests.jobs import begin, job, try_often
 from tests.logged import capture_logs
 from tests.waiting import wait_until
 
@@ -142,7 +143,7 @@ def test_one_that_is_cancelled_before_it_begins(ledger: Ledger) -> None:
 def test_one_that_expired(ledger: Ledger) -> None:
     spec = job(ledger)
     queued = call(ledger, spec)
-    lease_runs_out(ledger, spec, queued.id)
+    lease_runs_out(ledger, queued.id)
     ledger.rescue()
     assert revocations(ledger) == [(queued.id, "expired", "start deadline passed")]
 
@@ -166,7 +167,7 @@ def test_one_that_is_due_later_and_finds_another_running(ledger: Ledger) -> None
     spec = job(ledger, overlap="skip")
     later = call(ledger, spec, delay=timedelta(hours=1))
     begin(ledger, call(ledger, spec).id)
-    ledger.client.zadd(ledger.keys.delayed, {later.id: 1})
+    comes_due(ledger, later.id)
     ledger.rescue()
     assert revocations(ledger) == [(later.id, "skipped", "overlap")]
 

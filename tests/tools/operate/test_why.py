@@ -13,8 +13,9 @@ from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.presence import Broker, Registration, WorkerFacts, digest_of
 from supervisor.ledger.replies import ms_of
 from supervisor.schedule.ticks import PassedOver, Tick
+from supervisor.testing import lease_runs_out
 from tests.commands import Supervisor
-from tests.jobs import admitted, begin, begun, job, lease_runs_out, pause, run_id, ticks
+from tests.jobs import admitted, begin, begun, job, pause, run_id, ticks
 from tests.waiting import clear_of, wait_until
 
 
@@ -63,7 +64,7 @@ def test_a_dead_worker_is_named_with_the_attempt_that_it_had(
     ledger: Ledger, supervisor: Supervisor
 ) -> None:
     spec = begun(ledger)
-    lease_runs_out(ledger, spec, run_id(spec, 0))
+    lease_runs_out(ledger, run_id(spec, 0))
     ledger.rescue()
     told = why(supervisor, run_id(spec, 0))
     assert "has been queued" in told

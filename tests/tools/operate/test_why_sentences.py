@@ -294,6 +294,8 @@ TABLE = {
             ),
             FIVE_PAST,
         ),
+        "queued since 09:05",
+        "its message was sent 3 times, last at 09:05",
         "it was kept from starting 2 times, last at 09:30 by vm:12: its pool, threads, lacks",
     ),
     "queued, sent, and no beat would send it again": told(

@@ -1,0 +1,77 @@
+"""For the tests of an app: a ledger of its own, what became of a run, and faults on demand.
+
+None of it is for production: `empty` deletes everything in a database.
+"""
+
+from __future__ import annotations
+
+import time
+from datetime import timedelta
+
+from celery import Celery
+
+from supervisor.deploy.embedded import EmbeddedServer
+from supervisor.job.run import Run, StepId
+from supervisor.ledger.ledger import Ledger
+from supervisor.sending.publisher import publisher_of
+from supervisor.store.keys import Keys
+
+__all__ = ["EmbeddedServer", "comes_due", "empty", "lease_runs_out", "ledger_of", "wait_for_end"]
+
+#: Between two looks at a run.
+PAUSE_SECONDS = 0.02
+
+
+def ledger_of(app: Celery) -> Ledger:
+    """The ledger of a supervised app, for the functions below. Its `run(run_id)` is the record of a
+    run, with `state`, `attempt`, `reason` and `worker`; `history(job)` has the runs of a job,
+    newest first. A run that it does not know raises UnknownRun."""
+    return publisher_of(app).ledger
+
+
+def empty(ledger: Ledger) -> None:
+    """Deletes the whole database: the ledger, and any queues in it.
+
+    The server then has nothing to remember, and runs may begin at once.
+    """
+    ledger.client.execute_command("FLUSHDB")
+    ledger.acknowledge_server()
+
+
+def wait_for_end(ledger: Ledger, run_id: str, timeout: timedelta = timedelta(seconds=30)) -> Run:
+    """The run, once it has ended. Raises TimeoutError, which says how far it has come."""
+    until = time.monotonic() + timeout.total_seconds()
+    while (run := ledger.run(run_id)).state.is_open:
+        if time.monotonic() > until:
+            kept = f", kept from starting: {run.obstacle.text}" if run.obstacle else ""
+            raise TimeoutError(f"{run_id} is still {run.state.value}{kept}")
+        time.sleep(PAUSE_SECONDS)
+    return run
+
+
+def lease_runs_out(ledger: Ledger, run_id: str) -> None:
+    """As if the worker of a running run had been silent for its whole `lease_ttl`.
+
+    The next turn of beat, or `ledger.rescue()`, does what `on_crash` says. Of a run that is queued,
+    its `start_deadline` has passed.
+    """
+    client, keys, rules = ledger.client, ledger.keys, ledger.run(run_id).rules
+    slot, token = client.hmget(keys.run(run_id), ["slot", "token"])
+    if StepId.of(run_id) is None:
+        client.delete(slot_key(keys, rules.lock, int(slot or 1)))
+    if rules.serial and client.get(keys.lock(rules.serial)) == token:
+        client.delete(keys.lock(rules.serial))
+    # Of two that ran out, the one in the lower slot did so first.
+    client.zadd(keys.leases, {run_id: int(slot or 1)})
+
+
+def slot_key(keys: Keys, lock: str, slot: int) -> str:
+    return keys.lock(lock) + ("" if slot == 1 else f":{slot}")
+
+
+def comes_due(ledger: Ledger, run_id: str) -> None:
+    """The delay of a retry, of a re-queue or of a `countdown` is over.
+
+    The next turn of beat, or `ledger.rescue()`, queues the run.
+    """
+    ledger.client.zadd(ledger.keys.delayed, {run_id: 1}, xx=True)
