@@ -36,7 +36,6 @@ LEVEL = {name: level for level, names in enumerate(LAYERS.values()) for name in 
 #: Where the core still names a feature, or a lower layer a higher one: this list may only shrink.
 EXCEPTIONS = {
     ("catalog/load.py", "sending"),
-    ("job/spec.py", "features"),
 }
 
 #: Which features name others.

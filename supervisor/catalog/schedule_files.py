@@ -49,6 +49,7 @@ from supervisor.job.spec import MOST_JOBS, JobSpec
 from supervisor.job.when import KINDS
 from supervisor.lists.files import FILE_CHECKS
 from supervisor.lists.files import FORMS as WRITTEN_FORMS
+from supervisor.lists.keys import ADDRESSES
 from supervisor.settings import DEFAULT_PREFIX
 
 # What features write in a form of their own.
@@ -91,8 +92,8 @@ def reference_faults(
             yield JobFault(("params",), what, "give it to a step, in its 'kwargs'", path)
     steps = [{"args": step.args, "kwargs": step.kwargs} for step in spec.steps]
     given: dict[str, Any] = {"args": spec.args, "kwargs": spec.kwargs, "steps": steps}
-    secrets = [[each.url, each.secret] for each in spec.notify]
-    for key, value in {**given, "ping_url": spec.ping_url, "notify": secrets}.items():
+    given |= {key: each.texts(getattr(spec, key)) for key, each in ADDRESSES.items()}
+    for key, value in given.items():
         for path, text in texts_in(value):
             if found := malformed(text):
                 what = f"{key!r}: {found[0]!r} is not a reference to a secret"
@@ -299,8 +300,8 @@ class _Loading:
         values = self._mapping_at(document, "defaults")
         plain, form_faults = without_forms(values, self.year)
         defaults, faults = check_defaults(plain)
-        if "notify" in defaults:
-            shared = JobSpec(name="job", task="task", every=60, notify=defaults["notify"])
+        if addresses := {key: defaults[key] for key in ADDRESSES.keys() & defaults.keys()}:
+            shared = JobSpec(name="job", task="task", every=60, **addresses)
             faults += reference_faults(shared, self.environ, self.secrets)
         for fault in [*faults, *form_faults]:
             path = ("defaults", *fault.place_in(values))
@@ -322,7 +323,7 @@ class _Loading:
         if spec.after or spec.entry:
             self.documents[name] = document
         missing = reference_faults(spec, self.environ, self.secrets)
-        faults += [fault for fault in missing if fault.keys != ("notify",) or "notify" in own]
+        faults += [fault for fault in missing if fault.keys[0] in own]
         for fault in [*faults, *form_faults]:
             self._fault(document, (*path, *fault.place_in(own)), fault.what, fault.hint)
 

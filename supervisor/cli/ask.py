@@ -35,16 +35,10 @@ from supervisor.cli.common import (
 )
 from supervisor.cli.files import read_or_exit
 from supervisor.errors import NotConfigured, SupervisorError, UnknownJob
-from supervisor.features.notices.rules import (
-    Destination,
-    Event,
-    Notice,
-    destination_fault,
-    service_destinations,
-)
+from supervisor.features.notices.keys import Destination, Event, destination_fault
+from supervisor.features.notices.rules import Notice, service_destinations
 from supervisor.features.outbound.answer import Answer
-from supervisor.job.changes import masked_url
-from supervisor.job.secrets import FORMS, malformed
+from supervisor.job.secrets import FORMS, malformed, masked_url
 from supervisor.ledger.actions import Actions, Entry, WantedActions
 from supervisor.ledger.ledger import Ledger
 from supervisor.operate import shapes

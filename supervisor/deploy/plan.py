@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 from supervisor.job.secrets import TOKEN
 from supervisor.job.spec import JobSpec
 from supervisor.job.topology import DEFAULT_QUEUE, Topology, WorkerSpec
+from supervisor.lists.keys import ADDRESSES
 
 PORT = 9809
 
@@ -157,27 +158,23 @@ def limits_of(job: JobSpec, worker: WorkerSpec) -> Iterator[timedelta | None]:
         yield job.time_limit
 
 
-# Ports that beat has to reach for `ping_url` and `notify` of jobs.
+# Ports that beat has to reach for the addresses in keys of jobs.
 
 
 #: Those of mail are for submission. Every other service of notices is reached by https.
 USUAL_PORTS = {"http": (80,), "https": (443,), "mailto": (25, 465, 587), "mailtos": (465, 587)}
-
-#: The ports to open where a reference stands for the address.
-PING_PORTS = (*USUAL_PORTS["http"], *USUAL_PORTS["https"])
-NOTICE_PORTS = (*PING_PORTS, *USUAL_PORTS["mailtos"])
 
 #: Stands for a reference: no address has this port.
 UNKNOWN_PORT = "0"
 
 
 def ping_ports(specs: Iterable[JobSpec]) -> tuple[int, ...]:
-    """The ports, in order; none if no job has a `ping_url`, `notify` or `sentry_monitor`."""
+    """The ports, in order; none if no job has a key with addresses."""
     found: set[int] = set()
     for spec in specs:
-        found.update(ports_of(spec.ping_url, PING_PORTS) if spec.ping_url else ())
-        found.update(port for to in spec.notify for port in ports_of(to.url, NOTICE_PORTS))
-        found.update(USUAL_PORTS["https"] if spec.sentry_monitor else ())
+        for key, each in ADDRESSES.items():
+            for address in each.addresses(getattr(spec, key)):
+                found.update(ports_of(address, each.unknown_ports))
     return tuple(sorted(found))
 
 

@@ -6,10 +6,10 @@ import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
-from urllib.parse import urlsplit
 
-from supervisor.job.secrets import MASK, TOKEN, masked
+from supervisor.job.secrets import masked
 from supervisor.job.spec import JobSpec, StepSpec
+from supervisor.lists.keys import ADDRESSES
 
 #: Keys of a job and of a step that its `mask` is about.
 ARGUMENTS = ("args", "kwargs", "params")
@@ -79,40 +79,9 @@ def edits(before: JobSpec, after: JobSpec) -> tuple[Edit, ...]:
 
 def shown(spec: JobSpec, key: str, value: Any) -> Any:
     """What may be shown of the value of a key of the job, or of one of its steps."""
-    if key == "ping_url":
-        return masked_url(value)
-    if key == "notify":
-        return masked_destinations(value)
+    if key in ADDRESSES:
+        return ADDRESSES[key].mask(value)
     return masked(spec.mask, value) if key in ARGUMENTS else value
-
-
-def masked_url(url: str | None) -> str | None:
-    """An address is a secret, since anyone who knows it can use it: ``https://hc-ping.com/***``.
-
-    For schemes other than http and https only the scheme is shown: the first part may be a key.
-    """
-    if url is None or TOKEN.fullmatch(url):
-        return url
-    scheme, is_whole, _ = url.partition("://")
-    if scheme in ("http", "https"):
-        return f"{scheme}://{urlsplit(url).hostname}/{MASK}"
-    return f"{scheme}://{MASK}" if is_whole and not TOKEN.search(scheme) else MASK
-
-
-def masked_destinations(written: Sequence[Any]) -> list[Any]:
-    """The destinations of `notify`, as a schedule file has them, with masked secrets."""
-    return [
-        {key: masked_part(key, value) for key, value in item.items()}
-        if isinstance(item, dict)
-        else masked_url(item)
-        for item in written
-    ]
-
-
-def masked_part(key: str, value: Any) -> Any:
-    if key == "secret":
-        return value if TOKEN.fullmatch(value) else MASK
-    return masked_url(value) if key == "url" else value
 
 
 def step_edits(before: JobSpec, after: JobSpec) -> Iterator[Edit]:

@@ -181,14 +181,7 @@ Cron = Annotated[
 LONGEST_URL = 1000
 
 
-def _ping_url(value: Any) -> str:
-    """The address is a secret, which no message repeats."""
-    if not isinstance(value, str) or not _may_be_address(value):
-        raise ValueError("not an address such as https://hc-ping.com/<uuid>")
-    return value
-
-
-def _may_be_address(written: str) -> bool:
+def may_be_address(written: str) -> bool:
     """Whether it is an address, or begins with a reference, which may stand for a whole one."""
     if malformed(written) or len(written) > LONGEST_URL:
         return False
@@ -204,18 +197,6 @@ def is_address(text: str) -> bool:
     except ValueError:
         return False
 
-
-PingUrl = Annotated[
-    str,
-    BeforeValidator(_ping_url),
-    WithJsonSchema({"type": "string", "pattern": r"^(https?://|\$\{)", "maxLength": LONGEST_URL}),
-]
-
-#: As Sentry allows for slugs of monitors; it takes a slug of digits alone for an id.
-MonitorSlug = (
-    Annotated[bool, Field(strict=True)]
-    | Annotated[str, Field(pattern=r"^[0-9]*[a-z_-][a-z0-9_-]*$", max_length=50)]
-)
 
 LogUrl = Annotated[
     str,

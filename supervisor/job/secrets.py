@@ -16,6 +16,7 @@ import re
 from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from supervisor.errors import SecretMissing
 
@@ -214,3 +215,16 @@ def without_hidden(text: str, hidden: Mapping[str, str]) -> str:
         if len(each) >= SHORTEST_HIDDEN:
             text = text.replace(each, hidden[each]).replace(repr(each)[1:-1], hidden[each])
     return text
+
+
+def masked_url(url: str | None) -> str | None:
+    """An address is a secret, since anyone who knows it can use it: ``https://hc-ping.com/***``.
+
+    For schemes other than http and https only the scheme is shown: the first part may be a key.
+    """
+    if url is None or TOKEN.fullmatch(url):
+        return url
+    scheme, is_whole, _ = url.partition("://")
+    if scheme in ("http", "https"):
+        return f"{scheme}://{urlsplit(url).hostname}/{MASK}"
+    return f"{scheme}://{MASK}" if is_whole and not TOKEN.search(scheme) else MASK

@@ -20,7 +20,6 @@ from pydantic import (
     model_validator,
 )
 
-from supervisor.features.notices.rules import Notify, wanted_events
 from supervisor.job.fields import (
     NAME_PATTERN,
     Count,
@@ -29,9 +28,7 @@ from supervisor.job.fields import (
     Labels,
     LogUrl,
     MessagePriority,
-    MonitorSlug,
     Name,
-    PingUrl,
     QueueName,
     check_needed,
     conflict,
@@ -53,6 +50,7 @@ from supervisor.job.policies import (
 from supervisor.job.run import RunRules
 from supervisor.job.templates import SERIAL_LOCK, lock_key, placeholders
 from supervisor.job.when import KINDS, When
+from supervisor.lists.keys import FeatureKeys
 from supervisor.settings import DEFAULT_PREFIX
 from supervisor.times import AtLeastASecond, Duration, to_ms
 
@@ -132,7 +130,7 @@ AFTER_ITSELF = "a job cannot follow itself"
 BOOLEAN_WORDS = frozenset({"true", "false", "yes", "no", "on", "off"})
 
 
-class JobSpec(When):
+class JobSpec(FeatureKeys, When):
     """One job: what to run, when, and the policies."""
 
     name: Name
@@ -229,12 +227,6 @@ class JobSpec(When):
     """reported: lines of current_run().log(), tracebacks; capture: also logging, prints; none."""
     log_url: LogUrl | None = None
     """Template of the address of a run's lines in the team's log store, with {run} and others."""
-    ping_url: Annotated[PingUrl | None, Field(repr=False)] = None
-    """Where starts and ends of runs are reported, as healthchecks.io expects them; a secret."""
-    notify: Annotated[Notify, Field(repr=False)] = ()
-    """Where notices go when it fails, misses a run or recovers: addresses, with events."""
-    sentry_monitor: MonitorSlug | None = None
-    """true or a slug: runs check in at Sentry Crons; false: they do not, whatever the app sets."""
     description: Annotated[str, Field(max_length=1000)] = ""
     """A sentence for people who have to handle a failure."""
     labels: Labels = {}  # noqa: RUF012 - pydantic copies it
@@ -450,8 +442,7 @@ class JobSpec(When):
     def optional_rules(self) -> dict[str, Any]:
         """Rules that are only written for jobs that have them."""
         rules = {
-            "ping": self.pinged,
-            "notify": self.events_told,
+            **self.own_rules,
             "mask": self.mask,
             "max_duration_ms": self.max_duration and to_ms(self.max_duration),
             "min_duration_ms": self.min_duration and to_ms(self.min_duration),
@@ -459,17 +450,6 @@ class JobSpec(When):
             "log": "" if self.log is RunLog.REPORTED else self.log.value,
         }
         return {name: value for name, value in rules.items() if value}
-
-    @property
-    def pinged(self) -> str:
-        """Words of what its starts and ends are sent to, as in ledger/accounts.lua."""
-        words = {"ping": self.ping_url, "check_in": self.sentry_monitor}
-        return " ".join(word for word, is_wanted in words.items() if is_wanted)
-
-    @property
-    def events_told(self) -> str:
-        """Words of the events that `notify` asks for, as the ledger's functions look for them."""
-        return " ".join(wanted_events(self.notify))
 
     @cached_property
     def shared(self) -> dict[str, Any]:

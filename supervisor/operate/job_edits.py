@@ -24,12 +24,13 @@ from supervisor.errors import (
     NotConfigured,
     UnknownJob,
 )
-from supervisor.job.changes import ARGUMENTS, Changes, masked_destinations, masked_url
+from supervisor.job.changes import ARGUMENTS, Changes
 from supervisor.job.secrets import MASK, masked, texts_in
 from supervisor.job.spec import JobSpec
 from supervisor.ledger.actions import Action, Actor
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.records import AT_RUN_TIME, IN_CODE, Origin
+from supervisor.lists.keys import ADDRESSES
 from supervisor.operate.planning import JobPlan, job_plan
 from supervisor.operate.plans import (
     clock_change_shape,
@@ -317,7 +318,7 @@ Document = dict[str, Any]
 """The keys of a job as a schedule file has them, defaults left out; values as JSON has them."""
 
 #: Keys in which a mask may stand for a value; addresses are masked whatever `mask` says.
-HIDING = (*ARGUMENTS, "steps", "ping_url")
+HIDING = (*ARGUMENTS, "steps")
 
 
 def document_of(spec: JobSpec, prefix: str = DEFAULT_PREFIX) -> Document:
@@ -342,10 +343,8 @@ def shown_document(spec: JobSpec, prefix: str = DEFAULT_PREFIX) -> Document:
     for key in ARGUMENTS:
         if key in document:
             document[key] = masked(spec.mask, document[key])
-    if "ping_url" in document:
-        document["ping_url"] = masked_url(document["ping_url"])
-    if "notify" in document:
-        document["notify"] = masked_destinations(document["notify"])
+    for key in ADDRESSES.keys() & document.keys():
+        document[key] = ADDRESSES[key].mask(document[key])
     if "steps" in document:
         document["steps"] = [
             {
@@ -362,39 +361,14 @@ def revealed(given: Mapping[str, Any], loaded: JobSpec, prefix: str = DEFAULT_PR
     real, shown = document_of(loaded, prefix), shown_document(loaded, prefix)
     hides_the_same = given.get("mask", False) == shown.get("mask", False)
     is_same_work = given.get("task") == shown.get("task") and tasks(given) == tasks(shown)
-    kept = HIDING if hides_the_same and is_same_work else ("ping_url",)
+    kept = HIDING if hides_the_same and is_same_work else ()
     found = {
         key: filled(value, shown.get(key), real.get(key)) if key in kept else value
         for key, value in given.items()
     }
-    if isinstance(given.get("notify"), list) and "notify" in real:
-        found["notify"] = addressed(given["notify"], shown["notify"], real["notify"])
+    for key in ADDRESSES.keys() & given.keys():
+        found[key] = ADDRESSES[key].reveal(given[key], shown.get(key), real.get(key))
     return found
-
-
-def addressed(given: list[Any], shown: list[Any], real: list[Any]) -> list[Any]:
-    """Destinations, each found by what is shown of its address: its events may be edited, and
-    others added or removed beside it. Of several that look the same, all have to be there still.
-    """
-    found = list(given)
-    for url in {keys_of(each)["url"] for each in shown}:
-        places = [n for n, each in enumerate(given) if keys_of(each).get("url") == url]
-        known = [n for n, each in enumerate(shown) if keys_of(each)["url"] == url]
-        if len(places) == len(known):
-            for place, number in zip(places, known, strict=True):
-                found[place] = with_secrets(given[place], shown[number], real[number])
-    return found
-
-
-def with_secrets(given: Any, shown: Any, real: Any) -> Any:
-    keys, hidden = keys_of(given), keys_of(shown)
-    secrets = {key: value for key, value in keys_of(real).items() if key in ("url", "secret")}
-    kept = {key: value for key, value in secrets.items() if keys.get(key) == hidden[key]}
-    return {**keys, **kept} if isinstance(given, dict) else kept["url"]
-
-
-def keys_of(destination: Any) -> Document:
-    return destination if isinstance(destination, dict) else {"url": destination}
 
 
 def tasks(document: Mapping[str, Any]) -> list[Any]:
@@ -416,10 +390,10 @@ def filled(given: Any, shown: Any, real: Any) -> Any:
 def mask_faults(document: Mapping[str, Any], loaded: JobSpec | None) -> Iterable[JobFault]:
     """A fault for each `***` without a value behind it: it would be loaded as three stars."""
     real = document_of(loaded) if loaded else {}
-    for key in (*HIDING, "notify"):
+    for key in (*HIDING, *ADDRESSES):
         known = dict(texts_in(real.get(key)))
         for path, text in texts_in(document.get(key)):
-            is_address = key in ("ping_url", "notify") and text.endswith(f"/{MASK}")
+            is_address = key in ADDRESSES and text.endswith(f"/{MASK}")
             is_hidden = text == MASK or is_address
             if is_hidden and known.get(path) != text:
                 what = f"{key!r}: {MASK} stands for a value that is hidden here"

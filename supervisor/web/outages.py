@@ -29,12 +29,13 @@ from hashlib import sha256
 from redis.exceptions import RedisError
 
 from supervisor.features.notices.incidents import SERVICE
-from supervisor.features.notices.rules import Destination, Event, Notice
+from supervisor.features.notices.keys import Destination, Event
+from supervisor.features.notices.rules import Notice
 from supervisor.features.notices.services import send
 from supervisor.features.notices.silences import SilenceStore, silenced
 from supervisor.features.outbound.sender import Outbound, Result
 from supervisor.features.outbound.store import End, Kind, Unsent
-from supervisor.job.changes import masked_url
+from supervisor.job.secrets import masked_url
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.replies import ms_of
 from supervisor.logs import get_logger

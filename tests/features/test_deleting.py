@@ -20,6 +20,7 @@ LISTS = ("lists/*.py",)
 FEATURES = [
     pytest.param(["opentelemetry"], id="opentelemetry"),
     pytest.param(["sentry"], id="sentry"),
+    pytest.param(["pings"], id="pings"),
     pytest.param(["run_log"], id="run_log"),
     pytest.param(["holidays"], id="holidays"),
 ]
@@ -90,3 +91,21 @@ def test_all_programs_start_without_a_feature(package: Path, features: Sequence[
     (package.parent / "jobs.yaml").write_text(JOBS)
     done = run(package, STARTS)
     assert done.stdout == "jobs.yaml: 1 job in 1 file, no problems\n", done.stderr
+
+
+@pytest.mark.parametrize(
+    ("feature", "key", "value", "problem"),
+    [
+        ("sentry", "sentry_monitor", "true", "unknown key 'sentry_monitor'"),
+        ("pings", "ping_url", "https://hc-ping.com/1", "unknown key 'ping_url'"),
+        ("holidays", "exclude", "[{holidays: DE}]", "'exclude'"),
+    ],
+)
+def test_the_key_of_a_deleted_feature_is_named_with_its_line(
+    package: Path, feature: str, key: str, value: str, problem: str
+) -> None:
+    delete(package, feature)
+    jobs = f"jobs:\n  a:\n    task: t\n    every: 1h\n    {key}: {value}\n"
+    (package.parent / "jobs.yaml").write_text(jobs)
+    done = run(package, 'from supervisor.cli import main; main(["check", "jobs.yaml"])')
+    assert "jobs.yaml:5: job 'a': " + problem in done.stdout + done.stderr

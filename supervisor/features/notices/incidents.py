@@ -26,15 +26,8 @@ from datetime import UTC, datetime, timedelta
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from supervisor.features.notices.rules import (
-    JOBS_NAMED,
-    SERVICE_TITLES,
-    WORDS,
-    Destination,
-    Event,
-    Notice,
-    cause_of,
-)
+from supervisor.features.notices.keys import Destination, Event
+from supervisor.features.notices.rules import JOBS_NAMED, SERVICE_TITLES, WORDS, Notice, cause_of
 from supervisor.features.outbound.store import due_at
 
 #: By default; SUPERVISOR_NOTIFY_WAIT says another.

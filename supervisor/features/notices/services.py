@@ -28,16 +28,14 @@ from importlib.util import find_spec
 from typing import Any
 
 from supervisor.errors import SecretMissing
-from supervisor.features.notices.rules import (
+from supervisor.features.notices.keys import (
     WEBHOOKS,
     Destination,
     Event,
-    Notice,
-    body,
     destination_fault,
     is_webhook,
-    title,
 )
+from supervisor.features.notices.rules import Notice, body, title
 from supervisor.features.outbound.answer import Answer
 from supervisor.features.outbound.http import TIMEOUT_SECONDS, USER_AGENT, answer_to, post
 from supervisor.job.secrets import TOKEN, resolved

@@ -32,20 +32,15 @@ from supervisor.features.notices.incidents import (
     fold,
     notice_of,
 )
-from supervisor.features.notices.rules import (
-    Destination,
-    Event,
-    Notice,
-    service_destinations,
-    wanted_events,
-)
+from supervisor.features.notices.keys import Destination, Event, wanted_events
+from supervisor.features.notices.rules import Notice, service_destinations
 from supervisor.features.notices.services import missing_extra, send
 from supervisor.features.notices.silences import SilenceStore, silenced
 from supervisor.features.notices.store import Backlog, Finding, NoticeStore
 from supervisor.features.outbound.answer import Answer
 from supervisor.features.outbound.sender import Result
 from supervisor.features.outbound.store import Kind, Unsent
-from supervisor.job.changes import masked_url
+from supervisor.job.secrets import masked_url
 from supervisor.job.spec import JobSpec
 from supervisor.ledger.leader import Look
 from supervisor.ledger.ledger import Ledger

@@ -26,7 +26,7 @@ from supervisor.features.notices.incidents import (
     Pair,
     Pending,
 )
-from supervisor.features.notices.rules import Event
+from supervisor.features.notices.keys import Event
 from supervisor.features.outbound.store import TOLD, Kind
 from supervisor.ledger.reads import Readings
 from supervisor.ledger.replies import instant, ms_of

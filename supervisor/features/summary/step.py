@@ -13,7 +13,7 @@ from datetime import date, datetime
 
 from supervisor.beat.turn import Beat, Part, Turn
 from supervisor.features.notices.incidents import SERVICE
-from supervisor.features.notices.rules import Event
+from supervisor.features.notices.keys import Event
 from supervisor.features.notices.store import Finding, NoticeStore
 from supervisor.features.summary.rule import Daily, Day, JobDay, job_day, lines, summary_of
 from supervisor.features.summary.store import SummaryStore

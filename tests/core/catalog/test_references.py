@@ -10,7 +10,7 @@ from click.testing import CliRunner
 from supervisor.catalog.schedule_files import load
 from supervisor.cli import main
 from supervisor.errors import SecretMissing
-from supervisor.features.pings import address_of
+from supervisor.features.pings.step import address_of
 from supervisor.job.changes import edits
 from supervisor.job.secrets import LARGEST_SECRET, masked, resolved
 from supervisor.job.spec import JobSpec

@@ -21,7 +21,8 @@ from supervisor.features.notices.incidents import (
     fold,
     notice_of,
 )
-from supervisor.features.notices.rules import JOB_EVENTS, Destination, Event, title
+from supervisor.features.notices.keys import JOB_EVENTS, Destination, Event
+from supervisor.features.notices.rules import title
 
 START = datetime(2026, 3, 1, 10, 0, tzinfo=UTC)
 URL = "https://hooks.example/x"

@@ -13,7 +13,8 @@ from supervisor.catalog.entries import Entries
 from supervisor.catalog.load import load
 from supervisor.errors import NotConfigured
 from supervisor.features.notices.incidents import GROUP_WAIT, Pending, by_id, fold
-from supervisor.features.notices.rules import Destination, Event, Notice, title
+from supervisor.features.notices.keys import Destination, Event
+from supervisor.features.notices.rules import Notice, title
 from supervisor.features.notices.step import Deliver, Maker, Notices, Watch
 from supervisor.features.notices.store import Finding, NoticeStore
 from supervisor.features.outbound.answer import Answer

@@ -17,7 +17,8 @@ from typing import Any
 import pytest
 
 from supervisor.features.notices import services
-from supervisor.features.notices.rules import Destination, Event, Notice
+from supervisor.features.notices.keys import Destination, Event
+from supervisor.features.notices.rules import Notice
 from supervisor.features.notices.services import missing_extra, send, webhook_body
 from supervisor.features.outbound import http
 from supervisor.features.outbound.answer import Answer

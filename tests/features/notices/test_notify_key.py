@@ -9,12 +9,8 @@ import pytest
 
 from supervisor.catalog.schedule_files import json_schema, load
 from supervisor.errors import NotConfigured
-from supervisor.features.notices.rules import (
-    DEFAULT_EVENTS,
-    SERVICE_EVENTS,
-    Event,
-    service_destinations,
-)
+from supervisor.features.notices.keys import DEFAULT_EVENTS, SERVICE_EVENTS, Event
+from supervisor.features.notices.rules import service_destinations
 from supervisor.job.spec import JobSpec
 from tests.core.catalog.problems import problems_of
 

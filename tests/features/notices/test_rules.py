@@ -7,15 +7,8 @@ from typing import Any
 
 import pytest
 
-from supervisor.features.notices.rules import (
-    DEFAULT_EVENTS,
-    Destination,
-    Event,
-    Notice,
-    body,
-    cause_of,
-    wanted_events,
-)
+from supervisor.features.notices.keys import DEFAULT_EVENTS, Destination, Event, wanted_events
+from supervisor.features.notices.rules import Notice, body, cause_of
 
 AT = datetime(2026, 3, 1, 2, 5, tzinfo=UTC)
 

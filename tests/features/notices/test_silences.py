@@ -9,7 +9,7 @@ import pytest
 
 from supervisor.errors import Conflict, InvalidRequest, NotFound, UnknownJob
 from supervisor.features.notices.incidents import by_id
-from supervisor.features.notices.rules import Event
+from supervisor.features.notices.keys import Event
 from supervisor.features.notices.silences import Silence, SilenceStore
 from supervisor.features.notices.step import Maker
 from supervisor.features.notices.store import Finding, NoticeStore

@@ -19,7 +19,7 @@ from supervisor.features.outbound import http, sender
 from supervisor.features.outbound.answer import Answer
 from supervisor.features.outbound.sender import GIVE_UP_AFTER, MOST_THREADS, Outbound, Result
 from supervisor.features.outbound.store import Kind, LedgerOutbox, RunReport, Unsent
-from supervisor.features.pings import Pings
+from supervisor.features.pings.step import Pings
 from supervisor.job.changes import edits
 from supervisor.job.run import RunState
 from supervisor.job.spec import JobSpec

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from supervisor.features.sentry import CheckIns, monitor_config, monitor_schedule
+from supervisor.features.sentry.step import CheckIns, monitor_config, monitor_schedule
 from supervisor.job.spec import JobSpec
 from supervisor.ledger.ledger import Ledger
 from tests.logged import capture_logs

@@ -8,7 +8,8 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from supervisor.errors import NotConfigured
-from supervisor.features.notices.rules import Event, Notice, body, title
+from supervisor.features.notices.keys import Event
+from supervisor.features.notices.rules import Notice, body, title
 from supervisor.features.summary.rule import (
     Daily,
     Day,

@@ -12,7 +12,7 @@ import pytest
 from celery import Celery
 
 from supervisor import jobs
-from supervisor.features.notices.rules import DEFAULT_EVENTS, Event
+from supervisor.features.notices.keys import DEFAULT_EVENTS, Event
 from supervisor.ledger.ledger import Ledger
 from supervisor.web.access import Access
 from supervisor.web.api import API

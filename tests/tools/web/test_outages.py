@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from supervisor.features.notices.rules import Destination
+from supervisor.features.notices.keys import Destination
 from supervisor.features.outbound.sender import Outbound
 from supervisor.features.outbound.store import Kind
 from supervisor.web.outages import REPEAT, Outages, Outbox, Seen, after_look

@@ -1,0 +1,1 @@
+"""Pings of starts and ends of runs, as healthchecks.io expects them."""

@@ -1,0 +1,1 @@
+"""Check-ins of runs at Sentry Crons."""

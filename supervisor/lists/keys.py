@@ -1,0 +1,28 @@
+"""The keys of a job that features add."""
+
+from __future__ import annotations
+
+from supervisor.features.notices import keys as notices
+from supervisor.features.pings import keys as pings
+from supervisor.features.sentry import keys as sentry
+from supervisor.job.keys import AddressKey, Keys
+
+
+class FeatureKeys(
+    notices.NoticeKeys,
+    pings.PingKeys,
+    sentry.SentryKeys,
+    Keys,
+):
+    """Those of all features: JobSpec inherits them."""
+
+
+#: Keys with addresses, which are secrets.
+ADDRESSES: dict[str, AddressKey] = {
+    key.key: key
+    for key in (
+        notices.ADDRESS_KEY,
+        pings.ADDRESS_KEY,
+        sentry.ADDRESS_KEY,
+    )
+}
