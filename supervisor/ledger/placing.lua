@@ -61,7 +61,7 @@ end
 local function is_held_by_grace(blocker, ttl)
   local v = redis.call('HMGET', K.run(blocker), 'state', 'attempt')
   if v[1] ~= 'queued' or tonumber(v[2] or 0) > 0 then return false end
-  return (tonumber(hget(K.server, 'since')) or server_since()) + ttl > now
+  return server_since() + ttl > now
 end
 
 -- Whether no run holds a slot of the lock or waits for it, nor another program. `is_free`: the first slot is free and

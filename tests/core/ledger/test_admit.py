@@ -397,6 +397,12 @@ def test_it_is_skipped_when_it_waits_until_then(ledger: Ledger) -> None:
     assert (run.state, run.reason) == (RunState.SKIPPED, "wait_expired")
 
 
+def test_a_full_line_is_the_reason_however_many_were_skipped(ledger: Ledger) -> None:
+    spec = job(ledger, overlap="queue_all", max_waiting=1, max_consecutive_skips=1)
+    admissions = ledger.admit(ticks(spec, 0, 1, 2, 3))
+    assert [admission.reason for admission in admissions[2:]] == ["buffer_full", "buffer_full"]
+
+
 def test_a_start_later_than_that_never_comes(ledger: Ledger) -> None:
     spec = job(ledger)
     asked = RunRequest(expires=timedelta(milliseconds=10), delay=timedelta(milliseconds=30))

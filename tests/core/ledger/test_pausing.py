@@ -30,6 +30,8 @@ def test_a_pause_with_an_end_excludes_the_ticks_before_it_only(ledger: Ledger) -
     pause(ledger, spec, until=MIDNIGHT + timedelta(seconds=2))
     ledger.admit(ticks(spec, 0, 1))
     assert states(ledger, spec) == ["excluded"]
+    [row] = ledger.history(spec.name)
+    assert (row.ticks, row.nominal_at) == (2, MIDNIGHT + timedelta(seconds=1))
     assert ledger.admit(ticks(spec, 2))[0].placement is Placement.START
 
 
