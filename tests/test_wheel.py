@@ -78,7 +78,6 @@ with EmbeddedServer(Path("server")) as server:
 #: As in a program that has no SDK: spans that nobody collects.
 OTEL = """
 from opentelemetry import trace
-from supervisor.sending import tracing
 
 @app.task(name="guarded", guard={"overlap": "queue_all"})
 def guarded(): ...

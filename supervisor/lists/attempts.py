@@ -2,9 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any
+
 from supervisor.features import run_log
-from supervisor.guard.attempt import Hook
+from supervisor.features.opentelemetry import tracing as opentelemetry
+from supervisor.guard.attempt import Attempt, Hook
 
 HOOKS: list[Hook] = [
     run_log.KeptLines(),
+]
+
+#: What they do around the body of the task, which is given as well.
+AROUND: list[Callable[[Any, Attempt], AbstractContextManager[None]]] = [
+    opentelemetry.traced,
 ]

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from supervisor.beat.turn import Beat, Part
-from supervisor.features import opentelemetry
 from supervisor.features.adoption import step as adoption
 from supervisor.features.audit import step as audit
 from supervisor.features.following import step as following
 from supervisor.features.notices import step as notices
+from supervisor.features.opentelemetry import step as opentelemetry
 from supervisor.features.outbound import step as outbound
 from supervisor.features.pings import step as pings
 from supervisor.features.sentry import step as sentry

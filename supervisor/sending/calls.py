@@ -51,11 +51,11 @@ from supervisor.ledger.requests import CallArguments, RunRequest
 from supervisor.logs import get_logger
 from supervisor.sending.app_settings import required_settings
 from supervisor.sending.content import OF_RUNS
+from supervisor.sending.context import headers_of_context
 from supervisor.sending.messages import of_job, run_of
 from supervisor.sending.publisher import NothingSent, Publisher, as_json, publisher_of
 from supervisor.sending.queues import is_unavailable
 from supervisor.sending.templates import parts_of, why_apart
-from supervisor.sending.tracing import current_headers
 from supervisor.store.connection import RedisError
 from supervisor.times import LONGEST_SECONDS
 
@@ -195,7 +195,7 @@ def options_of_caller(publisher: Publisher, spec: JobSpec) -> dict[str, Any]:
             else:
                 headers = {**own_headers(message.headers), **headers}
                 break
-    headers = {**headers, **current_headers()}
+    headers = {**headers, **headers_of_context()}
     return as_json({"headers": headers}) if headers else {}
 
 
@@ -222,7 +222,7 @@ def request_of(
         raise InvalidGuard(task.name, [what])
     check_content(task, options)
     expires = until(options.pop("expires", task.expires))
-    headers = {**current_headers(), **(options.pop("headers", None) or {})}
+    headers = {**headers_of_context(), **(options.pop("headers", None) or {})}
     asked = GuardedCall.of(headers.pop(GUARD, None), task.name)
     return RunRequest(
         run_id=task_id or manual_id(task.name),

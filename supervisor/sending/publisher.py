@@ -38,6 +38,7 @@ from supervisor.sending.content import (
     publish_captured,
     serializer_of_runs,
 )
+from supervisor.sending.context import headers_of_context, within_context, without_context
 from supervisor.sending.messages import Assignment, Assignments, message_header
 from supervisor.sending.queues import (
     UNAVAILABLE,
@@ -48,7 +49,6 @@ from supervisor.sending.queues import (
 )
 from supervisor.sending.rabbitmq import BrokerBlocked, listener_of
 from supervisor.sending.templates import Publish, Recording, is_beside
-from supervisor.sending.tracing import current_headers, within, without_trace
 from supervisor.settings import is_redis, same_database
 from supervisor.store.connection import RedisError
 
@@ -193,7 +193,7 @@ class Publisher:
                     while remaining and time.monotonic() <= until:
                         run = remaining[0]
                         context = contexts.get(run.id, {})
-                        with within(context):
+                        with within_context(context):
                             queue = self._send(producer, run, assignments.get(run.id), context)
                         if queue is not None:
                             taken[run.id] = queue
@@ -338,7 +338,7 @@ class Publisher:
         args, kwargs = deepcopy((assignment.args, dict(assignment.kwargs)))
         named = ",".join(each for each in assignment.references if isinstance(each, str))
         note = note or partial(self.ledger.note_content, run.id)
-        context = without_trace(own_headers(headers or {}))
+        context = without_context(own_headers(headers or {}))
         run_producer = RunProducer(producer, (step.task, args, kwargs), named, note, context)
         options: dict[str, Any] = {
             "task_id": run.id,
@@ -366,7 +366,7 @@ class Publisher:
         periodic = {"periodic_task_name": run.job} if run.job != step.task else {}
         options["headers"] = {
             **periodic,
-            **current_headers(),
+            **headers_of_context(),
             **options.get("headers", {}),
             HEADER: {**message_header(assignment, queue), LEDGER: self._identity},
         }

@@ -15,9 +15,9 @@ from supervisor.guard import child_table
 from supervisor.guard.current_run import mark_records
 from supervisor.guard.liveness import Witness, hold
 from supervisor.logs import get_logger
-from supervisor.sending import tracing
 from supervisor.sending.app_settings import settle_for_runs
 from supervisor.sending.calls import register_all
+from supervisor.sending.context import headers_of_context
 from supervisor.sending.publisher import publisher_of
 from supervisor.store.connection import RedisError, explained
 from supervisor.worker.celery_fixes import end_orphans, read_results_whole, take_any_message
@@ -38,7 +38,7 @@ class TellsChildren(bootsteps.StartStopStep):
 def prepare(sender: Any) -> None:
     """Prepares a worker. Refuses a ledger of another schema."""
     # A thread that imports while a child is forked leaves it a lock that is never released.
-    tracing.is_there()
+    headers_of_context()  # imports what features need for it
     child_table.share()
     mark_records()
     end_orphans()

@@ -15,7 +15,8 @@ from __future__ import annotations
 import os
 import socket
 import sys
-from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Iterator
+from contextlib import ExitStack, contextmanager
 from datetime import datetime
 from functools import cache
 from typing import Any
@@ -49,7 +50,7 @@ from supervisor.job.steps import filled, handed_on
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.replies import Refusal, Refused
 from supervisor.ledger.runs import Reports
-from supervisor.lists.attempts import HOOKS
+from supervisor.lists.attempts import AROUND, HOOKS
 from supervisor.logs import get_logger
 from supervisor.process import process_name
 from supervisor.sending.app_settings import owner_of, required_settings
@@ -62,7 +63,6 @@ from supervisor.sending.calls import (
 )
 from supervisor.sending.content import content_of
 from supervisor.sending.publisher import as_json, publisher_of
-from supervisor.sending.tracing import traced
 from supervisor.worker.retries import asked_again, delay_of, is_sent_again, retry_of, sent_again
 
 Body = Callable[..., Any]
@@ -175,7 +175,7 @@ class GuardedTask(Task):  # type: ignore[type-arg]
         """What the body returns; what it raises is raised as Celery is to take it."""
         reporter = reporter_of(self.app, os.getpid())
         try:
-            with traced(self, attempt), attempt.running(reporter, publisher_of_progress(self)):
+            with around(self, attempt), attempt.running(reporter, publisher_of_progress(self)):
                 returned = self._call(attempt, body, args, kwargs)
             if attempt.next and attempt.next.deferred:
                 raise attempt.next.deferred
@@ -229,6 +229,15 @@ class GuardedTask(Task):  # type: ignore[type-arg]
         if isinstance(failure, (UnusableReturn, *self.throws)):
             return failure
         return retry_of(failure, attempt.retry_by_backoff(failure))
+
+
+@contextmanager
+def around(task: Any, attempt: Attempt) -> Iterator[None]:
+    """What features do around the task's body."""
+    with ExitStack() as stack:
+        for of_feature in AROUND:
+            stack.enter_context(of_feature(task, attempt))
+        yield
 
 
 def result_of(returned: Any) -> Any:

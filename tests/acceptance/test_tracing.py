@@ -253,7 +253,7 @@ def test_a_run_is_guarded_whatever_headers_a_tracer_nests(project: Project) -> N
 def test_without_the_library_there_is_nothing() -> None:
     code = (
         "import sys; sys.modules['opentelemetry'] = None\n"
-        "from supervisor.sending.tracing import current_headers, is_there\n"
+        "from supervisor.features.opentelemetry.tracing import current_headers, is_there\n"
         "assert not is_there() and current_headers() == {}"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

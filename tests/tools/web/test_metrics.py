@@ -19,7 +19,7 @@ from prometheus_client.openmetrics.parser import (
 from prometheus_client.parser import text_string_to_metric_families
 
 from supervisor.errors import NotConfigured
-from supervisor.features.opentelemetry import RunCounters
+from supervisor.features.opentelemetry.step import RunCounters
 from supervisor.job.run import RunState
 from supervisor.job.spec import JobSpec
 from supervisor.ledger.counts import JOBS_PER_CALL

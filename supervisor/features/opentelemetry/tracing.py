@@ -11,7 +11,6 @@ Without the library, nothing here does anything.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache, lru_cache
@@ -61,22 +60,7 @@ def without_trace(headers: Mapping[str, Any]) -> Mapping[str, Any]:
 
 @contextmanager
 def within(headers: Mapping[str, Any]) -> Iterator[None]:
-    """Within the trace of these headers, or in no trace; never in that of the sending code.
-
-    Sentry's SDK, where the app uses it, begins a trace for each message, as in Celery's own beat.
-    """
-    if sentry := sys.modules.get("sentry_sdk"):
-        with sentry.isolation_scope() as scope:
-            scope.set_new_propagation_context()
-            with within_otel(headers):
-                yield
-        return
-    with within_otel(headers):
-        yield
-
-
-@contextmanager
-def within_otel(headers: Mapping[str, Any]) -> Iterator[None]:
+    """Within the trace of these headers, or in no trace; never in that of the sending code."""
     if not is_there():
         yield
         return

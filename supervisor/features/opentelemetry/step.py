@@ -5,7 +5,7 @@ count. When the SDK collects, the leading beat reads the counters and reports wh
 since it began to lead; a beat that no longer leads keeps its last values. The sum over all beats is
 what was counted, except for what happened between two leaders.
 
-How long runs take is measured where they run (sending/tracing.py).
+How long runs take is measured where they run (tracing.py).
 """
 
 from __future__ import annotations

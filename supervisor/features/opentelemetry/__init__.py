@@ -1,0 +1,1 @@
+"""What OpenTelemetry is told: counters of runs by beat, and traces and durations where runs are."""
