@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from supervisor.guard.commands import run_command
     from supervisor.guard.current_run import CurrentRun, current_run
     from supervisor.logs import RunFilter
-    from supervisor.sending.calls import start
+    from supervisor.sending.starting import start
 else:
     #: Loaded by their first use: every program imports this package, and few of them need these.
     MODULES = {
@@ -30,7 +30,7 @@ else:
         "RunFilter": "supervisor.logs",
         "current_run": "supervisor.guard.current_run",
         "run_command": "supervisor.guard.commands",
-        "start": "supervisor.sending.calls",
+        "start": "supervisor.sending.starting",
     }
 
     def __getattr__(name: str) -> Any:

@@ -8,19 +8,20 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
-from inspect import Signature, ismodule, signature
+from inspect import ismodule
 from logging import getLevelName, getLogger
 from pathlib import Path
 from typing import Any
 
-from celery import Celery, Task, signals
+from celery import Celery, signals
 from celery.app.defaults import DEFAULTS
 from celery.app.utils import find_app
 
 import supervisor.installed  # noqa: F401  (before all others)
 from supervisor import logs
+from supervisor.catalog.fitness import arguments_of, cannot_run
 from supervisor.catalog.job_checks import JobFault, Tasks, runs_by_itself
 from supervisor.errors import NoQueue, NotConfigured, SupervisorError
 from supervisor.job.spec import JobSpec, StepSpec
@@ -40,7 +41,6 @@ from supervisor.sending.app_settings import (
     settle_broker,
     settle_redbeat,
 )
-from supervisor.sending.calls import cannot_run
 from supervisor.sending.content import besides_json
 from supervisor.sending.queues import make_serial_queues, queue_of
 from supervisor.settings import (
@@ -206,47 +206,6 @@ class AppTasks(Tasks):
 
 def tasks_of(app: Celery) -> AppTasks:
     return AppTasks(app)
-
-
-def arguments_of(task: Any) -> Signature | None:
-    """The signature by which Celery refuses a call when it is sent.
-
-    None for a task without `typing`, and where a class of the project may change the arguments.
-    """
-    header = getattr(task, "__header__", None)
-    changing = [
-        own
-        for own in type(task).__mro__
-        if vars(own).keys() & {"apply_async", "__call__"}
-        and own is not Task
-        and own.__module__.partition(".")[0] != "supervisor"
-    ]
-    if header is None or changing or not task.typing:
-        return None
-    try:
-        return signature(header)
-    except (TypeError, ValueError):
-        return None
-
-
-def own_sender(task: Any) -> str | None:
-    """The class of the project or of a library whose `apply_async` takes the place of Celery's."""
-    for own in type(task).__mro__:
-        root = own.__module__.partition(".")[0]
-        if "apply_async" in vars(own) and root not in ("celery", "supervisor"):
-            return f"{own.__module__}.{own.__qualname__}"
-    return None
-
-
-def may_send_nothing(app: Celery, tasks: Iterable[str]) -> Iterator[str]:
-    """Warnings of those of the tasks whose class may keep or drop what the ledger has queued."""
-    for name in sorted({*tasks} & app.tasks.keys()):
-        if own := own_sender(app.tasks[name]):
-            yield (
-                f"task {name}: {own} has an apply_async of its own; where that sends nothing, as"
-                " with celery-singleton, celery-once or after a commit, the run waits or fails"
-                " (docs/how-to/from-lock-decorators.md)"
-            )
 
 
 #: The settings that supervise() may change.

@@ -34,9 +34,7 @@ LAYERS = {
 LEVEL = {name: level for level, names in enumerate(LAYERS.values()) for name in names.split()}
 
 #: Where the core still names a feature, or a lower layer a higher one: this list may only shrink.
-EXCEPTIONS = {
-    ("catalog/load.py", "sending"),
-}
+EXCEPTIONS: set[tuple[str, str]] = set()
 
 #: Which features name others.
 NAMED = {

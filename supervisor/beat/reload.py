@@ -33,6 +33,7 @@ from watchfiles import Change, DefaultFilter, watch
 
 from supervisor.beat.turn import Turn
 from supervisor.catalog.entries import Entries
+from supervisor.catalog.fitness import not_guardable
 from supervisor.catalog.load import Outcome, load, look_at, withdraw
 from supervisor.catalog.refusals import clashes, removal_by_files
 from supervisor.catalog.schedule_files import ScheduleSet
@@ -45,7 +46,6 @@ from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.replies import ms_of
 from supervisor.logs import get_logger
 from supervisor.process import Child, Limits
-from supervisor.sending.calls import not_guardable
 
 log = get_logger("supervisor.reloading")
 sources_log = get_logger("supervisor.sources")
@@ -365,7 +365,7 @@ class Reloading:
         """Why these files are not loaded, although they are right in themselves."""
         loaded = self._ledger.loaded()
         problems = [str(problem) for problem in clashes(loaded, wanted)]
-        for name, problem in not_guardable(self._entries.app, wanted.specs.values()):
+        for name, problem in not_guardable(self._entries.app.tasks, wanted.specs.values()):
             problems.append(f"{wanted.sources[name]}: job {name!r}: {problem}")
         if removal := removal_by_files(loaded, wanted):
             hint = "if that is meant, run supervisor apply --yes"

@@ -30,6 +30,7 @@ from itertools import islice
 from types import MappingProxyType
 
 from supervisor.catalog.entries import AdoptedEntry, Entries, definition_text
+from supervisor.catalog.fitness import not_guardable
 from supervisor.catalog.refusals import mass_removal
 from supervisor.errors import (
     InvalidJob,
@@ -52,7 +53,6 @@ from supervisor.lists.loading import CLOSINGS, LOAD_CHECKS
 from supervisor.logs import get_logger
 from supervisor.schedule import schedule_of
 from supervisor.schedule.emission import PROMPT, emission, missed
-from supervisor.sending.calls import not_guardable
 
 log = get_logger("supervisor.beat")
 
@@ -222,7 +222,7 @@ def put_jobs(
     check_source(source)
     adopted = adopted or {}
     places = {name: place_of(name, place, adopted.get(name)) for name in wanted}
-    for name, problem in not_guardable(entries.app, filter(None, wanted.values())):
+    for name, problem in not_guardable(entries.app.tasks, filter(None, wanted.values())):
         raise InvalidJob(name, [problem])
     while True:
         links = links_to_keep(ledger, wanted)

@@ -87,11 +87,11 @@ def warn_of_senders(context: Context, schedules: ScheduleSet) -> None:
     """Warns on standard error of tasks of jobs that may send nothing, and of guarded ones."""
     if context.app is None:
         return
-    from supervisor.app import may_send_nothing
+    from supervisor.catalog.fitness import may_send_nothing
 
     tasks = {task for spec in schedules.specs.values() for task in spec.tasks}
     guarded = {name for name, task in context.app.tasks.items() if getattr(task, "guard", None)}
-    for warning in may_send_nothing(context.app, tasks | guarded):
+    for warning in may_send_nothing(context.app.tasks, tasks | guarded):
         warn(warning)
 
 

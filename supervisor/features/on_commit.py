@@ -29,11 +29,11 @@ from supervisor.sending.calls import (
     check_arguments,
     dumped,
     is_guarded_call,
-    options_of_caller,
     request_of,
     spec_of,
 )
 from supervisor.sending.publisher import as_json, publisher_of
+from supervisor.sending.starting import options_of_caller
 
 log = get_logger("supervisor.features")
 

@@ -15,7 +15,8 @@ from celery.app.utils import filter_hidden_settings
 from kombu.exceptions import OperationalError
 from kombu.utils.url import maybe_sanitize_url
 
-from supervisor.app import OWN, REPLACED, dotted, may_send_nothing, overridden, settled, tasks_of
+from supervisor.app import OWN, REPLACED, dotted, overridden, settled, tasks_of
+from supervisor.catalog.fitness import may_send_nothing
 from supervisor.catalog.import_text import Found, Item, LeftOut, write
 from supervisor.catalog.job_checks import check_job
 from supervisor.errors import NoQueue
@@ -121,7 +122,7 @@ def to_look_at(app: Celery, sources: list[Source]) -> list[str]:
     """What holds of these jobs although each of them is translated."""
     values = [found.values for found in jobs_of(sources)]
     grids = ((each["every"], each.get("phase")) for each in values if "every" in each)
-    nothing = may_send_nothing(app, guarded(app, sources))
+    nothing = may_send_nothing(app.tasks, guarded(app, sources))
     return [*refused(app, sources), *nothing, *crowds(grids)]
 
 

@@ -279,7 +279,7 @@ class JobEdits:
         """Arguments that the tasks refuse, only a warning: workers may have newer code."""
         if self._app is None:
             return []
-        from supervisor.app import arguments_of
+        from supervisor.catalog.fitness import arguments_of
 
         known = self._app.tasks
         tasks = {name: arguments_of(known[name]) for name in spec.tasks if name in known}

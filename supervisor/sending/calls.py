@@ -1,4 +1,4 @@
-"""Runs that code asks for: calls of guarded tasks, and `start` of several steps.
+"""Calls of guarded tasks.
 
 A call's run is admitted, and its message sent when it may begin:
 
@@ -10,115 +10,45 @@ A call's run is admitted, and its message sent when it may begin:
 3. The message is made in the caller, and the ledger gives the run its place and keeps the message.
    That of a run that waits, or has a `countdown`, is sent when its time has come: until then it
    occupies no worker.
-4. The caller gets Celery's AsyncResult, with the `admission` on it.
-
-A run that `start` began has all that the run of a schedule file's job has: the guard, retries,
-rescue, a history under its job's name, and `supervisor show`.
+4. The caller gets Celery's AsyncResult, with the `admission` on it (results.py).
 """
 
 from __future__ import annotations
 
 import inspect
-import os
-import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import cache
 from typing import Any
 
-from celery import Celery, Task, current_app
+from celery import Celery
 from celery._state import _task_stack  # type: ignore[attr-defined]
 from celery.app.task import Context
 from celery.backends.base import DisabledBackend
-from celery.exceptions import SoftTimeLimitExceeded
 from celery.result import AsyncResult
 from celery.utils.time import maybe_iso8601, maybe_make_aware
 from kombu.compression import get_encoder
 
-from supervisor.catalog.job_checks import GuardedCall, guarded_task_spec, spec_without_schedule
-from supervisor.errors import InvalidGuard, UnknownRun
+from supervisor.catalog.fitness import guard_in_code, has_own_strategy
+from supervisor.catalog.job_checks import GuardedCall, guarded_task_spec
+from supervisor.errors import InvalidGuard
 from supervisor.guard.current_run import current_run
-from supervisor.guard.delivery import GUARD, HEADER, own_headers, work_of
-from supervisor.job.policies import OverlapPolicy
-from supervisor.job.run import Message, RunState, is_below, manual_id
-from supervisor.job.spec import GuardedTaskSpec, JobSpec
+from supervisor.guard.delivery import GUARD, HEADER, work_of
+from supervisor.job.run import Message, is_below, manual_id
+from supervisor.job.spec import GuardedTaskSpec
 from supervisor.job.templates import lock_key
-from supervisor.ledger.ledger import Ledger
-from supervisor.ledger.replies import Admission, Placement
+from supervisor.ledger.replies import Placement
 from supervisor.ledger.requests import CallArguments, RunRequest
 from supervisor.logs import get_logger
-from supervisor.sending.app_settings import required_settings
 from supervisor.sending.content import OF_RUNS
 from supervisor.sending.context import headers_of_context
 from supervisor.sending.messages import of_job, run_of
 from supervisor.sending.publisher import NothingSent, Publisher, as_json, publisher_of
 from supervisor.sending.queues import is_unavailable
-from supervisor.sending.templates import parts_of, why_apart
-from supervisor.store.connection import RedisError
+from supervisor.sending.results import GuardedResult, result_class, revoke_skipped
 from supervisor.times import LONGEST_SECONDS
-
-#: How long to wait for the end of a run whose result is there, and how often to look.
-TIMEOUT_SECONDS = 1.0
-LOOK_SECONDS = 0.005
-
-
-class GuardedResult(AsyncResult):  # type: ignore[type-arg]
-    """Celery's result of a guarded call, with the place that the ledger gave its run."""
-
-    def __init__(
-        self, admission: Admission, task: Task[Any, Any], *, is_ignored: bool = False
-    ) -> None:
-        super().__init__(admission.run_id, app=task.app, backend=task.backend)
-        self.admission = admission
-        self.ignored = is_ignored
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        """A pickled copy is Celery's own result, without the admission."""
-        return AsyncResult, self.__reduce_args__()
-
-    def __copy__(self) -> AsyncResult[Any]:
-        return AsyncResult(*self.__reduce_args__())
-
-    @property
-    def was_skipped(self) -> bool:
-        return self.admission.placement is Placement.SKIP
-
-    def get(self, *args: Any, **kwargs: Any) -> Any:
-        """As Celery's own, but by the time it returns the run no longer holds its lock.
-
-        Celery stores a result before the run's end is reported, so that the next call might still
-        be skipped for it. That end is waited for as well; `timeout` is for the result.
-        """
-        try:
-            return super().get(*args, **kwargs)
-        finally:
-            if self._cache and not self.was_skipped:  # type: ignore[attr-defined]
-                wait_for_end(self.app, self.id)
-
-    wait = get
-
-
-@cache
-def result_class(task: Any) -> type[GuardedResult]:
-    """GuardedResult over the task's own class of results."""
-    own: Any = type(task.AsyncResult("of no task"))
-    return type(own.__name__, (GuardedResult, own), {})
-
-
-def wait_for_end(app: Any, run_id: str) -> None:
-    ledger, until = impatient_ledger(app, os.getpid()), time.monotonic() + TIMEOUT_SECONDS
-    with suppress(RedisError, UnknownRun):
-        while ledger.run(run_id).state is RunState.RUNNING and time.monotonic() < until:
-            time.sleep(LOOK_SECONDS)
-
-
-@cache
-def impatient_ledger(app: Celery, _pid: int) -> Ledger:
-    """For callers that have a result already: a server that hangs does not hold them up."""
-    settings = required_settings(app)
-    return Ledger.open_without_retries(settings)
 
 
 def lineage(task: Any, options: Mapping[str, Any]) -> dict[str, Any]:
@@ -175,28 +105,6 @@ def message_of(publisher: Publisher, spec: GuardedTaskSpec, request: RunRequest)
         publisher.channel_beside = None  # it may be its connection, which is then looked up again
         log.info("message not made", job=spec.name, error=str(error))
         return None
-
-
-def options_of_caller(publisher: Publisher, spec: JobSpec) -> dict[str, Any]:
-    """Options for the messages of a run that is no call: the headers that code gives them here.
-
-    All messages of the run, and of its steps, have those.
-    """
-    headers: dict[str, Any] = {}
-    for *_, assignment in parts_of(spec):
-        if why_apart(publisher.app, assignment.step.task) is None:
-            continue
-        # The task's own `apply_async` first, which may refuse a step that lacks arguments.
-        for fills_up in dict.fromkeys((False, assignment.fills_up)):
-            try:
-                message = publisher.message_of_call(replace(assignment, fills_up=fills_up))
-            except Exception as error:  # noqa: BLE001 - as in `message_of`
-                log.info("message not made", job=spec.name, error=str(error))
-            else:
-                headers = {**own_headers(message.headers), **headers}
-                break
-    headers = {**headers, **headers_of_context()}
-    return as_json({"headers": headers}) if headers else {}
 
 
 #: Celery's options of a call that each message of a run sets for itself.
@@ -370,51 +278,6 @@ def sendable(options: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in options.items() if key not in ("producer", "connection")}
 
 
-def guard_in_code(task: Any) -> Any:
-    """The `guard` of a task, None without one; a method of that name is the app's own business."""
-    guard = getattr(task, "guard", None)
-    return None if callable(guard) else guard
-
-
-def has_own_strategy(task: Any) -> bool:
-    """Whether the task's own code takes its messages in the worker, as that of celery-batches does.
-
-    It may keep them, or give the pool several at once: no single one of them could be guarded.
-    """
-    return bool(task.Strategy != Task.Strategy)
-
-
-def cannot_run(task: Any) -> tuple[str, str] | None:
-    """What keeps a task from being run as a job, and a hint; None if nothing does."""
-    body = inspect.unwrap(task.run)
-    if has_own_strategy(task):
-        return "has a Strategy of its own", "have a task of its own for the job, which calls it"
-    if has_own_call(type(task)):  # which may await or consume what the body returns
-        return None
-    if inspect.iscoroutinefunction(body):
-        return "is `async def`, which Celery never awaits", "write `def`, with asyncio.run() in it"
-    if inspect.isgeneratorfunction(body) or inspect.isasyncgenfunction(body):
-        return "is a generator, which Celery never runs", "return a list, or nothing"
-    return None
-
-
-def not_guardable(app: Celery, specs: Iterable[JobSpec]) -> Iterator[tuple[str, str]]:
-    """Jobs that no worker can run, each with the reason."""
-    for spec in specs:
-        for name in spec.tasks:
-            if name in app.tasks and has_own_strategy(app.tasks[name]):
-                yield spec.name, f"the task {name!r} has a Strategy of its own"
-
-
-def has_own_call(task_class: type) -> bool:
-    """Whether a class of the project decides what happens when the task is called."""
-    return any(
-        "__call__" in vars(own)
-        for own in task_class.__mro__[: task_class.__mro__.index(Task)]
-        if own.__module__.partition(".")[0] != "supervisor"
-    )
-
-
 def is_guarded_call(task: Any, options: Mapping[str, Any]) -> bool:
     headers, guard = options.get("headers") or {}, guard_in_code(task)
     if HEADER in headers or guard is None or task.app.conf.task_always_eager:
@@ -450,36 +313,11 @@ def call_guarded(
     return result
 
 
-def revoke_skipped(task: Any, admission: Admission, options: Mapping[str, Any]) -> None:
-    """Ends the wait of callers for the result. A backend that is unavailable fails no call."""
-    try:
-        reason = f"skipped: {admission.reason}"
-        revoke(task.backend, admission.run_id, reason, options, task.app.thread_oid)
-    except SoftTimeLimitExceeded:
-        raise
-    except Exception as error:  # noqa: BLE001 - each backend has errors of its own
-        log.error("revocation not sent", job=admission.job, run=admission.run_id, error=repr(error))
-
-
 def add_to_parent(task: Any, result: AsyncResult[Any], options: Mapping[str, Any]) -> None:
     """Does what Celery does when a message is sent from within a task."""
     parent: Any = task.app.current_worker_task
     if parent is not None and options.get("add_to_parent", True):
         parent.add_trail(result)
-
-
-def revoke(
-    backend: Any, run_id: str, reason: str, options: Mapping[str, Any], caller: str | None = None
-) -> None:
-    """Records in a result backend that a call ended before it began. Raises what the backend does.
-
-    The context is what a worker would know of the call: its caller, its group, its chord. So a
-    chord learns of it, and its body fails instead of waiting for ever.
-    """
-    known = {key: options.get(key) for key in ("chord", "group_index", "root_id", "parent_id")}
-    known["reply_to"] = options.get("reply_to") or caller
-    context = Context(id=run_id, group=options.get("group_id"), **known)
-    backend.mark_as_revoked(run_id, reason, request=context)
 
 
 def register_all(app: Celery) -> None:
@@ -491,80 +329,3 @@ def register_all(app: Celery) -> None:
             publisher_of(app).ledger.register(spec_of(task))
         except InvalidGuard as error:  # calls of this task are refused; the others work
             log.error("guard rejected", task=task.name, problems=error.problems)
-
-
-LONGEST_JOB = 100
-
-#: A step: (task or its name, priority), or a mapping of the keys of a schedule file's step.
-StepLike = tuple[Any, ...] | Mapping[str, Any]
-
-
-def start(
-    steps: Sequence[StepLike],
-    params: Mapping[str, Any] | None = None,
-    *,
-    job: str | None = None,
-    run_id: str | None = None,
-    app: Celery | None = None,
-    **policies: Any,
-) -> str:
-    """Starts a run of several steps, and returns its id.
-
-    ``start([("extract", 3), ("convert", 3), ("index", 1)], params={"tree": "docs"})``
-
-    - `params`: the values that the first steps get, as JSON.
-    - `job`: the name under which runs are counted and listed, by default the names of the steps.
-      Use one name for each kind of work, because each name has its own metrics.
-    - `run_id`: the id of the run. A second call with the same id has no effect while the run is in
-      the history of its job.
-    - `policies`: other keys of a job, such as ``overlap="queue_all", key="import:{feed}",
-      max_retries=3``. Without `overlap` or `key`, runs do not wait for each other.
-
-    Raises InvalidGuard, InvalidKey, NotConfigured for an app that is not supervised, and the
-    exceptions of redis-py if the ledger is unavailable. In that case the run may have been recorded
-    nevertheless; with a `run_id` it is safe to call again.
-    """
-    app = app or current_app._get_current_object()  # type: ignore[attr-defined]
-    publisher = publisher_of(app)
-    named = [as_keys(step) for step in steps]
-    longer = [step for step in steps if isinstance(step, tuple | list) and len(step) > 2]
-    if longer:
-        whats = [f"{step!r} is more than a task and its priority: use a mapping" for step in longer]
-        raise InvalidGuard(f"job {job or name_of(named)!r}", whats)
-    if not policies.keys() & {"overlap", "key", "max_running"}:
-        policies["overlap"] = OverlapPolicy.ALLOW.value
-    job = job or name_of(named)
-    spec = spec_without_schedule(f"job {job!r}", job, {"steps": named}, policies)
-    spec = spec.kept_apart(publisher.ledger.keys.prefix)
-    if run_id is not None and ("@" not in run_id or "~" in run_id):
-        # Steps and items of a run are known by the form of their ids.
-        what = f"{run_id!r} is no id for it: such as 'documents@order-17', without a '~'"
-        raise InvalidGuard(f"job {spec.name!r}", [what])
-    begins_with = as_json(dict(params or {}))
-    ledger = publisher.ledger
-    options = options_of_caller(publisher, spec)
-    request = RunRequest(run_id=run_id, params=begins_with, options=options)
-    if ledger.client.hexists(ledger.keys.jobs, spec.name):
-        what = "a schedule file has a job of this name: trigger it, or choose another name"
-        raise InvalidGuard(f"job {spec.name!r}", [what])
-    ledger.register(spec)
-    admission = ledger.admit_request(spec, request)
-    publisher.publish(admission.to_publish)
-    return admission.run_id
-
-
-def as_keys(step: StepLike) -> dict[str, Any]:
-    """The keys of the step, with a task's name in place of the task itself."""
-    if isinstance(step, Mapping):
-        keys = dict(step)
-    else:  # what it lacks is reported with all else
-        parts = step if isinstance(step, tuple | list) else (step,)
-        keys = dict(zip(("task", "priority"), parts, strict=False))
-    task = keys.get("task")
-    return {**keys, "task": task.name} if isinstance(task, Task) else keys
-
-
-def name_of(steps: Sequence[Mapping[str, Any]]) -> str:
-    """``extract-convert-index``."""
-    labels = (str(step.get("name") or step.get("task")) for step in steps)
-    return "-".join(label.rpartition(".")[2] for label in labels)[:LONGEST_JOB]

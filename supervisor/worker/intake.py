@@ -37,6 +37,7 @@ from celery.utils.imports import symbol_by_name
 from celery.worker.consumer.tasks import Tasks
 from kombu.transport import redis, virtual
 
+from supervisor.catalog.fitness import guard_in_code, has_own_strategy
 from supervisor.errors import NoQueue, WrongSchema
 from supervisor.guard import child_table
 from supervisor.guard.delivery import GUARD, Delivery, note_shared_queue, supervised
@@ -44,7 +45,6 @@ from supervisor.job.policies import OverlapPolicy
 from supervisor.job.topology import Needs, pool_name
 from supervisor.logs import get_logger
 from supervisor.sending.app_settings import NEEDED, required_settings, settle_for_runs
-from supervisor.sending.calls import guard_in_code, has_own_strategy
 from supervisor.sending.publisher import publisher_of
 from supervisor.sending.queues import AppQueues, queue_of
 from supervisor.store.connection import RedisError

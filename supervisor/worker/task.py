@@ -34,6 +34,7 @@ from kombu.serialization import loads as loads_message
 from kombu.serialization import prepare_accept_content
 from kombu.utils.json import loads
 
+from supervisor.catalog.fitness import guard_in_code
 from supervisor.errors import (
     JobRaised,
     RunCancelled,
@@ -57,7 +58,6 @@ from supervisor.sending.app_settings import owner_of, required_settings
 from supervisor.sending.calls import (
     call_guarded,
     given,
-    guard_in_code,
     is_guarded_call,
     without_parent,
 )

@@ -122,7 +122,7 @@ with team.tracer.start_as_current_span("{name}"):
     print(json.dumps({call}))
 """
 
-START = "__import__('supervisor.sending.calls').sending.calls.start"
+START = "__import__('supervisor.sending.starting').sending.starting.start"
 RUN = "supervisor.run"
 
 

@@ -18,7 +18,7 @@ from supervisor.features.outbound.answer import Answer
 from supervisor.features.outbound.sender import Outbound, Result, Send
 from supervisor.features.outbound.store import Kind, LedgerOutbox, RunReport, Unsent
 from supervisor.ledger.ledger import Ledger
-from supervisor.sending.calls import revoke
+from supervisor.sending.results import revoke
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,8 +20,8 @@ from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.replies import Placement
 from supervisor.ledger.requests import CallArguments
 from supervisor.operate import repeating
-from supervisor.sending.calls import start
 from supervisor.sending.publisher import publisher_of
+from supervisor.sending.starting import start
 from tests.jobs import begin, job, ticks, with_messages
 from tests.waiting import wait_until
 

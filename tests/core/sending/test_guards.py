@@ -21,7 +21,8 @@ from supervisor.features.on_commit import trigger_of
 from supervisor.job.policies import OverlapPolicy
 from supervisor.job.run import StepId, is_below
 from supervisor.sending import calls
-from supervisor.sending.calls import request_of, start
+from supervisor.sending.calls import request_of
+from supervisor.sending.starting import start
 from supervisor.worker import retries
 from tools.matrix import since
 
