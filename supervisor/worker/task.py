@@ -7,14 +7,13 @@ The hooks are those that were measured to hold (docs/internals/design.md):
 * begin in `before_start`: the last hook before the body, and one that can veto.
 * the body in `__call__`: a failure with retries left becomes Celery's Retry, without the ETA
   message; `sys.exit` and MemoryError become ordinary failures.
-* the end in the `task_postrun` signal, which fires for every end that unwinds.
+* the end in the `task_postrun` signal, which fires for every end that unwinds (endings.py).
 """
 
 from __future__ import annotations
 
 import os
 import socket
-import sys
 from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Iterator
 from contextlib import ExitStack, contextmanager
 from datetime import datetime
@@ -23,12 +22,10 @@ from typing import Any
 from uuid import uuid4
 
 from billiard.common import terminate_handler_fired  # type: ignore[attr-defined]
-from celery import Celery, Task, current_app, signals, states
+from celery import Celery, Task, current_app
 from celery.app import trace
 from celery.app.registry import TaskRegistry
-from celery.app.task import Context
-from celery.backends.base import DisabledBackend
-from celery.exceptions import Ignore, Reject, Retry, SoftTimeLimitExceeded, TimeLimitExceeded
+from celery.exceptions import Ignore, Reject, Retry, SoftTimeLimitExceeded
 from celery.result import EagerResult
 from kombu.serialization import loads as loads_message
 from kombu.serialization import prepare_accept_content
@@ -46,7 +43,7 @@ from supervisor.guard.child_table import receive_interrupts
 from supervisor.guard.current_run import current_attempt, current_run
 from supervisor.guard.delivery import CONTENT, TOKEN, Delivery, supervised
 from supervisor.guard.progress import Reporter
-from supervisor.job.run import ReportedProgress, RunState
+from supervisor.job.run import RunState
 from supervisor.job.steps import filled, handed_on
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.replies import Refusal, Refused
@@ -63,6 +60,12 @@ from supervisor.sending.calls import (
 )
 from supervisor.sending.content import content_of
 from supervisor.sending.publisher import as_json, publisher_of
+from supervisor.worker.backend import (
+    publisher_of_progress,
+    store_started,
+    take_over_started,
+)
+from supervisor.worker.endings import is_of_a_stop, of_base, reason_of
 from supervisor.worker.retries import asked_again, delay_of, is_sent_again, retry_of, sent_again
 
 Body = Callable[..., Any]
@@ -275,107 +278,6 @@ def ignore_refused(refused: Refused | None) -> None:
     raise (Ignore if is_known else NotBegun)(refused.detail or refused.refusal.value)
 
 
-@signals.task_postrun.connect(weak=False)
-def report_end(task: Any = None, retval: Any = None, state: str | None = None, **_: Any) -> None:
-    """The attempt is over, however it ended; a delivery that was refused has nothing to report."""
-    attempt = current_attempt()
-    if attempt is None or task.request.id != attempt.run_id:
-        return
-    try:
-        try:
-            attempt.leave()
-            report(attempt, task, retval, state)
-        except SoftTimeLimitExceeded:
-            # It is for the job's code, which is over; reported twice, an end changes nothing.
-            attempt.leave()
-            report(attempt, task, retval, state)
-    except Exception as error:
-        # Celery would swallow it, and a run without an end would keep its lock.
-        log.exception("end not reported as it was", run=attempt.run_id)
-        attempt.end(RunState.FAILED, reason_of(error))
-    finally:
-        attempt.discard()
-
-
-def report(attempt: Attempt, task: Any, retval: Any, state: str | None) -> None:
-    """Reports the end of the attempt. `retval`, `state`: what `task_postrun` came with."""
-    if attempt.interruption is not None:
-        if isinstance(attempt.interruption, RunCancelled):
-            attempt.end(RunState.CANCELLED, "cancelled")
-        else:
-            attempt.end(RunState.LOST, "lease lost")
-        return
-    state, value = end_of(attempt, retval, state)
-    match state:
-        case states.SUCCESS:
-            attempt.end(RunState.SUCCEEDED, returned=attempt.returned)
-        case states.RETRY:
-            following = attempt.next
-            delay = (
-                following.delay
-                if following
-                else delay_of(None, value.when, task.default_retry_delay)
-            )
-            error = (following.error if following else None) or value.exc or value
-            attempt.retry(delay, reason_of(error), failure_in(error))
-        case states.FAILURE:
-            timed_out = isinstance(value, (SoftTimeLimitExceeded, TimeLimitExceeded))
-            outcome = RunState.TIMED_OUT if timed_out else RunState.FAILED
-            attempt.end(outcome, reason_of(value), failure=failure_in(value))
-        case states.IGNORED | states.REJECTED:  # the job itself raised Ignore or Reject
-            attempt.end(RunState.SUCCEEDED, state.lower())
-        case _:
-            attempt.end(RunState.LOST, "the worker's process was asked to stop")
-
-
-def end_of(attempt: Attempt, retval: Any, state: str | None) -> tuple[str | None, Any]:
-    """Celery's state for the end, and what was raised, if anything; no state if it had to stop.
-
-    Celery says it with `task_postrun`. Where it could not store how a task failed - the result
-    backend is unavailable, a handler of the task's own raises - it says nothing, as for a process
-    that is asked to stop, or what the backend had of an earlier delivery. Then what the body raised
-    or returned counts. To be called while what ends the task, if Celery could not deal with it, is
-    on its way.
-    """
-    if state == states.SUCCESS or isinstance(retval, BaseException):
-        return state, retval
-    # A project's own class may raise around the body, where nothing else sees it.
-    match attempt.raised or sys.exc_info()[1]:
-        case Retry() as again:
-            return states.RETRY, again
-        case Exception() as error:
-            return states.FAILURE, error
-        case BaseException() as error if not (
-            isinstance(error, (SystemExit, RunInterrupted)) or is_of_a_stop(error)
-        ):
-            return states.FAILURE, of_base(error)
-        case _:
-            return (states.SUCCESS if attempt.has_returned else None), None
-
-
-def is_of_a_stop(error: BaseException) -> bool:
-    """Whether gevent raised it in the greenlets of a worker that is stopped at once."""
-    return type(error).__name__ == "GreenletExit"
-
-
-def of_base(error: BaseException) -> Exception:
-    """What counts as raised by the job: for gevent's Timeout, Celery's own time limit error."""
-    if type(error).__module__ == "gevent.timeout":
-        return TimeLimitExceeded(getattr(error, "seconds", None))
-    return JobRaised(error)
-
-
-def failure_in(error: Any) -> BaseException | None:
-    """The error if it has a traceback: `retry` may get a text, or one that was never raised."""
-    return error if isinstance(error, BaseException) and error.__traceback__ else None
-
-
-def reason_of(error: Any) -> str:
-    if isinstance(error, JobRaised):
-        return str(error)
-    return f"{type(error).__name__}: {error}" if isinstance(error, BaseException) else str(error)
-
-
 @cache
 def guard_of(app: Celery, pid: int) -> Guard:
     """One guard for each process. Installs the handlers of signals that interrupt its runs."""
@@ -451,60 +353,6 @@ def prepare_to_run(task: Any, hostname: str) -> None:
     take_over_started(task)
     # Looked up here and not imported: Sentry and others replace it.
     task.__trace__ = trace.build_tracer(task.name, task, task.app.loader, hostname, app=task.app)
-
-
-# What is stored of a running task in Celery's result backend, where it has one.
-#
-# Celery stores STARTED before a delivery can be refused; here it is stored after `begin`. PROGRESS
-# comes from the reporter's thread, with a backend of its own (Celery keeps one for each thread,
-# unless one may be shared); the report is closed before Celery stores how the task ended.
-
-PROGRESS = "PROGRESS"
-
-#: Names of the tasks whose start Celery would store, with `task_track_started`.
-_tracked: set[str] = set()
-
-
-def take_over_started(task: Any) -> None:
-    """From now on only `store_started` stores in this process that the task has started.
-
-    Celery would store it before a delivery can be refused, and overwrite the running attempt's.
-    """
-    if task.track_started:
-        task.track_started = False
-        _tracked.add(task.name)
-
-
-def store_started(task: Any, request: Context, *, is_run: bool) -> None:
-    """Stores it for every run, and for other tasks as Celery does. No run fails by its backend."""
-    if not (is_run or task.name in _tracked) or not keeps_results(task, request):
-        return
-    meta = {"pid": os.getpid(), "hostname": request.hostname}
-    try:
-        task.backend.store_result(request.id, meta, states.STARTED, request=request)
-    except SoftTimeLimitExceeded:
-        raise
-    except Exception:  # each backend has errors of its own
-        log.exception("start not stored", run=request.id)
-
-
-def publisher_of_progress(task: Any) -> Callable[[ReportedProgress], None]:
-    request = task.request  # of this thread: the reporter's knows no request
-
-    def publish(said: ReportedProgress) -> None:
-        if keeps_results(task, request):
-            meta = {"current": said.done, "total": said.total, "text": said.text}
-            task.backend.store_result(request.id, meta, PROGRESS, request=request)
-
-    return publish
-
-
-def keeps_results(task: Task[Any, Any], request: Context) -> bool:
-    # A message may say otherwise than its task.
-    ignored = vars(request).get("ignore_result")
-    if task.ignore_result if ignored is None else ignored:
-        return False
-    return not isinstance(task.backend, DisabledBackend)
 
 
 @cache

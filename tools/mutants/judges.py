@@ -15,6 +15,7 @@ BROKEN = (
     "supervisor/guard/attempt.py",
     "supervisor/guard/lease.py",
     "supervisor/guard/heartbeat.py",
+    "supervisor/guard/children.py",
     "supervisor/schedule/emission.py",
     "supervisor/features/audit/step.py",
 )

@@ -17,9 +17,9 @@ from celery.worker.request import Request
 from supervisor.app import supervise
 from supervisor.guard.attempt import Attempt, Guard
 from supervisor.job.run import manual_id
+from supervisor.worker.endings import end_of
 from supervisor.worker.intake import RunStrategies
 from supervisor.worker.request import GuardedRequest, guarded_request
-from supervisor.worker.task import end_of
 from tests.jobs import delivery
 
 # A task's own request class, in a worker's main process
