@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 
 from supervisor.beat.turn import Turn
-from supervisor.guard.liveness import Witness
+from supervisor.guard.liveness import Reaper
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.presence import PRESENCE_INTERVAL, BeatFacts, Broker, Registration
 
@@ -21,7 +21,7 @@ class Presence:
         self, ledger: Ledger, broker: Broker, name: str, follows: Callable[[], str | None]
     ) -> None:
         self._registration = Registration(ledger.client, ledger.keys, broker)
-        self._witness = Witness(ledger)
+        self._reaper = Reaper(ledger)
         self._name = name
         self._follows = follows
         self._next_at = 0.0
@@ -42,7 +42,7 @@ class Presence:
         if leads is not self._leads:
             self._leads, self._next_at = leads, 0.0
         self._say()
-        self._witness.look()
+        self._reaper.look()
 
     def report_fault(self, fault: str) -> None:
         """Why a turn failed, if the server answers but refuses."""

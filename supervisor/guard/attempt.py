@@ -107,16 +107,17 @@ class Phase(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class NextAttempt:
-    """When a failed attempt is tried again, and with what.
-
-    error: what it failed by, if it was given. deferred: what a `retry(throw=False)` returned, which
-    is raised once the body has returned.
-    """
+    """When a failed attempt is tried again, and with what."""
 
     delay: timedelta
+
     error: BaseException | None
+    """What it failed by, if that was given."""
+
     asked: CallArguments = NOTHING
+
     deferred: Exception | None = None
+    """What a `retry(throw=False)` returned; it is raised once the body has returned."""
 
 
 class Hook:
@@ -132,19 +133,25 @@ class Hook:
 
 @dataclass(slots=True)
 class Guard:
-    """What the attempts of a process share.
-
-    publish: sends the messages that Celery has to make. worker: this process' name, as people see
-    it. owner: the name of the ledger's app. decode: reads a step's params. report_timeout: for how
-    long an end is reported once there is a reason to give it up.
-    """
+    """What the attempts of a process share."""
 
     ledger: Ledger
+
     publish: Callable[[Sequence[str]], Any]
+    """Sends the messages of runs that Celery has to make."""
+
     worker: str
+    """This process' name, as people see it."""
+
     owner: str = ""
+    """The name of the ledger's app."""
+
     decode: Callable[[str], Any] = json.loads
+    """Reads a step's params."""
+
     report_timeout: timedelta = REPORT_TIMEOUT
+    """For how long an end is reported once there is a reason to give it up."""
+
     hooks: Sequence[Hook] = ()
     _params: tuple[str, Mapping[str, Any]] = ("", MappingProxyType({}))
 

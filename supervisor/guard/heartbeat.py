@@ -61,14 +61,14 @@ FAULTS = (RedisError, WrongSchema)
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """A delivery that a child is to get, and whose acceptance this worker has not heard of.
-
-    child: returns the pid of the child that it was written to, if it was. lease: makes the lease of
-    the child with this pid, which asked for it at this time.
-    """
+    """A delivery that a child is to get, and whose acceptance this worker has not heard of."""
 
     child: Callable[[], int | None]
+    """Returns the pid of the child that it was written to, if it was."""
+
     lease: Callable[[int, float], Lease]
+    """Makes the lease of the child with this pid, which asked for it at this time."""
+
     renewal_seconds: float
 
 

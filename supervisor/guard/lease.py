@@ -82,31 +82,39 @@ LOST_STATES = (State.UNHEARD, State.LOST, State.TAKEN)
 
 @dataclass(slots=True)
 class Lease:
-    """A lease that a child of this worker asks for.
-
-    pid: the child's. is_active: whether the worker still waits for this delivery's task. asked:
-    returns what the run's caller gave it, for a ledger that has forgotten the run.
-    kill_at: when interrupted work is killed; None before the interrupt and after the kill.
-    overlapped_with: the run that began while this one was running, once that is logged. over_since:
-    when the heartbeat first found that the task is no longer active. known: what the child was
-    granted, once that was found in the child table. unbegun: why the child gave up before the body,
-    once it did. All times by `times.clock`.
-    """
+    """A lease that a child of this worker asks for. All times are by `times.clock`."""
 
     work: Work
     token: str
+
     pid: int
+    """The child's."""
+
     is_active: Callable[[], bool]
+    """Whether the worker still waits for this delivery's task."""
+
     asked: Callable[[], CallArguments] = CallArguments
+    """Returns what the run's caller gave it, for a ledger that has forgotten the run."""
+
     taken_at: float = field(default_factory=clock)
     state: State = State.ASKED
     trusted_until: float = 0.0
     is_interrupted: bool = False
+
     kill_at: float | None = None
+    """When interrupted work is killed; None before the interrupt and after the kill."""
+
     overlapped_with: str | None = None
+    """The run that began while this one was running, once that is logged."""
+
     over_since: float | None = None
+    """When the heartbeat first found that the task is no longer active."""
+
     known: Known | None = None
+    """What the child was granted, once that was found in the child table."""
+
     unbegun: str = ""
+    """Why the child gave up before the body, once it did."""
 
     def __post_init__(self) -> None:
         self.trust_from(self.taken_at)

@@ -87,19 +87,19 @@ def hold() -> None:
     """Makes this worker's file and locks it, before the pool forks."""
     global _own
     let_go()
-    found = directory()
-    if found is None:
+    locks = directory()
+    if locks is None:
         return
     try:
-        remove_old(found)
-        _own = new_file(found)
+        remove_old(locks)
+        _own = new_file(locks)
     except OSError as error:
-        log.warning("proof of life not written", directory=str(found), error=str(error))
+        log.warning("proof of life not written", directory=str(locks), error=str(error))
 
 
-def new_file(found: Path) -> OwnFile:
+def new_file(locks: Path) -> OwnFile:
     """Makes a locked file with its inode in its name, so that a copy of it proves nothing."""
-    new = found / f"{boot()}.{uuid4().hex[:16]}.new"
+    new = locks / f"{boot()}.{uuid4().hex[:16]}.new"
     fd = os.open(new, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_NOFOLLOW, 0o600)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -113,9 +113,9 @@ def new_file(found: Path) -> OwnFile:
     return OwnFile(path.suffix.removeprefix("."), path, fd)
 
 
-def remove_old(found: Path) -> None:
-    """Removes the files of workers that died long enough ago for every witness to have noticed."""
-    for path in found.iterdir():
+def remove_old(locks: Path) -> None:
+    """Removes the files of workers that died long enough ago for every reaper to have noticed."""
+    for path in locks.iterdir():
         if not FILE_NAME.fullmatch(path.name):
             continue
         with suppress(OSError):
@@ -149,9 +149,9 @@ def check_own_file() -> None:
     if own is None:
         return
     with suppress(OSError):
-        facts = own.path.stat()
-        if os.path.samestat(os.fstat(own.fd), facts):
-            if time.time() - facts.st_mtime > TOUCHED_EACH.total_seconds():
+        status = own.path.stat()
+        if os.path.samestat(os.fstat(own.fd), status):
+            if time.time() - status.st_mtime > TOUCHED_EACH.total_seconds():
                 os.utime(own.path)
             return
     with suppress(OSError):
@@ -168,20 +168,20 @@ def directory() -> Path | None:
     except OSError:  # not Linux, or a sandbox without it
         return None
     default = Path(tempfile.gettempdir()) / f"celery-beat-supervisor-{os.getuid()}"
-    found = Path(named) if named else default
+    locks = Path(named) if named else default
     try:
-        make_private(found)
-        facts = found.lstat()
+        make_private(locks)
+        status = locks.lstat()
     except OSError as error:
-        log.warning("proof of life not written", directory=str(found), error=str(error))
+        log.warning("proof of life not written", directory=str(locks), error=str(error))
         return None
-    is_own = stat.S_ISDIR(facts.st_mode) and facts.st_uid == os.getuid()
-    if not (named or (is_own and not facts.st_mode & 0o022)):
+    is_own = stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid()
+    if not (named or (is_own and not status.st_mode & 0o022)):
         log.warning(
-            "proof of life not written", directory=str(found), error="it is not this user's alone"
+            "proof of life not written", directory=str(locks), error="it is not this user's alone"
         )
         return None
-    return found
+    return locks
 
 
 def boot() -> str:
@@ -195,7 +195,7 @@ def locked(path: Path) -> Iterator[int | None]:
     """Yields the file's inode with the file locked, or None if it could not be locked."""
     try:
         fd = os.open(path, os.O_RDWR | os.O_NOFOLLOW)
-    except OSError:  # another witness has removed it
+    except OSError:  # another reaper has removed it
         yield None
         return
     try:
@@ -211,7 +211,7 @@ def locked(path: Path) -> Iterator[int | None]:
         os.close(fd)
 
 
-class Witness:
+class Reaper:
     """Looks for dead workers of this machine, and reports their runs."""
 
     def __init__(self, ledger: Ledger) -> None:
@@ -283,18 +283,18 @@ class Witness:
                 log.warning(event, run=run_id, reason=reason)
 
 
-class WitnessThread(threading.Thread):
+class ReaperThread(threading.Thread):
     """Looks each second, beside a worker's main loop."""
 
-    def __init__(self, witness: Witness) -> None:
-        super().__init__(name="supervisor-witness", daemon=True)
-        self._witness = witness
+    def __init__(self, reaper: Reaper) -> None:
+        super().__init__(name="supervisor-reaper", daemon=True)
+        self._reaper = reaper
         self._stopping = threading.Event()
 
     def run(self) -> None:
         while not self._stopping.wait(LOOK_SECONDS):
             check_own_file()
-            self._witness.look()
+            self._reaper.look()
 
     def stop(self) -> None:
         self._stopping.set()

@@ -22,19 +22,22 @@ MOST_PLANS = 200
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """What the message of a run says: the run, and its task with queue, limits and retries.
-
-    step: of the run's plan, or what a job of one task says; its arguments, where a caller gave
-    others, are not these. fills_up: parameters without an argument come from params. references:
-    what of the arguments a schedule file wrote, with references in it.
-    """
+    """What the message of a run says: the run, and its task with queue, limits and retries."""
 
     run: Run
+
     step: Step
+    """Of the run's plan, or what a job of one task says. Where a caller gave other arguments, the
+    step's are not those of the run."""
+
     args: tuple[Any, ...]
     kwargs: Mapping[str, Any]
+
     fills_up: bool
+    """Whether parameters without an argument come from params."""
+
     references: Sequence[Reference]
+    """Which of the arguments a schedule file wrote, with references to secrets in them."""
 
 
 class Assignments:

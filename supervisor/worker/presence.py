@@ -17,7 +17,7 @@ from celery.platforms import EX_FAILURE
 from celery.worker import state
 
 from supervisor.errors import WrongSchema
-from supervisor.guard.liveness import Witness, WitnessThread, let_go, own_process
+from supervisor.guard.liveness import Reaper, ReaperThread, let_go, own_process
 from supervisor.job.topology import pool_name
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.presence import (
@@ -233,8 +233,8 @@ def broker_of(app: Celery, settings: Settings) -> Broker:
     )
 
 
-def witness_of(app: Celery) -> Witness:
-    return Witness(Ledger.open_without_retries(required_settings(app)))
+def reaper_of(app: Celery) -> Reaper:
+    return Reaper(Ledger.open_without_retries(required_settings(app)))
 
 
 class Attends(bootsteps.StartStopStep):
@@ -248,7 +248,7 @@ class Attends(bootsteps.StartStopStep):
         super().__init__(parent, **options)
         self._consumer = parent
         self._registration: WorkerRegistration | None = None
-        self._witness: WitnessThread | None = None
+        self._reaper: ReaperThread | None = None
         own, connect, loop = parent.init_callback, parent.connect, MainLoop(parent)
 
         def ready(consumer: Any) -> None:
@@ -256,8 +256,8 @@ class Attends(bootsteps.StartStopStep):
             self._registration = WorkerRegistration(consumer, loop)
             self._registration.start()
             if own_process():
-                self._witness = WitnessThread(witness_of(consumer.app))
-                self._witness.start()
+                self._reaper = ReaperThread(reaper_of(consumer.app))
+                self._reaper.start()
             if own:
                 own(consumer)
 
@@ -266,8 +266,8 @@ class Attends(bootsteps.StartStopStep):
         signals.worker_shutdown.connect(self._shut_down, weak=False)
 
     def shutdown(self, consumer: Any) -> None:
-        if self._witness is not None:
-            self._witness.stop()
+        if self._reaper is not None:
+            self._reaper.stop()
         let_go()
         registration, self._registration = self._registration, None
         if registration is not None:

@@ -13,7 +13,7 @@ from celery import Celery, bootsteps, signals
 from supervisor.errors import WrongSchema
 from supervisor.guard import child_table
 from supervisor.guard.current_run import mark_records
-from supervisor.guard.liveness import Witness, hold
+from supervisor.guard.liveness import Reaper, hold
 from supervisor.logs import get_logger
 from supervisor.sending.app_settings import settle_for_runs
 from supervisor.sending.calls import register_all
@@ -67,7 +67,7 @@ def prepare(sender: Any) -> None:
 
 def prove_life(app: Celery) -> None:
     """Also looks for earlier workers that are gone: this one may replace one of them."""
-    Witness(publisher_of(app).ledger).look()
+    Reaper(publisher_of(app).ledger).look()
     hold()
 
 

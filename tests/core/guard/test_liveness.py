@@ -13,7 +13,7 @@ from typing import IO
 import pytest
 
 from supervisor.guard import liveness
-from supervisor.guard.liveness import Witness
+from supervisor.guard.liveness import Reaper
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.replies import Finished, LeaseState
 from tests.acceptance import warm
@@ -65,7 +65,7 @@ def said_in(file: IO[bytes]) -> str:
 
 Hire = Callable[..., Worker]
 
-#: Gives the runs that a witness has to publish after a look.
+#: Gives the runs that a reaper has to publish after a look.
 Look = Callable[[], list[str]]
 
 
@@ -84,12 +84,12 @@ def hire(ledger: Ledger, directory: Path) -> Iterator[Hire]:
 
 @pytest.fixture
 def seen(ledger: Ledger, directory: Path) -> Look:
-    witness = Witness(ledger)
+    reaper = Reaper(ledger)
 
     def look() -> list[str]:
         """The runs that it reports."""
         before = crashes()
-        witness.look()
+        reaper.look()
         return [run for run, number in crashes().items() if number > before.get(run, 0)]
 
     def crashes() -> dict[str, int]:
@@ -155,7 +155,7 @@ def test_a_damaged_run_keeps_no_other_from_being_reported(
 
 
 @pytest.mark.parametrize("error", [ConnectionError("away"), OSError("no /proc"), TypeError("")])
-def test_a_witness_that_fails_logs_when_that_begins_and_when_it_is_over(
+def test_a_reaper_that_fails_logs_when_that_begins_and_when_it_is_over(
     error: Exception, hire: Hire, seen: Look, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*_: object) -> None:
@@ -172,7 +172,7 @@ def test_a_witness_that_fails_logs_when_that_begins_and_when_it_is_over(
     assert [entry["event"] for entry in logs] == ["run rescued", "witness recovered"]
 
 
-def test_of_two_witnesses_only_the_one_that_ends_a_run_logs_it(
+def test_of_two_reapers_only_the_one_that_ends_a_run_logs_it(
     hire: Hire, seen: Look, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     worker = hire()
@@ -180,7 +180,7 @@ def test_of_two_witnesses_only_the_one_that_ends_a_run_logs_it(
     report_dead = ledger.report_dead
 
     def second(*facts: str) -> Finished:
-        """As if another witness had read the leases at the same time, and were quicker."""
+        """As if another reaper had read the leases at the same time, and were quicker."""
         report_dead(*facts)
         return report_dead(*facts)
 
@@ -219,7 +219,7 @@ def test_a_child_that_lives_on_is_a_worker_that_lives(hire: Hire, seen: Look) ->
     assert wait_until(seen) == [worker.run]
 
 
-def test_a_child_forked_during_a_look_hides_the_death_from_no_witness(
+def test_a_child_forked_during_a_look_hides_the_death_from_no_reaper(
     hire: Hire, seen: Look, directory: Path
 ) -> None:
     worker = hire()
