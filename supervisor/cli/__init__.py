@@ -67,7 +67,7 @@ SECTIONS: Mapping[str, Mapping[str, Lazy]] = {
     "Diagnosis": {
         "doctor": Lazy("ask", "Find what is wrong with Redis, beats, workers and queues."),
         "log": Lazy("ask", "Show who did what, from where, and why."),
-        "audit": Lazy("ticks", "Check that each scheduled time has exactly one outcome."),
+        "audit": Lazy("audit", "Check that each scheduled time has exactly one outcome."),
         "health": Lazy("service", "Check if this host's beat, worker or server is healthy."),
     },
     "Notices": {

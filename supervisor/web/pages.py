@@ -10,7 +10,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
-from zoneinfo import ZoneInfo
 
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, PlainTextResponse, Response
@@ -18,8 +17,6 @@ from starlette.routing import Route
 
 from supervisor.errors import NotConfigured, UnknownJob
 from supervisor.features.notices.silences import SilenceStore, silenced
-from supervisor.features.summary.rule import Day, unknown_words
-from supervisor.features.summary.store import SummaryStore
 from supervisor.job.run import LogLine, Run, RunState, StepId
 from supervisor.job.secrets import masked
 from supervisor.job.spec import JobSpec
@@ -27,6 +24,7 @@ from supervisor.job.templates import log_link
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.page_reads import neighbours, running_runs, standings, traces
 from supervisor.ledger.queues import Queues
+from supervisor.lists.page import FIRST_PAGE
 from supervisor.operate import repeating
 from supervisor.operate.job_edits import JobEdits, document_text
 from supervisor.operate.planning import upcoming
@@ -101,19 +99,11 @@ def beat(asked: Asked) -> Context:
     }
 
 
-def day(asked: Asked) -> Context:
-    """The last day that is summed up."""
-    found = SummaryStore(asked.ledger).latest()
-    if found is None:
-        return {"summary": None}
-    summary, before = found
-    last = Day.before(asked.now, ZoneInfo(summary.zone))
-    return {
-        "summary": summary,
-        "before": before,
-        "is_yesterday": last.date == summary.date,
-        "unknown": unknown_words(summary) if summary.partial else "",
-    }
+def of_features(asked: Asked) -> Context:
+    found: Context = {}
+    for part in FIRST_PAGE:
+        found |= part(asked.ledger, asked.now)
+    return found
 
 
 def jobs(asked: Asked) -> Context:
@@ -345,7 +335,7 @@ class Page:
 
 
 PAGES = (
-    Page("/", "jobs.html", (beat, day, jobs)),
+    Page("/", "jobs.html", (beat, of_features, jobs)),
     Page("/timeline", "timeline.html", (beat, all_jobs)),
     Page("/failures", "failures.html", (beat, failures)),
     Page("/queues", "queues.html", (beat, queues, unguarded)),

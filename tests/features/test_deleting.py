@@ -11,10 +11,14 @@ from pathlib import Path
 
 import pytest
 
+from supervisor.job.run import RunState
+from supervisor.ledger.ledger import Ledger
+from tests.waiting import wait_until
+
 ROOT = Path(__file__).parents[2]
 
 #: Where features are listed.
-LISTS = ("lists/*.py",)
+LISTS = ("lists/*.py", "ledger/functions.py", "cli/__init__.py")
 
 #: Each feature, with those that need it.
 FEATURES = [
@@ -23,6 +27,9 @@ FEATURES = [
     pytest.param(["pings"], id="pings"),
     pytest.param(["run_log"], id="run_log"),
     pytest.param(["holidays"], id="holidays"),
+    pytest.param(["summary"], id="summary"),
+    pytest.param(["audit"], id="audit"),
+    pytest.param(["on_commit", "sqlalchemy", "django"], id="on_commit"),
 ]
 
 STARTS = """
@@ -46,12 +53,14 @@ def package(tmp_path: Path) -> Path:
 
 
 def delete(package: Path, feature: str) -> None:
-    """Its folder or file, and each line of the lists that names what is imported from it."""
+    """Its folder or file, its verb, and each line of the lists that names what is imported from it,
+    its Lua or its verb."""
     place = package / "features" / feature
     if place.is_dir():
         shutil.rmtree(place)
     else:
         place.with_suffix(".py").unlink()
+    (package / "cli" / f"{feature}.py").unlink(missing_ok=True)
     for path in (found for pattern in LISTS for found in package.glob(pattern)):
         lines = path.read_text().splitlines(keepends=True)
         names: set[str] = set()
@@ -74,7 +83,9 @@ def delete(package: Path, feature: str) -> None:
             number
             for number, line in enumerate(lines)
             if not line.startswith("from ")
-            if names & {*line.replace(".", " ").replace(",", " ").replace("(", " ").split()}
+            if f'"features/{feature}": ' in line
+            or f'Lazy("{feature}", ' in line
+            or names & {*line.replace(".", " ").replace(",", " ").replace("(", " ").split()}
         }
         path.write_text("".join(line for n, line in enumerate(lines) if n not in gone))
 
@@ -109,3 +120,36 @@ def test_the_key_of_a_deleted_feature_is_named_with_its_line(
     (package.parent / "jobs.yaml").write_text(jobs)
     done = run(package, 'from supervisor.cli import main; main(["check", "jobs.yaml"])')
     assert "jobs.yaml:5: job 'a': " + problem in done.stdout + done.stderr
+
+
+RUNS = """
+from celery import Celery
+from supervisor.app import supervise
+app = supervise(Celery("one", broker="{url}"), schedules=".")
+@app.task(name="t")
+def task():
+    return 1
+"""
+
+
+def test_a_job_runs_without_any_of_them(package: Path, ledger: Ledger, redis_url: str) -> None:
+    for features in FEATURES:
+        for feature in features.values[0]:
+            delete(package, str(feature))
+    directory = package.parent
+    (directory / "jobs.yaml").write_text("jobs: {a: {task: t, every: 1s}}")
+    (directory / "one.py").write_text(RUNS.format(url=redis_url))
+    celery = [sys.executable, "-m", "celery", "-A", "one"]
+    commands = ([*celery, "beat"], [*celery, "worker", "--pool", "solo"])
+    with (directory / "log").open("w") as log:
+        processes = [
+            subprocess.Popen(command, cwd=directory, stdout=log, stderr=log) for command in commands
+        ]
+    try:
+        wait_until(lambda: any(run.state is RunState.SUCCEEDED for run in ledger.history("a")), 60)
+    finally:
+        for process in processes:
+            process.terminate()
+        for process in processes:
+            process.wait()
+    assert "Traceback" not in (directory / "log").read_text()
