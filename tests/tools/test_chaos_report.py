@@ -30,6 +30,7 @@ JOB = ChaosJob("job", "queue_one")
 
 FROZEN = Window(Kind.FROZEN, Interval(2.5, 9.0), group=1)
 AWAY = Window(Kind.REDIS, Interval(1.0, 1.5))
+OLDER = Window(Kind.OLDER, Interval(1.0, 3.0))
 
 
 @dataclass
@@ -136,6 +137,8 @@ OF_THE_EDIT = [QUIET.executions[0], *(replace(each, version=1) for each in QUIET
         ({**DONE_TWICE, "windows": [replace(FROZEN, kind=Kind.LINK)]}, []),
         ({**DONE_TWICE, "windows": [replace(FROZEN, group=7)]}, ["run done twice"]),
         ({**DONE_TWICE, "windows": [Window(Kind.HUNG, Interval(3.5, 4.0))]}, []),
+        ({**DONE_TWICE, "windows": [OLDER]}, []),
+        ({"executions": [*LAST_DIED, BEGUN_TWICE], "rows": AGAIN_ROWS, "windows": [OLDER]}, TOKEN),
         ({**DONE_TWICE, "ends": [(1, 3.95)]}, []),
         ({**DONE_TWICE, "ends": [(1, 2.95)]}, ["run done twice"]),
         ({**DONE_TWICE, "rows": SECOND_SUCCEEDED, "ends": [(1, 3.95)]}, []),
@@ -156,6 +159,7 @@ OF_THE_EDIT = [QUIET.executions[0], *(replace(each, version=1) for each in QUIET
             {"executions": AT_ONCE, "counters": {**QUIET.counters, "overlaps": 1}},
             ["overlap without"],
         ),
+        ({"executions": AT_ONCE, "windows": [OLDER]}, ["overlap without"]),
         ({"executions": AT_ONCE, "job": replace(JOB, at_once=2)}, []),
         ({"executions": AT_ONCE, "windows": [AWAY]}, ["overlap not counted", "overlap without"]),
         (LATE, ["job stuck"]),

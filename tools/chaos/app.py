@@ -54,7 +54,7 @@ def stumble(shortest: float, longest: float, long_share: float) -> None:
     attempt(shortest, longest, long_share)
     if random.random() < 0.3:
         sign("fail")
-        raise RuntimeError("stumbled")
+        raise RuntimeError("stumbled\u2028over\x85text")
     sign("end")
 
 

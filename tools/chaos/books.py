@@ -12,6 +12,10 @@ from tools.chaos.jobs import JOBS
 
 ROWS = 1000
 
+#: What was due that long before the ledger had become older has the row that it has there: of the
+#: last 200 ticks none is younger.
+FORGOTTEN_SECONDS = 60.0
+
 
 @dataclass(frozen=True, slots=True)
 class Row:
@@ -41,6 +45,12 @@ class Books:
     def read(self, ledger: Ledger) -> None:
         for job, rows in self._rows.items():
             rows.update((run.id, self._row(run)) for run in ledger.history(job, ROWS))
+
+    def forget(self, since: float) -> None:
+        """The ledger has become older: its own rows, which are read again, are what counts."""
+        for rows in self._rows.values():
+            for run in [run for run, row in rows.items() if row.due_at > since - FORGOTTEN_SECONDS]:
+                del rows[run]
 
     @property
     def rows(self) -> Mapping[str, Sequence[Row]]:

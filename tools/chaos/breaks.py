@@ -53,6 +53,7 @@ STALLS = {"SIGSTOP worker": 3, "worker cut off": 1, "replies to worker held": 1}
 REDELIVERIES = {"message delivered twice": 1}
 EDITS = {"job edited": 1}
 BEATS = {"SIGSTOP leading beat": 1}
+OLDER = {"older snapshot restored": 1, "lagging replica promoted": 1}
 
 #: Where a worker that is gone is known by its leases alone, and no other process reports its runs.
 NO_PROOF = ("guard/liveness.py", "        yield os.fstat(fd).st_ino\n", "        yield None\n")
@@ -233,6 +234,42 @@ BREAKS = (
             "        admissions = self._ledger.follow_up(runs)\n",
         ),
         seconds=(16.0, 18.0),
+    ),
+    break_of(
+        "an attempt that an older ledger does not know is not written back",
+        OLDER,
+        (
+            "ledger/comebacks.lua",
+            "  local since, rival = rival_of(run, known)\n  local slot, earlier = 1, nil\n",
+            "  do return false end\n"
+            "  local since, rival = rival_of(run, known)\n  local slot, earlier = 1, nil\n",
+        ),
+        seconds=(8.0, 9.0),
+    ),
+    break_of(
+        "a run is written back without its rules",
+        OLDER,
+        (
+            "ledger/restore.lua",
+            "'nominal', nominal, 'rules', call.rules, 'lock'",
+            "'nominal', nominal, 'lock'",
+        ),
+        seconds=(8.0, 9.0),
+    ),
+    break_of(
+        "what a job raises ends the line that it is written in",
+        {"message lost": 1},
+        (
+            "ledger/replies.py",
+            'text.removesuffix("\\n").split("\\n") if text else []',
+            "(text or '').splitlines()",
+        ),
+        (
+            "ledger/reads.py",
+            "    except (ValueError, KeyError, TypeError, OverflowError) as error:\n",
+            "    except (KeyError, TypeError, OverflowError) as error:\n",
+        ),
+        seconds=(1.0, 2.0),
     ),
     break_of(
         "fencing tokens do not grow",

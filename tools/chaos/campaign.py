@@ -94,7 +94,13 @@ class Campaign:
         self._books.read(self._ledger)
         windows = self._cluster.chronicle.windows
         facts = list(self._facts(chaos, until, windows, with_counters=True))
-        return Outcome(facts, list(self._leadership.findings(windows)))
+        return Outcome(facts, [*self._leadership.findings(windows), *self._lost_edits()])
+
+    def _lost_edits(self) -> Iterator[Finding]:
+        version = self._ledger.spec(EDITED).kwargs["version"]
+        if version != self._cluster.version:
+            detail = f"the file has version {self._cluster.version}, the ledger {version}"
+            yield Finding("edit not loaded", EDITED, detail)
 
     def _has_ticks(self) -> bool:
         self._books.read(self._ledger)
@@ -127,6 +133,11 @@ class Campaign:
     def _keep_going(self) -> None:
         """Restarts and resumes what is due; reads the ledger while its server answers."""
         self._cluster.agenda.run_due()
+        if (since := self._cluster.older_since) is not None:
+            self._cluster.older_since = None
+            self._books.forget(since)
+            self._edits = [(version, at) for version, at in self._edits if at < since]
+            self._next_read = 0.0
         self._cluster.restart_the_dead()
         now = time.monotonic()
         if now < self._next_look:

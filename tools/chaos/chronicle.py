@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import StrEnum
 
+from supervisor.guard.lease import SURELY_OVER_SECONDS
 from supervisor.ledger.leader import GRACE
 from tools.chaos.intervals import Interval
 from tools.chaos.jobs import LEASE_TTL
@@ -16,24 +17,27 @@ from tools.chaos.jobs import LEASE_TTL
 class Kind(StrEnum):
     """REDIS: from its kill until it answers again. HUNG: Redis, between SIGSTOP and SIGCONT.
 
-    FROZEN: a worker and its children, likewise. LINK: while nothing, or no reply, came to a worker
-    from Redis. NO_LEADER: from a fault of a beat, or of Redis, until a beat leads. NO_WORKER: while
-    all of them are starting.
+    OLDER: from the moment of whose state Redis comes back until it does. FROZEN: a worker and its
+    children, as HUNG. LINK: while nothing, or no reply, came to a worker from Redis. NO_LEADER:
+    from a fault of a beat, or of Redis, until a beat leads. NO_WORKER: while all are starting.
     """
 
     REDIS = "redis killed"
     HUNG = "redis frozen"
     FROZEN = "worker frozen"
     LINK = "worker cut off"
+    OLDER = "ledger older"
     NO_LEADER = "no leader"
     NO_WORKER = "no worker"
 
 
 #: For so long after such a window nothing begins, or nothing is rescued, on purpose: where no beat
-#: has looked for a while, Redis may have been unavailable.
+#: has looked for a while, Redis may have been unavailable. A run whose end is lost is renewed for
+#: some time, and then has its lease.
 GRACE_SECONDS = {
     Kind.REDIS: LEASE_TTL,
     Kind.HUNG: GRACE.total_seconds(),
+    Kind.OLDER: SURELY_OVER_SECONDS + 2 * LEASE_TTL,
     Kind.NO_LEADER: GRACE.total_seconds(),
 }
 

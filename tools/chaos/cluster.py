@@ -9,6 +9,7 @@ import heapq
 import json
 import os
 import random
+import shutil
 import signal
 import threading
 import time
@@ -22,7 +23,7 @@ import redis
 from supervisor.deploy.embedded import EmbeddedServer, port_is_free
 from supervisor.ledger.ledger import Ledger
 from supervisor.settings import Settings
-from tests.proxy import proxy_to
+from tests.proxy import Proxy, proxy_to
 from tests.waiting import wait_until
 from tools.chaos.chronicle import Chronicle, Kind, OpenWindow
 from tools.chaos.coroner import Coroner
@@ -49,7 +50,10 @@ RESTART_SECONDS = (0.5, 2.0)
 
 
 class Cluster:
-    """`package`: the directory with the package that the processes import."""
+    """`package`: the directory with the package that the processes import.
+
+    older_since: of which moment the ledger's state is since it came back, until that is noted.
+    """
 
     def __init__(self, directory: Path, rng: random.Random, package: Path = PROJECT) -> None:
         self.directory = directory
@@ -65,8 +69,12 @@ class Cluster:
         self.beats: list[Member] = []
         self.workers: list[Member] = []
         self.is_hung = False
+        self.is_being_copied = False
+        self.older_since: float | None = None
         self.redelivery = Redelivery(self.server.url, QUEUES.split(","), rng)
         self._links = ExitStack()
+        self._others: list[EmbeddedServer] = []
+        self._replicas = count()
         self._no_worker: OpenWindow | None = None
 
     @property
@@ -132,6 +140,42 @@ class Cluster:
         self.is_hung = False
         os.kill(self.server.pid or 0, signal.SIGCONT)
 
+    def restore(self, copy: Path) -> None:
+        """The server starts with the data of this copy of its directory."""
+        data = "appendonlydir"
+        shutil.rmtree(self.server.directory / data)
+        shutil.copytree(copy / data, self.server.directory / data)
+        self.server.start()
+
+    def replica(self, way: Proxy) -> EmbeddedServer:
+        """A server that follows the present one by this way, with all that it had to catch up."""
+        number = next(self._replicas)
+        directory = self.directory / f"replica{number}"
+        directory.mkdir(mode=0o700)
+        shutil.copy(self.server.directory / "password", directory)
+        made = EmbeddedServer(directory)
+        made.start()
+        self._others.append(made)
+        password = (directory / "password").read_text()
+        with redis.Redis.from_url(self.server.url, decode_responses=True) as primary:
+            primary.config_set("repl-diskless-sync-delay", 0)
+        with redis.Redis.from_url(made.url, decode_responses=True) as client:
+            client.config_set("masterauth", password)
+            client.replicaof(*way.url.rpartition("@")[2].partition("/")[0].split(":"))
+            wait_until(lambda: client.info("replication")["master_link_status"] == "up", 5)
+        return made
+
+    def promote(self, replica: EmbeddedServer) -> None:
+        """It takes the address of the one before, which has been killed."""
+        port = (self.server.directory / "port").read_text()
+        with redis.Redis.from_url(replica.url) as client:
+            client.replicaof("NO", "ONE")
+            client.config_set("port", port)
+        (replica.directory / "port").write_text(port)
+        self._others.append(self.server)
+        self._others.remove(replica)
+        self.server = replica
+
     def stop_members(self, timeout_seconds: float = 10) -> None:
         """A warm end, beats first, for those who can."""
         self.redelivery.stop()
@@ -155,7 +199,8 @@ class Cluster:
             self.coroner.stop()
         self.coroner.kill_survivors()
         self._links.close()
-        self.server.stop()
+        for server in (*self._others, self.server):
+            server.stop()
 
     def _pool(self) -> Iterable[int]:
         return [pid for worker in self.workers for pid in (worker.pid, *worker.children()) if pid]

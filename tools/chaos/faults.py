@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import os
 import random
+import shutil
 import signal
+import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 
 from supervisor.ledger.leader import LEADER_TTL
 from supervisor.store.connection import TIMEOUT_SECONDS
-from tools.chaos.chronicle import Kind
+from tests.proxy import proxy_to
+from tools.chaos.chronicle import Kind, OpenWindow
 from tools.chaos.cluster import Cluster
 from tools.chaos.jobs import LEASE_TTL
 from tools.chaos.member import Member
@@ -25,6 +28,9 @@ HANG_SECONDS = (LEASE_TTL + 1.0, LEASE_TTL + 2.5)
 CUT_OFF_SECONDS = (LEASE_TTL + 0.4, TIMEOUT_SECONDS + 1.0)
 BEAT_FREEZE_SECONDS = (LEADER_TTL.total_seconds() + 1.0, LEADER_TTL.total_seconds() + 3.0)
 REDIS_AWAY_SECONDS = (0.3, 1.5)
+
+#: By how much a ledger is older when it comes back.
+OLDER_SECONDS = (1.0, 3.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,7 +204,7 @@ def hang_redis(cluster: Cluster, _: Member | None) -> bool:
 
 
 def kill_redis(cluster: Cluster, _: Member | None) -> bool:
-    if not cluster.answers:
+    if not cluster.answers or cluster.is_being_copied:
         return False
     window = cluster.chronicle.opened(Kind.REDIS)
     cluster.chronicle.opened(Kind.NO_LEADER)
@@ -212,6 +218,60 @@ def kill_redis(cluster: Cluster, _: Member | None) -> bool:
     return True
 
 
+def restore_older(cluster: Cluster, _: Member | None) -> bool:
+    """A snapshot is restored: what the server has learned since is lost."""
+    if not cluster.answers or cluster.is_being_copied:
+        return False
+    copy = cluster.directory / "older"
+    shutil.rmtree(copy, ignore_errors=True)
+    shutil.copytree(cluster.server.directory, copy)
+
+    def restore() -> None:
+        cluster.restore(copy)
+
+    return becomes_older(cluster, restore)
+
+
+def promote_lagging(cluster: Cluster, _: Member | None) -> bool:
+    """The replica that takes over had not heard of what came last."""
+    if not cluster.answers or cluster.is_being_copied:
+        return False
+    links = ExitStack()
+    way = links.enter_context(proxy_to(cluster.server.url))
+    replica = cluster.replica(way)
+    way.freeze()
+
+    def promote() -> None:
+        cluster.promote(replica)
+        links.close()  # and not before: what is on its way is not to arrive
+
+    return becomes_older(cluster, promote)
+
+
+def becomes_older(cluster: Cluster, come_back: Callable[[], None]) -> bool:
+    """From now on the server learns in vain; it is killed some seconds later, and comes back."""
+    since, window = time.monotonic(), cluster.chronicle.opened(Kind.OLDER)
+    cluster.is_being_copied = True
+
+    def kill() -> None:
+        if cluster.is_hung or not cluster.server.is_alive:
+            cluster.agenda.later(OLDER_SECONDS[0], kill)
+            return
+        away = cluster.chronicle.opened(Kind.REDIS)
+        cluster.chronicle.opened(Kind.NO_LEADER)
+        cluster.server.kill()
+        cluster.agenda.later(cluster.rng.uniform(*REDIS_AWAY_SECONDS), lambda: again(away))
+
+    def again(away: OpenWindow) -> None:
+        come_back()
+        cluster.is_being_copied, cluster.older_since = False, since
+        cluster.chronicle.closed(away)
+        cluster.chronicle.closed(window)
+
+    cluster.agenda.later(cluster.rng.uniform(*OLDER_SECONDS), kill)
+    return True
+
+
 #: Those that open windows are rare: most of the time, nothing may excuse anything.
 FAULTS = (
     Fault("kill -9 child at work", 12, kill_child_at_work),
@@ -222,6 +282,8 @@ FAULTS = (
     Fault("kill -9 leading beat", 1, kill_leader),
     Fault("kill -9 standby beat", 2, kill_standby),
     Fault("kill -9 redis", 1, kill_redis),
+    Fault("older snapshot restored", 1, restore_older),
+    Fault("lagging replica promoted", 1, promote_lagging),
     Fault("SIGSTOP worker", 2, freeze_worker, is_kill=False),
     Fault("SIGSTOP leading beat", 1, freeze_leader, is_kill=False),
     Fault("SIGSTOP redis", 1, hang_redis, is_kill=False),

@@ -117,14 +117,24 @@ def doubled(facts: Facts) -> Iterator[str]:
     for row in rows.values():
         if [outcome for _, outcome in row.outcomes].count("succeeded") > 1:
             yield f"{row.run} succeeded more than once"
-    for (run, attempt), starts in Counter((e.run, e.attempt) for e in facts.executions).items():
+    known = [e for e in facts.executions if not may_be_forgotten(facts, e)]
+    for (run, attempt), starts in Counter((e.run, e.attempt) for e in known).items():
         if starts > 1:
             yield f"{run} attempt {attempt} started {starts} times"
-    for execution in facts.executions:
+    for execution in known:
         ended_at = rows[execution.run].ended_at if execution.run in rows else None
         if ended_at is not None and execution.whole.start > ended_at + CLOCK_SECONDS:
             late = execution.whole.start - ended_at
             yield f"{execution.run} started {late:.1f} s after its end was recorded"
+
+
+def may_be_forgotten(facts: Facts, execution: Execution) -> bool:
+    """Whether the ledger became older while it was at work, or just before or after: what it has of
+    that attempt may be of another."""
+    return any(
+        window.kind is Kind.OLDER and window.with_grace.touches(execution.whole)
+        for window in facts.windows
+    )
 
 
 def done_twice(facts: Facts) -> Iterator[str]:
@@ -146,7 +156,7 @@ def may_be_unreported(facts: Facts, done: Execution, again: Execution) -> bool:
     return any(
         window.with_grace.touches(between)
         for window in facts.windows
-        if window.group == done.group or window.kind in (Kind.REDIS, Kind.HUNG)
+        if window.group == done.group or window.kind in (Kind.REDIS, Kind.HUNG, Kind.OLDER)
     )
 
 
@@ -156,7 +166,7 @@ def premature(facts: Facts) -> Iterator[str]:
         succeeded = {number for number, outcome in row.outcomes if outcome == "succeeded"}
         for execution in facts.executions:
             is_named = execution.run == row.run and execution.attempt in succeeded
-            if not is_named or row.ended_at is None:
+            if not is_named or row.ended_at is None or may_be_forgotten(facts, execution):
                 continue
             early = execution.whole.end - row.ended_at
             if execution.end != "end":
@@ -185,11 +195,20 @@ def out_of_order(facts: Facts) -> Iterator[str]:
 
 
 def uncounted(facts: Facts, seen: Sequence[Overlap]) -> Iterator[str]:
-    """The ledger counts each lease that was lost to another run once."""
-    witnessed, counted = len(overtaken(seen)), facts.counted("overlaps")
+    """The ledger counts each lease that was lost to another run once.
+
+    It has lost what it had counted since the moment of whose state it came back.
+    """
+    kept = [each for each in seen if not is_count_lost(facts, each)]
+    witnessed, counted = len(overtaken(kept)), facts.counted("overlaps")
     if witnessed > counted:
-        runs = sorted({overlap.older.run for overlap in seen})
+        runs = sorted({overlap.older.run for overlap in kept})
         yield f"{witnessed} witnessed, {counted} counted: {', '.join(runs)}"
+
+
+def is_count_lost(facts: Facts, overlap: Overlap) -> bool:
+    reported = Interval(overlap.older.whole.end, overlap.older.whole.end)
+    return any(w.kind is Kind.OLDER and w.interval.touches(reported) for w in facts.windows)
 
 
 def overtaken(seen: Sequence[Overlap]) -> set[tuple[str, int]]:
