@@ -78,7 +78,8 @@ def unaccounted(facts: Facts) -> Iterator[str]:
         if ticks != len(expected):
             yield f"{len(expected)} ticks passed, {ticks} were counted"
     placed = facts.counted(*PLACES) + open_runs(facts)
-    if placed != ticks + facts.counted("triggered"):
+    # A run that an older ledger had as ended has two outcomes there once its worker came back.
+    if placed != ticks + facts.counted("triggered", "restored"):
         yield f"{ticks} ticks, and {placed} outcomes and open runs"
 
 
