@@ -44,12 +44,15 @@ def work(shortest: float, longest: float, long_share: float, version: int = 0) -
 
 @app.task(base=SentByCelery)
 def work_by_celery(shortest: float, longest: float, long_share: float) -> None:
-    attempt(shortest, longest, long_share)
-    sign("end")
+    stumbling(shortest, longest, long_share)
 
 
 @app.task
 def stumble(shortest: float, longest: float, long_share: float) -> None:
+    stumbling(shortest, longest, long_share)
+
+
+def stumbling(shortest: float, longest: float, long_share: float) -> None:
     """Fails now and then, so that attempts are repeated while workers die."""
     attempt(shortest, longest, long_share)
     if random.random() < 0.3:

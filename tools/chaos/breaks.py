@@ -258,7 +258,7 @@ BREAKS = (
     ),
     break_of(
         "what a job raises ends the line that it is written in",
-        {"message lost": 1},
+        REDELIVERIES,
         (
             "ledger/replies.py",
             'text.removesuffix("\\n").split("\\n") if text else []',

@@ -79,6 +79,8 @@ def follower(name: str, after: str, **more: Any) -> ChaosJob:
 #: Of the workers; one without processes of their own for runs cannot have `overlap: replace`.
 POOL = os.environ.get("CHAOS_POOL") or "prefork"
 
+RETRIED: Mapping[str, Any] = {"max_retries": 2, "retry_backoff": "1s"}
+
 #: queue_all is given work that it can keep up with: otherwise its backlog outlives the chaos. What
 #: is left lying of `rare` no next tick brings forward by the way.
 EVERY_JOB = (
@@ -90,9 +92,9 @@ EVERY_JOB = (
     ChaosJob("allow", "allow", at_once=2, more={"max_running": 2}),
     ChaosJob("requeue", "requeue", more={"requeue_delay": "1s"}),
     ChaosJob("serial", "queue_one", more={"serial": True}),
-    ChaosJob("retries", "skip", task="stumble", more={"max_retries": 2, "retry_backoff": "1s"}),
+    ChaosJob("retries", "skip", task="stumble", more=RETRIED),
     ChaosJob("no_rerun", "queue_one", more={"on_crash": "fail"}),
-    ChaosJob("outbox", "queue_one", task="work_by_celery"),
+    ChaosJob("outbox", "queue_one", task="work_by_celery", more=RETRIED),
     follower("after_skip", after="skip", after_policy="done"),
     follower("after_after", after="after_skip", after_policy="done"),
     follower("after_retries", after="retries"),

@@ -98,7 +98,8 @@ def wait_for(
 def hands_over(facts: Facts, row: Row, previous: Execution, interval: Interval) -> bool:
     """Whether the run waited for nothing but the one that ended: no beat is needed to start it."""
     is_due_long = row.due_at < interval.start - SURELY_ADMITTED_SECONDS
-    if not (facts.job.keeps_waiting and is_due_long and previous.is_done):
+    is_next = previous.run != row.run  # beat sees to a retry
+    if not (facts.job.keeps_waiting and is_due_long and previous.is_done and is_next):
         return False
     around = Interval(interval.start - SURELY_ADMITTED_SECONDS, interval.end)
     beat_alone = all(
