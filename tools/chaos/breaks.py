@@ -236,13 +236,12 @@ BREAKS = (
         seconds=(16.0, 18.0),
     ),
     break_of(
-        "an attempt that an older ledger does not know is not written back",
+        "an attempt that an older ledger does not know counts as over",
         OLDER,
         (
             "ledger/comebacks.lua",
-            "  local since, rival = rival_of(run, known)\n  local slot, earlier = 1, nil\n",
-            "  do return false end\n"
-            "  local since, rival = rival_of(run, known)\n  local slot, earlier = 1, nil\n",
+            "  return (comebacks.is_whole(run) or run.parent) and 'forgotten' or 'unknown'\n",
+            "  return 'over'\n",
         ),
         seconds=(8.0, 9.0),
     ),
