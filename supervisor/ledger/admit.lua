@@ -116,6 +116,9 @@ local function admit(run, fields)
         -- The run was restored by its worker, which wrote no kind; the tick is only now heard of.
         count(job, 'ticks')
       end
+    elseif kind == 'after' and nominal > tonumber(fields.watermark or nominal) and not hget(K.run(id), 'kind') then
+      redis.call('HSET', K.run(id), 'kind', kind)  -- likewise
+      count(job, 'triggered')
     end
     return 'duplicate'
   end

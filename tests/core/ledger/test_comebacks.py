@@ -12,7 +12,7 @@ from supervisor.job.spec import JobSpec
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.records import HISTOGRAM_FIELDS
 from supervisor.ledger.replies import Known, LeaseState, Placement, Refusal, Refused, ms_of
-from supervisor.ledger.requests import CallArguments, Work
+from supervisor.ledger.requests import CallArguments, FollowUp, Work
 from supervisor.operate.why import answer
 from supervisor.operate.why_facts import facts_of_run_id
 from supervisor.testing import empty, lease_runs_out
@@ -226,6 +226,18 @@ def test_a_tick_that_the_server_forgot_is_counted_when_emitted_again(ledger: Led
     ledger.finish(run_id(spec, 1), "later", RunState.SUCCEEDED)
     assert audit(ledger, [spec], MIDNIGHT) == []
     assert ledger.job(spec.name).counters["ticks"] == 2
+
+
+def test_a_follower_that_the_server_forgot_is_counted_when_it_is_due_again(ledger: Ledger) -> None:
+    spec = job(ledger, every=None, after=["first"])
+    ledger.client.hset(ledger.keys.job(spec.name), "watermark", ms_of(MIDNIGHT) - 1)
+    run = work(spec).run_id
+    assert ledger.restore(work(spec), "token", known_of(ledger)).state is LeaseState.REASSERTED
+    for _ in range(2):
+        [again] = ledger.follow_up([FollowUp(spec, run, MIDNIGHT)])
+        assert again.placement is Placement.DUPLICATE
+    ledger.finish(run, "token", RunState.SUCCEEDED)
+    assert ledger.job(spec.name).counters["triggered"] == 1
 
 
 def test_a_tick_that_ended_and_is_history_no_more_is_not_begun_anew(ledger: Ledger) -> None:
