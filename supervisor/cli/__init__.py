@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from errno import ENOSPC
 from importlib import import_module
 from inspect import ismodule
@@ -216,17 +216,12 @@ def wants_colour(environ: Mapping[str, str]) -> bool | None:
 def main(ctx: click.Context, app_name: str | None, redis_url: str | None) -> None:
     """Supervise periodic Celery jobs, from schedule file to outcome."""
     from supervisor.cli.common import Context
-    from supervisor.settings import Settings
 
-    settings = Settings.from_environ(os.environ)
-    if redis_url:
-        settings = replace(settings, redis_url=redis_url)
     # Under `celery -A proj supervisor`, Celery has loaded the app; without -A, only a default one.
     named = ctx.parent.params.get("app") if ctx.parent else None
     if (colour := wants_colour(os.environ)) is not None:
         ctx.color = colour
     ctx.obj = Context(
-        settings=settings,
         given_url=redis_url or os.environ.get("SUPERVISOR_REDIS_URL"),
         app_name=app_name if not named else named if isinstance(named, str) else name_of(named),
         loaded_app=ctx.parent.obj.app if ctx.parent and named else None,

@@ -11,12 +11,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 from zoneinfo import ZoneInfo
 
 import click
-from redis.exceptions import RedisError
 
 from supervisor.cli.common import (
     Context,
@@ -35,27 +34,15 @@ from supervisor.cli.common import (
 )
 from supervisor.cli.files import read_or_exit
 from supervisor.errors import NotConfigured, SupervisorError, UnknownJob
-from supervisor.features.notices.keys import Destination, Event, destination_fault
-from supervisor.features.notices.rules import Notice, service_destinations
-from supervisor.features.outbound.answer import Answer
-from supervisor.job.secrets import FORMS, malformed, masked_url
-from supervisor.ledger.actions import Actions, Entry, WantedActions
-from supervisor.ledger.ledger import Ledger
-from supervisor.operate import shapes
-from supervisor.operate.doctor import APP_CHECKS, CHECKS, Finding, examine, examine_app
-from supervisor.operate.doctor_facts import DoctorFacts, app_facts, read
-from supervisor.operate.shapes import iso_utc
-from supervisor.operate.tables import ACTION_COLUMNS, Columns, action_row
-from supervisor.operate.why import answer
-from supervisor.operate.why_facts import (
-    Facts,
-    facts_of_job,
-    facts_of_run_id,
-    facts_of_tick,
-    nominal_time,
-)
-from supervisor.operate.words import LocalTime, harmless, removal_words
-from supervisor.settings import NOTIFY
+
+if TYPE_CHECKING:
+    from supervisor.features.notices.keys import Destination
+    from supervisor.features.notices.rules import Notice
+    from supervisor.ledger.actions import Actions, Entry
+    from supervisor.ledger.ledger import Ledger
+    from supervisor.operate.doctor import Finding
+    from supervisor.operate.doctor_facts import DoctorFacts
+    from supervisor.operate.why_facts import Facts
 
 # doctor
 
@@ -70,6 +57,11 @@ def doctor(context: Context, as_json: bool) -> None:
     broker, and RedBeat's entries. While the ledger is unavailable, checks only what does not need
     it. Exits 1 if anything is wrong; notes do not count.
     """
+    from redis.exceptions import RedisError
+
+    from supervisor.operate.doctor import APP_CHECKS, CHECKS, examine, examine_app
+    from supervisor.operate.doctor_facts import app_facts
+
     app = context.app
     try:
         facts = facts_of(context)
@@ -85,6 +77,8 @@ def doctor(context: Context, as_json: bool) -> None:
 
 
 def facts_of(context: Context) -> DoctorFacts:
+    from supervisor.operate.doctor_facts import app_facts, read
+
     ledger = context.ledger
     app = context.app
     if app is None:
@@ -97,6 +91,8 @@ def facts_of(context: Context) -> DoctorFacts:
 
 
 def show_findings(findings: Sequence[Finding], checks: int, *, as_json: bool) -> None:
+    from supervisor.operate.words import harmless
+
     if as_json:
         print_json([finding_shape(finding) for finding in findings])
         return
@@ -123,6 +119,9 @@ def finding_shape(finding: Finding) -> dict[str, object]:
 
 
 def answer_shape(facts: Facts, sentences: Sequence[str]) -> dict[str, Any]:
+    from supervisor.operate import shapes
+    from supervisor.operate.shapes import iso_utc
+
     return {
         "job": facts.job.spec.name,
         "nominal_at": iso_utc(facts.at),
@@ -143,6 +142,9 @@ def why(context: Context, job: str, time: str | None, as_json: bool) -> None:
     TIME is a nominal time in the job's time zone, as 09:05 (today, else yesterday) or
     2026-03-01T09:05, or the id of a run. Without TIME, explains the present state of the job.
     """
+    from supervisor.operate.why import answer
+    from supervisor.operate.words import harmless
+
     facts = facts_for(context.ledger, job, time)
     sentences = answer(facts)
     if as_json:
@@ -154,6 +156,14 @@ def why(context: Context, job: str, time: str | None, as_json: bool) -> None:
 
 
 def facts_for(ledger: Ledger, job: str, time: str | None) -> Facts:
+    from supervisor.operate.why_facts import (
+        facts_of_job,
+        facts_of_run_id,
+        facts_of_tick,
+        nominal_time,
+    )
+    from supervisor.operate.words import removal_words
+
     if time is None and "@" in job:
         return facts_of_run_id(ledger, job)
     if time and "@" in time:
@@ -187,6 +197,8 @@ def problems_of(ledger: Ledger) -> str:
 
 def headline(facts: Facts) -> str:
     """``import-orders at 2026-11-20 09:05 CET``"""
+    from supervisor.operate.words import LocalTime
+
     local = LocalTime(facts.now, facts.job.spec.zone)
     at = facts.at or facts.now
     return f"{facts.job.spec.name} {'at' if facts.at else 'now,'} {local.full(at)}"
@@ -231,6 +243,10 @@ def log(
     Lists the record of actions, newest first. Times are in UTC. With --follow, prints one line for
     each new action; with --json, that line is JSON.
     """
+    from supervisor.ledger.actions import WantedActions
+    from supervisor.operate import shapes
+    from supervisor.operate.tables import ACTION_COLUMNS, action_row
+
     ledger = context.ledger
     moment = moment_of(since, ZoneInfo("UTC"), ledger.now())
     wanted = WantedActions(job=job, by=by, verb=verb, since=moment, limit=limit)
@@ -256,15 +272,16 @@ def followed(actions: Actions) -> Iterator[Entry]:
 
 
 def line_of(entry: Entry, *, as_json: bool) -> str:
+    from supervisor.operate import shapes
+    from supervisor.operate.tables import action_row
+    from supervisor.operate.words import harmless
+
     if as_json:
         return json.dumps(shapes.RecordedAction.dumped(entry))
     return "  ".join(harmless(cell) for cell in action_row(entry) if cell)
 
 
 # notify test
-
-
-TEST_COLUMNS = Columns.named("DESTINATION, ANSWER, WHY, OF", folds="WHY, OF", drops="OF")
 
 
 #: How many of the places that name a destination are shown.
@@ -292,6 +309,9 @@ def notify_test(
     addresses take the notice.
     """
     from supervisor.features.notices.services import send
+    from supervisor.features.outbound.answer import Answer
+    from supervisor.job.secrets import masked_url
+    from supervisor.operate.tables import Columns
 
     results: list[dict[str, Any]] = []
     for destination, places in destinations_of(context, target, schedules, as_json):
@@ -301,7 +321,8 @@ def notify_test(
     if as_json:
         print_done("notify test", results)
     else:
-        print_table(TEST_COLUMNS, [row_of_test(**result) for result in results])
+        columns = Columns.named("DESTINATION, ANSWER, WHY, OF", folds="WHY, OF", drops="OF")
+        print_table(columns, [row_of_test(**result) for result in results])
     if any(result["state"] != Answer.TAKEN for result in results):
         raise SystemExit(1)
 
@@ -310,6 +331,9 @@ def destinations_of(
     context: Context, target: str | None, schedules: Path | None, as_json: bool
 ) -> Iterable[tuple[Destination, list[str]]]:
     """Each destination once, with what names it: jobs, or the setting. Raises SupervisorError."""
+    from supervisor.features.notices.rules import service_destinations
+    from supervisor.settings import NOTIFY
+
     if target and ("://" in target or "${" in target):
         return [(an_address(target), [])]
     specs = read_or_exit(context, schedules, as_json).specs
@@ -330,6 +354,9 @@ def destinations_of(
 
 def an_address(written: str) -> Destination:
     """Raises NotConfigured."""
+    from supervisor.features.notices.keys import Destination, destination_fault
+    from supervisor.job.secrets import FORMS, malformed
+
     if malformed(written):
         raise NotConfigured(f"this has a reference that is none ({FORMS})")
     if what := destination_fault(written):
@@ -338,6 +365,9 @@ def an_address(written: str) -> Destination:
 
 
 def a_test() -> Notice:
+    from supervisor.features.notices.keys import Event
+    from supervisor.features.notices.rules import Notice
+
     now, key = datetime.now(UTC), f"test-{uuid4()}"
     return Notice(
         key=key,
@@ -353,6 +383,8 @@ def a_test() -> Notice:
 
 
 def row_of_test(name: str, state: str, why: str, of: list[str]) -> tuple[str, ...]:
+    from supervisor.features.outbound.answer import Answer
+
     more = len(of) - MOST_NAMED
     said = "accepted" if state == Answer.TAKEN else state
     return name, said, why, ", ".join(of[:MOST_NAMED]) + (f" and {more} more" if more > 0 else "")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -19,12 +19,10 @@ from supervisor.cli.common import (
     print_json,
     reason_option,
 )
-from supervisor.features.audit.step import Records, audit, compare_records
-from supervisor.job.spec import JobSpec
-from supervisor.ledger.actions import Action, Change
-from supervisor.operate.shapes import iso_utc
-from supervisor.operate.words import plural
-from supervisor.times import INSTANT
+
+if TYPE_CHECKING:
+    from supervisor.features.audit.step import Records
+    from supervisor.job.spec import JobSpec
 
 
 @click.command("audit", epilog=examples("audit", "audit nightly --from 7d"))
@@ -54,6 +52,10 @@ def audit_ticks(
     jobs that were removed within the last seven days. With --from, each tick is also looked up in
     the job's history, which goes back `history` runs.
     """
+    from supervisor.features.audit.step import audit
+    from supervisor.ledger.actions import Action, Change
+    from supervisor.operate.words import plural
+
     ledger = context.ledger
     removed = ledger.removed()
     specs = [removed.get(job) or ledger.spec(job) for job in jobs]
@@ -87,6 +89,9 @@ def audit_ticks(
 def compared(
     context: Context, specs: Sequence[JobSpec], start: Named | None, end: Named | None
 ) -> dict[str, Records]:
+    from supervisor.features.audit.step import compare_records
+    from supervisor.times import INSTANT
+
     marks = context.ledger.marks([spec.name for spec in specs])
     found, now = {}, context.ledger.now()
     for spec in specs:
@@ -106,6 +111,8 @@ def lines(
     findings: Mapping[str, Mapping[str, Any]],
     records: Mapping[str, Records],
 ) -> Iterator[str]:
+    from supervisor.operate.shapes import iso_utc
+
     for name, number in wrong.items():
         finding = findings[name]
         yield f"{name}: {number} ticks unaccounted for"
@@ -123,6 +130,8 @@ def lines(
 
 
 def records_shape(found: Records) -> dict[str, Any]:
+    from supervisor.operate.shapes import iso_utc
+
     return {
         "since": iso_utc(found.since),
         "named": found.named,

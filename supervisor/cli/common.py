@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
 from pathlib import Path
@@ -18,11 +19,6 @@ from zoneinfo import ZoneInfo
 import click
 
 from supervisor.errors import NotConfigured
-from supervisor.job.topology import DEFAULT_QUEUE
-from supervisor.operate.tables import Columns, lines
-from supervisor.operate.words import harmless, json_text
-from supervisor.settings import Settings, running_url
-from supervisor.times import asked, parse_duration
 
 if TYPE_CHECKING:
     from celery import Celery
@@ -32,16 +28,25 @@ if TYPE_CHECKING:
     from supervisor.job.spec import JobSpec
     from supervisor.ledger.actions import Action, Actor
     from supervisor.ledger.ledger import Ledger
+    from supervisor.operate.tables import Columns
+    from supervisor.settings import Settings
 
 
 @dataclass
 class Context:
-    """settings: of the environment. given_url: --redis-url or SUPERVISOR_REDIS_URL, if any."""
+    """given_url: --redis-url or SUPERVISOR_REDIS_URL, if any."""
 
-    settings: Settings
     given_url: str | None = field(default=None, repr=False)
     app_name: str | None = None
     loaded_app: Celery | None = None
+
+    @cached_property
+    def settings(self) -> Settings:
+        """Those of the environment, with the given address. Raises NotConfigured."""
+        from supervisor.settings import Settings
+
+        settings = Settings.from_environ(os.environ)
+        return replace(settings, redis_url=self.given_url) if self.given_url else settings
 
     @cached_property
     def app(self) -> Celery | None:
@@ -98,6 +103,8 @@ class Context:
     @property
     def default_queue(self) -> str:
         """The queue of jobs that name none."""
+        from supervisor.job.topology import DEFAULT_QUEUE
+
         return str(self.app.conf.task_default_queue) if self.app else DEFAULT_QUEUE
 
     @property
@@ -109,6 +116,8 @@ class Context:
     @property
     def effective_settings(self) -> Settings:
         """The settings, with this URL, else that of an `up` in this directory, else the app's."""
+        from supervisor.settings import running_url
+
         if self.app is None:
             return self.settings
         from supervisor.sending.app_settings import settings_of
@@ -130,6 +139,8 @@ class Failure(click.ClickException):
 
 
 def print_json(value: Any) -> None:
+    from supervisor.operate.words import json_text
+
     click.echo(json_text(value))
 
 
@@ -167,6 +178,9 @@ def is_on_terminal() -> bool:
 def table_lines(
     columns: Columns, rows: Iterable[Sequence[str]], width: int | None = None
 ) -> list[str]:
+    from supervisor.operate.tables import lines
+    from supervisor.operate.words import harmless
+
     return lines(columns, [tuple(map(harmless, row)) for row in rows], width)
 
 
@@ -303,6 +317,8 @@ class DurationType(click.ParamType):  # type: ignore[type-arg]
     name = "duration"
 
     def convert(self, value: Any, param: Any, ctx: Any) -> timedelta:
+        from supervisor.times import parse_duration
+
         if isinstance(value, timedelta):
             return value
         try:
@@ -320,6 +336,8 @@ class Named:
 
     def at(self, zone: ZoneInfo, now: datetime) -> datetime:
         """The moment in UTC. Raises BadParameter."""
+        from supervisor.times import asked
+
         try:
             return asked(self.text, zone, now, ahead=self.ahead)
         except ValueError as error:
@@ -335,6 +353,8 @@ class MomentType(click.ParamType):  # type: ignore[type-arg]
         self._ahead = ahead
 
     def convert(self, value: Any, param: Any, ctx: Any) -> Named:
+        from supervisor.times import asked
+
         if isinstance(value, Named):
             return value
         named = Named(str(value), self._ahead)

@@ -9,11 +9,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
-from supervisor.catalog.refusals import clashes, removal_by_files
-from supervisor.catalog.schedule_files import ScheduleSet, json_schema, load
 from supervisor.cli import documentation
 from supervisor.cli.common import (
     Context,
@@ -30,18 +29,11 @@ from supervisor.cli.common import (
     warn,
 )
 from supervisor.errors import REFUSED, Problem, ScheduleFilesInvalid, SupervisorError
-from supervisor.job.changes import difference
-from supervisor.job.exclusions import holidays_ending
-from supervisor.job.secrets import directory_of
-from supervisor.ledger.actions import Action
-from supervisor.ledger.reads import Loaded
-from supervisor.ledger.records import FILES
-from supervisor.operate.forecast import by_lock, sharing
-from supervisor.operate.planning import Plan, plan_of
-from supervisor.operate.plans import crowds, plan_lines, plan_shape, summary
-from supervisor.operate.words import harmless, plural
-from supervisor.store.connection import connect
-from supervisor.times import render_duration
+
+if TYPE_CHECKING:
+    from supervisor.catalog.schedule_files import ScheduleSet
+    from supervisor.ledger.reads import Loaded
+    from supervisor.operate.planning import Plan
 
 
 @click.command(
@@ -97,6 +89,8 @@ def warn_of_senders(context: Context, schedules: ScheduleSet) -> None:
 
 def check_connection(context: Context) -> None:
     """Raises NotConfigured. Does not connect: files are also checked without a server."""
+    from supervisor.store.connection import connect
+
     connect(context.effective_settings).close()
 
 
@@ -106,6 +100,8 @@ def check_connection(context: Context) -> None:
 )
 def schema() -> None:
     """Print the JSON Schema of a schedule file, for your editor."""
+    from supervisor.catalog.schedule_files import json_schema
+
     click.echo(json.dumps(json_schema(), indent=2))
 
 
@@ -116,6 +112,10 @@ def read_or_exit(
     environ: Mapping[str, str] | None = None,
 ) -> ScheduleSet:
     """The schedule files at `path`. If they have problems, prints all of them and exits 1."""
+    from supervisor.catalog.schedule_files import load
+    from supervisor.job.exclusions import holidays_ending
+    from supervisor.job.secrets import directory_of
+
     known_tasks = None
     if context.app is not None:
         from supervisor.app import tasks_of
@@ -141,6 +141,8 @@ def read_or_exit(
 
 
 def print_problems(problems: Sequence[Problem], as_json: bool) -> None:
+    from supervisor.operate.words import harmless
+
     for line in map(str, () if as_json else problems):
         click.echo(harmless(line))
     if as_json:
@@ -148,6 +150,8 @@ def print_problems(problems: Sequence[Problem], as_json: bool) -> None:
 
 
 def _summary(schedules: ScheduleSet) -> str:
+    from supervisor.operate.words import plural
+
     files = {source.rpartition(":")[0] for source in schedules.sources.values()}
     return f"{plural(len(schedules.specs), 'job')} in {plural(len(files), 'file')}"
 
@@ -279,6 +283,9 @@ def plan(context: Context, path: Path | None, as_json: bool, exit_code: bool) ->
     directory, by default the one that beat follows. If the files have problems, lists them as
     `check` does and exits 1.
     """
+    from supervisor.ledger.records import FILES
+    from supervisor.operate.plans import plan_shape
+
     wanted, loaded = read_or_exit(context, path, as_json), context.ledger.loaded()
     exit_if_clashing(loaded, wanted, as_json)
     found = plan_on(context, loaded.of(FILES), wanted)
@@ -318,6 +325,11 @@ def apply(
     A ledger that belongs to another app is refused. --take-over is for an app that was renamed:
     beats that run under its old name stop.
     """
+    from supervisor.ledger.actions import Action
+    from supervisor.ledger.records import FILES
+    from supervisor.operate.plans import plan_shape, summary
+    from supervisor.operate.words import plural
+
     app = context.app_for("apply")  # its settings say where RedBeat's entries are
     from supervisor.catalog.entries import Entries
     from supervisor.catalog.load import load
@@ -360,17 +372,24 @@ def apply(
 
 def exit_if_clashing(loaded: Loaded, wanted: ScheduleSet, as_json: bool) -> None:
     """If jobs of other sources have the same names, prints all of them and exits 1."""
+    from supervisor.catalog.refusals import clashes
+
     if problems := clashes(loaded, wanted):
         print_problems(problems, as_json)
         sys.exit(1)
 
 
 def warn_of_removal(loaded: Loaded, wanted: ScheduleSet) -> None:
+    from supervisor.catalog.refusals import removal_by_files
+
     if removal := removal_by_files(loaded, wanted):
         warn(f"{removal}: beat loads that only after `supervisor apply`")
 
 
 def warn_of_crowds(found: Plan, wanted: ScheduleSet) -> None:
+    from supervisor.operate.plans import crowds
+    from supervisor.times import render_duration
+
     grids = (
         (render_duration(spec.every), spec.phase and render_duration(spec.phase))
         for spec in wanted.specs.values()
@@ -397,6 +416,11 @@ def warn_of_entries(context: Context, found: Plan, wanted: ScheduleSet) -> None:
 
 def plan_on(context: Context, loaded: Loaded, wanted: ScheduleSet, most: int | None = None) -> Plan:
     """most: of more changes only the first are looked at."""
+    from supervisor.job.changes import difference
+    from supervisor.operate.forecast import by_lock, sharing
+    from supervisor.operate.planning import plan_of
+    from supervisor.operate.words import plural
+
     ledger = context.ledger
     changes = difference(loaded.specs, wanted.specs, loaded.unread)
     touched = [wanted.specs[name] for name in changes.names(most) if name in wanted.specs]
@@ -421,6 +445,9 @@ SIGNS = {"+": "green", "~": "yellow", "-": "red"}
 
 
 def show(found: Plan, most: int | None = None, *, err: bool = False) -> None:
+    from supervisor.operate.plans import plan_lines
+    from supervisor.operate.words import harmless
+
     for line in plan_lines(found, most):
         click.echo(click.style(harmless(line), fg=SIGNS.get(line[:1])), err=err)
 

@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING
 
 import click
 
-from supervisor.catalog.import_text import Item, write
-from supervisor.catalog.schedule_files import load
 from supervisor.cli.common import (
     Context,
     Failure,
@@ -22,10 +20,11 @@ from supervisor.cli.common import (
     to_file,
 )
 from supervisor.errors import REFUSED, SupervisorError
-from supervisor.operate.words import harmless, plural
 
 if TYPE_CHECKING:
     from celery import Celery
+
+    from supervisor.catalog.import_text import Item
 
 GRID = (
     "`every` is a grid from 1970-01-01T00:00:00Z (15m: at :00, :15, :30 and :45), not an interval"
@@ -129,6 +128,8 @@ def deliver(
     as_json: bool,
 ) -> None:
     """Writes the file, and exits."""
+    from supervisor.catalog.import_text import write
+
     with progress("writing the schedule file"):
         written = write(header, items)
     reports = written.reports
@@ -153,6 +154,8 @@ def write_file(
     *,
     as_json: bool,
 ) -> None:
+    from supervisor.operate.words import plural
+
     replace_file(text, output)
     if as_json:
         result = {"name": str(output), "state": "written", "jobs": list(jobs)}
@@ -198,8 +201,10 @@ def adopt(context: Context, output: Path | None, force: bool, dry_run: bool, as_
     Besides this file, the app only needs `supervise(app)`. Name the app with -A.
     """
     from supervisor.app import supervise
+    from supervisor.catalog.import_text import write
     from supervisor.features.adoption.import_celery import zone_remark
     from supervisor.operate.adoption import report, report_shape, sources_of, to_look_at
+    from supervisor.operate.words import harmless
 
     app = context.app_for("adopt")
     is_supervised = hasattr(app, "supervisor")
@@ -236,6 +241,8 @@ def adopt(context: Context, output: Path | None, force: bool, dry_run: bool, as_
 
 def jobs_there(directory: Path, but: Path | None) -> set[str]:
     """The entries with a job in the schedule files, except in the file that is to be written."""
+    from supervisor.catalog.schedule_files import load
+
     if not directory.is_dir():
         return set()
     there = load(directory)
@@ -268,6 +275,8 @@ def release(context: Context, dry_run: bool, yes: bool, no_entries: bool, as_jso
     -A. A job whose times RedBeat cannot express is reported on standard error and gets no entry;
     then exits 1.
     """
+    from supervisor.operate.words import harmless
+
     app = context.app_for("release")
     from supervisor.features.adoption.release import give_back, keys_of, release_of
     from supervisor.sending.app_settings import owner_of, required_settings

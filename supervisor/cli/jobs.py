@@ -13,13 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
-from redis.exceptions import RedisError
-from rich.console import Console, Group
-from rich.live import Live
-from rich.text import Text
 
-from supervisor.catalog.schedule_files import ScheduleSet, load, load_text
-from supervisor.catalog.yaml_source import LARGEST_FILE
 from supervisor.cli.common import (
     Context,
     changed,
@@ -39,23 +33,18 @@ from supervisor.cli.common import (
 from supervisor.cli.files import plan_on, print_problems, show
 from supervisor.cli.imports import refuse_to_overwrite, write_file
 from supervisor.errors import WRONG, JobElsewhere, ScheduleFilesInvalid, UnknownJob
-from supervisor.job.changes import Changes
-from supervisor.job.secrets import directory_of
-from supervisor.job.spec import JobSpec
-from supervisor.ledger.reads import Loaded
-from supervisor.ledger.records import AT_RUN_TIME, JobRecord
-from supervisor.operate import shapes
-from supervisor.operate.job_edits import schedule_json, schedule_text
-from supervisor.operate.plans import plan_shape, summary
-from supervisor.operate.shapes import iso_utc
-from supervisor.operate.tables import JOB_COLUMNS, UNGUARDED_COLUMNS, job_row
-from supervisor.operate.words import drained_words, harmless, stamp
 
 if TYPE_CHECKING:
     from celery import Celery
+    from rich.console import Group
 
     from supervisor.catalog.entries import Entries
+    from supervisor.catalog.schedule_files import ScheduleSet
+    from supervisor.job.changes import Changes
+    from supervisor.job.spec import JobSpec
     from supervisor.ledger.ledger import Ledger
+    from supervisor.ledger.reads import Loaded
+    from supervisor.ledger.records import JobRecord
 
 
 @click.command(epilog=examples("jobs", "jobs --watch", "jobs --label tenant=acme --json"))
@@ -80,6 +69,10 @@ def jobs(
     as_json: bool,
 ) -> None:
     """List the loaded jobs: next run, last run, state, counts."""
+    from supervisor.operate import shapes
+    from supervisor.operate.tables import JOB_COLUMNS, job_row
+    from supervisor.operate.words import drained_words
+
     if watches and (unguarded or as_json):
         raise click.UsageError("--watch draws a table of jobs: leave out --unguarded and --json")
     if unguarded:
@@ -113,6 +106,8 @@ def jobs(
 
 def say_what_is_not_loaded(ledger: Ledger) -> None:
     """The problems for which beat did not load the files; exits 1 if no job is loaded at all."""
+    from supervisor.operate.words import harmless
+
     problems, is_empty = ledger.beat().problems, not ledger.job_names()
     if problems:
         loaded = "; no job is loaded" if is_empty else ""
@@ -124,6 +119,9 @@ def say_what_is_not_loaded(ledger: Ledger) -> None:
 
 def print_unguarded(context: Context, as_json: bool) -> None:
     from supervisor.features.adoption.adopted import unguarded
+    from supervisor.operate.shapes import iso_utc
+    from supervisor.operate.tables import UNGUARDED_COLUMNS
+    from supervisor.operate.words import stamp
 
     found = unguarded(context.app_for("jobs --unguarded"), context.ledger)
     if as_json:
@@ -138,6 +136,9 @@ REFRESH_SECONDS = 1.0
 
 def watch_jobs(jobs: Callable[[], list[JobRecord]]) -> None:
     """Shows the jobs until Ctrl-C. While the ledger is unavailable, it says so and waits."""
+    from rich.console import Console
+    from rich.live import Live
+
     if not is_on_terminal():
         raise click.UsageError("--watch needs a terminal: repeat `supervisor jobs` instead")
     console = Console(highlight=False, markup=False)
@@ -151,6 +152,13 @@ def watch_jobs(jobs: Callable[[], list[JobRecord]]) -> None:
 
 
 def screen_of(jobs: Callable[[], list[JobRecord]], width: int) -> Group:
+    from redis.exceptions import RedisError
+    from rich.console import Group
+    from rich.text import Text
+
+    from supervisor.operate.tables import JOB_COLUMNS, job_row
+    from supervisor.operate.words import stamp
+
     now = datetime.now(UTC)
     try:
         rows = [job_row(record, now) for record in jobs()]
@@ -177,6 +185,7 @@ def put(context: Context, file: Path, dry_run: bool, reason: str, as_json: bool)
     `check` does and exits 1.
     """
     from supervisor.catalog.load import check_wanted, refuse_entries
+    from supervisor.operate.plans import plan_shape, summary
 
     app = owner(context, "put")
     entries = entries_of(app, context.ledger)
@@ -253,6 +262,8 @@ def export(
     so that the file loads the same jobs. With --json the file is JSON, which is a valid schedule
     file too.
     """
+    from supervisor.operate.job_edits import schedule_json, schedule_text
+
     refuse_to_overwrite(output, force)
     ledger = context.ledger
     if names:
@@ -289,6 +300,9 @@ def entries_of(app: Celery, ledger: Ledger) -> Entries:
 def jobs_in(context: Context, app: Celery, file: Path, as_json: bool) -> ScheduleSet:
     """The jobs in the file; if it has problems, prints all of them and exits 1."""
     from supervisor.app import tasks_of
+    from supervisor.catalog.schedule_files import load, load_text
+    from supervisor.catalog.yaml_source import LARGEST_FILE
+    from supervisor.job.secrets import directory_of
 
     known_tasks, secrets = tasks_of(app), directory_of(os.environ)
     try:
@@ -303,6 +317,8 @@ def jobs_in(context: Context, app: Celery, file: Path, as_json: bool) -> Schedul
 
 def refuse_others(loaded: Loaded, wanted_at: str = "") -> None:
     """Raises JobElsewhere for a job of another source."""
+    from supervisor.ledger.records import AT_RUN_TIME
+
     for name, origin in loaded.origins.items():
         if origin.source != AT_RUN_TIME:
             raise JobElsewhere(name, origin.place, wanted_at)
@@ -325,6 +341,7 @@ def put_at_run_time(
 ) -> Changes:
     from supervisor.catalog.load import put_jobs
     from supervisor.jobs import place_of
+    from supervisor.ledger.records import AT_RUN_TIME
 
     ledger, entries = context.ledger, entries_of(app, context.ledger)
     versions, place = dict.fromkeys(wanted, version), place_of(context.actor)

@@ -8,11 +8,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from supervisor.catalog.schedule_files import load
 from supervisor.cli.common import (
     Context,
     DurationType,
@@ -24,16 +23,11 @@ from supervisor.cli.common import (
     print_done,
     schedules_option,
 )
-from supervisor.deploy import directory, targets
-from supervisor.deploy.directory import Files, texts_of
-from supervisor.deploy.plan import LONGEST_RUN, Plan
-from supervisor.deploy.targets import (
-    ComposeOptions,
-    HelmOptions,
-    Images,
-    SystemdOptions,
-    render_monitoring,
-)
+from supervisor.deploy.images import Images
+
+if TYPE_CHECKING:
+    from supervisor.deploy.directory import Files
+    from supervisor.deploy.plan import Plan
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,6 +139,9 @@ def requested(render: Callable[..., None]) -> Callable[..., None]:
         environment: tuple[tuple[str, str], ...],
         **own: Any,
     ) -> None:
+        from supervisor.catalog.schedule_files import load
+        from supervisor.deploy.plan import LONGEST_RUN, Plan
+
         app = app_name(context)
         found = context.schedules(schedules)
         limit = context.app.conf.task_time_limit if context.app else None
@@ -170,6 +167,8 @@ def app_name(context: Context) -> str:
 
 def deliver(output: Path, target: str, files: Files, *, check: bool, as_json: bool) -> None:
     """Writes the files. With `check`, exits 1 if the directory has others."""
+    from supervisor.deploy import directory
+
     change = directory.difference if check else directory.write
     found = change(output, target, files)
     if as_json:
@@ -230,7 +229,9 @@ def systemd_(
     request: Request, home: str, user: str, valkey: str, no_valkey: bool, further_machine: bool
 ) -> None:
     """systemd units of beats, workers, serve and Valkey."""
-    options = SystemdOptions(
+    from supervisor.deploy import targets
+
+    options = targets.SystemdOptions(
         directory=home,
         schedules=targets.seen_from(home, request.schedules),
         user=user,
@@ -255,6 +256,11 @@ def systemd_(
     type=click.Path(path_type=Path, file_okay=False),
     help="Directory with your own prometheus/ and grafana/, mounted instead of ours.",
 )
+@click.option(
+    "--make-secrets",
+    is_flag=True,
+    help="Also make the passwords and the token of serve, in files that are not there yet.",
+)
 @requested
 def compose_(
     request: Request,
@@ -263,12 +269,17 @@ def compose_(
     valkey_image: str,
     no_valkey: bool,
     monitoring: Path | None,
+    make_secrets: bool,
 ) -> None:
     """A Compose file of beats, workers, serve and Valkey.
 
     Prometheus and Grafana are in a profile of their own.
     """
-    options = ComposeOptions(
+    from supervisor.deploy import targets
+    from supervisor.deploy.directory import make_private
+    from supervisor.deploy.targets import secret_files
+
+    options = targets.ComposeOptions(
         schedules=request.seen_from_output(request.schedules),
         image=image,
         build=request.seen_from_output(build) if build else None,
@@ -276,7 +287,11 @@ def compose_(
         monitoring=request.seen_from_output(monitoring) if monitoring else None,
         environment=request.environment,
     )
-    request.deliver("compose", targets.render_compose(request.plan, options))
+    files = targets.render_compose(request.plan, options)
+    request.deliver("compose", files)
+    if make_secrets and not request.check:
+        for path in make_private(request.output, secret_files(files)):
+            click.echo(f"made    {path}", err=True)
 
 
 @render.command(
@@ -292,7 +307,10 @@ def helm_(request: Request, image: str) -> None:
 
     The values are those that these schedule files need.
     """
-    options = HelmOptions(
+    from supervisor.deploy import targets
+    from supervisor.deploy.directory import texts_of
+
+    options = targets.HelmOptions(
         schedules=texts_of(request.schedules), image=image, environment=request.environment
     )
     request.deliver("helm", targets.render_helm(request.plan, options))
@@ -309,7 +327,7 @@ def helm_(request: Request, image: str) -> None:
     "targets",
     metavar="HOST:PORT",
     multiple=True,
-    default=[targets.SERVE],
+    default=["127.0.0.1:9809"],
     show_default=True,
     help="Where Prometheus reaches `supervisor serve`. Repeatable.",
 )
@@ -319,4 +337,6 @@ def monitoring_(output: Path, check: bool, as_json: bool, targets: tuple[str, ..
 
     Alert rules, configurations and a dashboard.
     """
+    from supervisor.deploy.targets import render_monitoring
+
     deliver(output, "monitoring", render_monitoring(targets), check=check, as_json=as_json)

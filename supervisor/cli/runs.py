@@ -7,14 +7,11 @@ import sys
 import time
 from contextlib import AbstractContextManager, nullcontext
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from zoneinfo import ZoneInfo
 
 import click
-from rich.progress import BarColumn, TextColumn
-from rich.progress import Progress as Bar
 
-from supervisor.catalog.job_checks import call_faults
 from supervisor.cli.common import (
     Context,
     DurationType,
@@ -32,28 +29,30 @@ from supervisor.cli.common import (
     reason_option,
 )
 from supervisor.errors import InvalidRequest, UnknownRun
-from supervisor.job.fields import PRIORITIES
 from supervisor.job.policies import AfterPolicy, OverlapPolicy
-from supervisor.job.run import OPEN_STATES, Run, RunState, StepId
-from supervisor.job.spec import JobSpec
-from supervisor.ledger.ledger import Ledger
-from supervisor.ledger.page_reads import Wanted, search
-from supervisor.ledger.requests import RunRequest
-from supervisor.operate import control, repeating, shapes
-from supervisor.operate.shapes import params_shape
-from supervisor.operate.tables import RUN_COLUMNS, STEP_COLUMNS, run_rows, step_row
-from supervisor.operate.words import (
-    LogText,
-    dropped_words,
-    failure_lines,
-    harmless,
-    items_words,
-    param_words,
-    progress_words,
-    reason_words,
-    running_steps_words,
-    share_of,
-)
+
+if TYPE_CHECKING:
+    from rich.progress import Progress as Bar
+
+    from supervisor.job.run import Run, RunState
+    from supervisor.job.spec import JobSpec
+    from supervisor.ledger.ledger import Ledger
+    from supervisor.ledger.requests import RunRequest
+    from supervisor.operate import repeating
+
+
+class StateType(click.ParamType):  # type: ignore[type-arg]
+    """A state or an outcome of runs."""
+
+    name = "state"
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> RunState:
+        from supervisor.job.run import RunState
+
+        try:
+            return RunState(value)
+        except ValueError:
+            self.fail(f"{value!r} is none of {', '.join(RunState)}", param, ctx)
 
 
 @click.command(epilog=examples("runs", "runs nightly --outcome failed --since 2d"))
@@ -68,7 +67,7 @@ from supervisor.operate.words import (
 @click.option(
     "--outcome",
     metavar="STATE",
-    type=click.Choice([state.value for state in RunState]),
+    type=StateType(),
     help="Only runs in this state: running, succeeded, failed, lost, skipped ...",
 )
 @click.option("--since", type=MomentType(), help="Only from then on: 2h (ago), 06:00, 2026-03-01.")
@@ -79,7 +78,7 @@ def runs(
     context: Context,
     job: str | None,
     limit: int,
-    outcome: str | None,
+    outcome: RunState | None,
     since: Named | None,
     until: Named | None,
     as_json: bool,
@@ -90,11 +89,15 @@ def runs(
     are in the job's time zone; for all jobs, in UTC. --since and --until go by when a run was
     admitted.
     """
+    from supervisor.ledger.page_reads import Wanted, search
+    from supervisor.operate import shapes
+    from supervisor.operate.tables import RUN_COLUMNS, run_rows
+
     ledger = context.ledger
     spec = ledger.spec_or_last(job) if job else None
     zone, asked_at = spec.zone if spec else ZoneInfo("UTC"), ledger.now()
     wanted = Wanted(
-        outcome=RunState(outcome) if outcome else None,
+        outcome=outcome,
         since=moment_of(since, zone, asked_at),
         until=moment_of(until, zone, asked_at),
         limit=limit,
@@ -110,6 +113,8 @@ def runs(
 
 
 def how_far_words(ledger: Ledger, run: Run) -> str:
+    from supervisor.operate.words import progress_words, running_steps_words
+
     if run.has_steps:
         return running_steps_words(ledger.steps.records(run.id))
     return progress_words(run.progress)
@@ -132,6 +137,8 @@ def how_far_words(ledger: Ledger, run: Run) -> str:
 @pass_context
 def show(context: Context, run: str, follows: bool, as_json: bool) -> None:
     """Show everything known about a run, and the end of its log."""
+    from supervisor.job.run import RunState
+
     if follows and as_json:
         raise click.UsageError("--follow prints text; leave out --json")
     refuse_job(context.ledger, run, "show")
@@ -155,6 +162,11 @@ POLL_SECONDS = 0.4
 
 def follow(ledger: Ledger, run_id: str) -> Run:
     """The run, once it has ended. Raises UnknownRun."""
+    from rich.progress import BarColumn, TextColumn
+    from rich.progress import Progress as Bar
+
+    from supervisor.operate.words import harmless, reason_words
+
     bar = Bar(
         TextColumn("{task.description}", markup=False),
         BarColumn(),
@@ -173,6 +185,8 @@ def follow(ledger: Ledger, run_id: str) -> Run:
 
 
 def follow_on(screen: LineScreen | BarScreen, ledger: Ledger, run_id: str) -> Run:
+    from supervisor.operate.words import LogText
+
     log, last = LogText(), None
     while True:
         run = ledger.run(run_id)
@@ -189,6 +203,8 @@ def follow_on(screen: LineScreen | BarScreen, ledger: Ledger, run_id: str) -> Ru
 
 def how_far(ledger: Ledger, run: Run) -> tuple[str, float | None]:
     """The progress in words, and as a number from 0 to 1 if that is known."""
+    from supervisor.operate.words import items_words, progress_words, running_steps_words, share_of
+
     if run.has_steps:
         steps = ledger.steps.records(run.id)
         return running_steps_words(steps), share_of(steps)
@@ -243,6 +259,8 @@ ITEMS_SEARCHED = 1_000
 
 def whole_shape(ledger: Ledger, run_id: str) -> dict[str, Any]:
     """Raises UnknownRun."""
+    from supervisor.operate import shapes
+
     run = known(ledger, run_id)
     without = () if run.has_steps else ("steps", "params")
     shape = shapes.whole_run(ledger, run).model_dump(mode="json", exclude={*without})
@@ -262,6 +280,17 @@ def whole_shape(ledger: Ledger, run_id: str) -> dict[str, Any]:
 
 def print_whole(ledger: Ledger, run_id: str) -> None:
     """Raises UnknownRun."""
+    from supervisor.operate import shapes
+    from supervisor.operate.shapes import params_shape
+    from supervisor.operate.words import (
+        LogText,
+        dropped_words,
+        harmless,
+        items_words,
+        param_words,
+        progress_words,
+    )
+
     run = known(ledger, run_id)
     found = shapes.Run.dumped(run)
     attempts, _ = found.pop("attempts"), found.pop("attempts_dropped")
@@ -291,12 +320,17 @@ def print_whole(ledger: Ledger, run_id: str) -> None:
 
 
 def print_failures(ledger: Ledger, run_id: str) -> None:
+    from supervisor.operate.words import failure_lines
+
     for failure in ledger.reports.failures(run_id):
         for line in failure_lines(failure):
             click.echo(line)
 
 
 def print_parts(ledger: Ledger, run: Run) -> None:
+    from supervisor.operate.tables import STEP_COLUMNS, step_row
+    from supervisor.operate.words import harmless, progress_words, reason_words
+
     if run.has_steps:
         now = datetime.now(UTC)
         rows = [step_row(step, now) for step in ledger.steps.records(run.id)]
@@ -313,6 +347,8 @@ def print_parts(ledger: Ledger, run: Run) -> None:
 
 def known(ledger: Ledger, run_id: str) -> Run:
     """The run. Raises UnknownRun, which says why an item of a batch has no record."""
+    from supervisor.job.run import StepId
+
     try:
         return ledger.run(run_id)
     except UnknownRun:
@@ -349,7 +385,7 @@ def known(ledger: Ledger, run_id: str) -> Run:
 @click.option("--max-wait", type=DurationType(), help="Longest wait for the lock: 90s, 5m.")
 @click.option(
     "--priority",
-    type=click.IntRange(PRIORITIES[0], PRIORITIES[-1]),
+    type=click.IntRange(0, 9),
     help="Priority of the message; 0 is first with Redis, 9 with RabbitMQ.",
 )
 @click.option(
@@ -387,6 +423,11 @@ def trigger(
     With --at, the run waits in the ledger until then; a time without an offset is in the job's time
     zone. With -A, arguments that the task does not take are refused. Exits 1 if the run is skipped.
     """
+    from supervisor.job.run import RunState
+    from supervisor.ledger.requests import RunRequest
+    from supervisor.operate import control, shapes
+    from supervisor.operate.words import harmless, reason_words
+
     request = RunRequest(
         args=parsed("--args", args_text, list),
         kwargs=parsed("--kwargs", kwargs_text, dict),
@@ -446,6 +487,9 @@ def retry(
     --failed --job JOB, all failed runs of the job are run again, oldest first, without those that
     have been already. Exits 1 if one of them is skipped or refused.
     """
+    from supervisor.job.run import RunState
+    from supervisor.operate import repeating
+
     if failed == bool(runs) or failed != bool(job) or (since and not failed):
         raise click.UsageError("name RUNs, or --failed --job JOB and maybe --since")
     ledger, run_ids, by = context.ledger, list(runs), context.actor
@@ -468,12 +512,16 @@ def retry(
 
 
 def repeated_json(one: repeating.Repeated) -> dict[str, Any]:
+    from supervisor.operate import shapes
+
     if one.run is None:
         return {"name": one.of, "state": "refused", "error": one.error}
     return {"name": one.run.id, "edited": one.is_edited, **shapes.Run.dumped(one.run)}
 
 
 def repeated_words(one: repeating.Repeated) -> str:
+    from supervisor.operate.words import harmless, reason_words
+
     if one.run is None:
         return harmless(f"{one.of} is not run again: {one.error}")
     reason = reason_words(one.run)
@@ -498,6 +546,8 @@ def cancel(context: Context, run: str, reason: str, as_json: bool) -> None:
     RUN is the id of a run, or RUN/STEP. A run that has not started ends at once. A running one is
     asked to stop, and killed after its `stop_grace`. Exits 4 if it has ended already.
     """
+    from supervisor.operate import control
+
     refuse_job(context.ledger, run, "cancel")
     state = control.cancel(context.ledger, run, by=context.actor, reason=reason).value
     if as_json:
@@ -508,6 +558,9 @@ def cancel(context: Context, run: str, reason: str, as_json: bool) -> None:
 
 def refuse_job(ledger: Ledger, named: str, verb: str) -> None:
     """Raises UnknownRun for what has no @, as the id of a run has: for a job, with its runs."""
+    from supervisor.job.run import OPEN_STATES
+    from supervisor.ledger.page_reads import Wanted, search
+
     if "@" in named:
         return
     if not ledger.some_specs([named]):
@@ -520,6 +573,8 @@ def refuse_job(ledger: Ledger, named: str, verb: str) -> None:
 
 def check_call(context: Context, spec: JobSpec, request: RunRequest) -> None:
     """With -A, raises InvalidRequest for arguments that the app's task does not take."""
+    from supervisor.catalog.job_checks import call_faults
+
     if context.app is None:
         return
     from supervisor.app import tasks_of

@@ -14,14 +14,10 @@ from datetime import timedelta
 from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 from threading import Thread
-from typing import TextIO, cast
+from typing import TYPE_CHECKING, TextIO, cast
 
 import click
-import uvicorn
-from redis.exceptions import RedisError
 
-from supervisor import logs, process
-from supervisor.catalog.schedule_files import load
 from supervisor.cli.common import (
     PORT,
     Context,
@@ -36,32 +32,15 @@ from supervisor.cli.common import (
     schedules_option,
 )
 from supervisor.errors import NotConfigured, NotFound, did_you_mean
-from supervisor.features.notices.rules import service_destinations
-from supervisor.job.topology import Topology, WorkerSpec
-from supervisor.ledger.actions import Action
-from supervisor.ledger.ledger import Ledger
-from supervisor.ledger.presence import BeatFacts, Present, WorkerFacts
-from supervisor.ledger.queues import LedgerQueues, Queues
-from supervisor.ledger.queues import queues as queues_of
-from supervisor.operate.shapes import iso_utc
-from supervisor.operate.words import stamp
-from supervisor.settings import (
-    ACCESS_FILE,
-    INSTALLATION,
-    PAGE_URL,
-    ROOT_PATH,
-    TOKEN,
-    Settings,
-)
-from supervisor.store.connection import connect
-from supervisor.times import duration_in
-from supervisor.web.access import Access
-from supervisor.web.access_file import NAME, AccessFile, Role, line_for, new_token
-from supervisor.web.http import BoundedQueues, ledger_for_answers
-from supervisor.web.metrics import Metrics, label_names
-from supervisor.web.outages import GRACE, NOTIFY_AFTER, Outbox, name_of, watch
-from supervisor.web.record import RecordLog
-from supervisor.web.server import create
+
+if TYPE_CHECKING:
+    from supervisor.job.topology import WorkerSpec
+    from supervisor.ledger.ledger import Ledger
+    from supervisor.ledger.presence import Present
+    from supervisor.ledger.queues import Queues
+    from supervisor.settings import Settings
+    from supervisor.web.access import Access
+    from supervisor.web.record import RecordLog
 
 # drain, undrain
 
@@ -96,6 +75,9 @@ def drain(
 
     Runs in progress finish, and due ones wait until `undrain`.
     """
+    from supervisor.operate.shapes import iso_utc
+    from supervisor.operate.words import stamp
+
     ledger = context.ledger
     with context.acting("drain", queue, reason) as action:
         if not force:
@@ -126,6 +108,10 @@ def drain(
 @pass_context
 def undrain(context: Context, queue: str, reason: str, as_json: bool) -> None:
     """Start runs from a drained queue again."""
+    from supervisor.ledger.actions import Action
+    from supervisor.operate.shapes import iso_utc
+    from supervisor.operate.words import stamp
+
     action = Action(context.actor, "undrain", queue, reason)
     since = context.ledger.drains.undrain(queue, action)
     if not since:
@@ -140,6 +126,9 @@ def undrain(context: Context, queue: str, reason: str, as_json: bool) -> None:
 
 def check_known(ledger: Ledger, queue: str) -> None:
     """Raises NotFound."""
+    from supervisor.ledger.queues import LedgerQueues
+    from supervisor.ledger.queues import queues as queues_of
+
     processes = ledger.presences.processes()
     broker = LedgerQueues(ledger.client, processes)
     found = queues_of(ledger.specs().values(), processes, broker, ledger.drains.since())
@@ -180,6 +169,8 @@ def health(context: Context, what: str, name: str | None, port: int, as_json: bo
     A worker is not healthy if it consumes no queue, or if its main loop has been stuck for a
     minute. While Redis is unavailable or refuses writes, all processes count as healthy.
     """
+    from redis.exceptions import RedisError
+
     if (what == "worker") != (name is not None):
         raise click.UsageError("a worker needs --name; beat and serve do not take it")
     known = True
@@ -204,10 +195,14 @@ def health(context: Context, what: str, name: str | None, port: int, as_json: bo
 
 def ledger_of(context: Context) -> Ledger:
     """The app is not imported if the environment has the URL: a probe should be cheap."""
+    from supervisor.ledger.ledger import Ledger
+
     return Ledger.open(context.settings) if context.given_url else context.ledger
 
 
 def fault_of(what: str, name: str | None, there: Iterable[Present]) -> str | None:
+    from supervisor.ledger.presence import BeatFacts, WorkerFacts
+
     host = socket.gethostname()
     if what == "beat":
         here = any(isinstance(p.facts, BeatFacts) and p.host == host for p in there)
@@ -290,6 +285,14 @@ def serve(
     loopback one, take a token: SUPERVISOR_TOKEN, or one in the file that SUPERVISOR_ACCESS_FILE
     names.
     """
+    import uvicorn
+
+    from supervisor import logs, process
+    from supervisor.settings import INSTALLATION
+    from supervisor.web.http import ledger_for_answers
+    from supervisor.web.metrics import Metrics, label_names
+    from supervisor.web.server import create
+
     logs.configure(level=log_level)
     access = access_at(host, proxied=proxied)
     labels = label_names(os.environ.get(METRIC_LABELS, ""))
@@ -323,11 +326,17 @@ def serve(
 
 def record_log(ledger: Ledger, access: Access) -> RecordLog:
     """A server without actions may use a Redis user that only reads."""
+    from supervisor.web.record import RecordLog
+
     return RecordLog(ledger, may_write=access.has_actions)
 
 
 def access_at(host: str, *, proxied: bool) -> Access:
     """Raises NotConfigured and AccessFileInvalid."""
+    from supervisor.settings import ACCESS_FILE, ROOT_PATH, TOKEN
+    from supervisor.web.access import Access
+    from supervisor.web.access_file import AccessFile
+
     named = os.environ.get(ACCESS_FILE)
     return Access.of(
         host,
@@ -340,6 +349,11 @@ def access_at(host: str, *, proxied: bool) -> Access:
 
 def watch_for_outages(ledger: Ledger, settings: Settings) -> None:
     """Starts the watch if notices have destinations. Raises NotConfigured."""
+    from supervisor.features.notices.rules import service_destinations
+    from supervisor.settings import PAGE_URL
+    from supervisor.times import duration_in
+    from supervisor.web.outages import GRACE, NOTIFY_AFTER, Outbox, name_of, watch
+
     destinations = service_destinations(os.environ)
     grace = duration_in(os.environ, NOTIFY_AFTER, GRACE)
     if destinations:
@@ -350,6 +364,8 @@ def watch_for_outages(ledger: Ledger, settings: Settings) -> None:
 
 def broker_of(context: Context) -> Queues | None:
     """The app's broker, if an app was named."""
+    from supervisor.web.http import BoundedQueues
+
     if context.app is None:
         return None
     from supervisor.sending.queues import AppQueues
@@ -383,7 +399,7 @@ def token() -> None:
 @click.argument("name")
 @click.option(
     "--role",
-    type=click.Choice([r.value for r in Role]),
+    type=click.Choice(["viewer", "operator", "editor"]),
     default="viewer",
     show_default=True,
     help="What the token allows.",
@@ -394,6 +410,8 @@ def new(name: str, role: str, as_json: bool) -> None:
 
     The token is stored nowhere. NAME says in the record of actions whose it is.
     """
+    from supervisor.web.access_file import NAME, Role, line_for, new_token
+
     if not re.fullmatch(NAME, name):
         what = "a name has letters, digits and _ . @ - only, and a letter or digit first"
         raise click.BadParameter(what)
@@ -438,8 +456,11 @@ def up(
 
     In the foreground, for development and small set-ups. Name the Celery app with -A.
     """
+    from supervisor import logs
     from supervisor.deploy.screen import Lines, Screen
     from supervisor.deploy.up import Up, UpOptions
+    from supervisor.settings import Settings
+    from supervisor.store.connection import connect
 
     # Once here, and not by five children that exit. (context.app is loaded for its errors.)
     if context.app_name is None or context.app is None:
@@ -488,6 +509,9 @@ def queues(context: Context, schedules: Path | None, as_json: bool) -> None:
 
     With the app (-A), jobs that it cannot run are left out, and named on stderr.
     """
+    from supervisor.catalog.schedule_files import load
+    from supervisor.job.topology import Topology
+
     app = context.app_name or "proj"
     specs = load(context.schedules(schedules), prefix=context.prefix).specs
     if context.app is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from typing import TYPE_CHECKING
 from zoneinfo import ZoneInfo
 
 import click
@@ -21,14 +22,9 @@ from supervisor.cli.common import (
     print_table,
     reason_option,
 )
-from supervisor.features.notices.silences import Silence, SilenceStore
-from supervisor.operate import control, shapes
-from supervisor.operate.tables import Columns
-from supervisor.operate.words import stamp
 
-COLUMNS = Columns.named(
-    "id, of, until, by, reason, since", folds="reason", drops="since, by, reason"
-)
+if TYPE_CHECKING:
+    from supervisor.features.notices.silences import Silence
 
 
 @click.command(
@@ -68,6 +64,9 @@ def silence(
     It ends by itself. What happens meanwhile and is over by then is never sent; what still fails is
     sent then. Runs, pings, metrics and alerts of Prometheus are not affected.
     """
+    from supervisor.operate import control
+    from supervisor.operate.words import stamp
+
     if sum((job is not None, bool(label), is_of_all)) != 1:
         raise click.UsageError("name one of JOB, --label and --all")
     ledger = context.ledger
@@ -87,6 +86,11 @@ def silence(
 @pass_context
 def silences(context: Context, as_json: bool) -> None:
     """List the silences of notices, the first to end first."""
+    from supervisor.features.notices.silences import SilenceStore
+    from supervisor.operate import shapes
+    from supervisor.operate.tables import Columns
+    from supervisor.operate.words import stamp
+
     found = SilenceStore(context.ledger).in_force(context.ledger.now())
     if as_json:
         print_json([shapes.Silence.dumped(each) for each in found])
@@ -95,7 +99,10 @@ def silences(context: Context, as_json: bool) -> None:
         (each.id, each.target, stamp(each.ends_at), each.by, each.reason, stamp(each.begins_at))
         for each in found
     ]
-    print_table(COLUMNS, rows)
+    columns = Columns.named(
+        "id, of, until, by, reason, since", folds="reason", drops="since, by, reason"
+    )
+    print_table(columns, rows)
 
 
 @click.command(epilog=examples("unsilence import-orders", "unsilence all"))
@@ -109,6 +116,8 @@ def unsilence(context: Context, target: str, reason: str, as_json: bool) -> None
     By its id, or all that were made for this job, this label, or all. What still fails is
     notified of.
     """
+    from supervisor.operate import control
+
     ended = control.unsilence(context.ledger, target, by=context.actor, reason=reason)
     if as_json:
         print_done("unsilence", [shaped(each, "ended") for each in ended])
@@ -125,4 +134,6 @@ def of(silence: Silence) -> str:
 
 
 def shaped(silence: Silence, state: str) -> dict[str, object]:
+    from supervisor.operate import shapes
+
     return {"name": silence.target, "state": state, **shapes.Silence.dumped(silence)}

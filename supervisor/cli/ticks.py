@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from zoneinfo import ZoneInfo
 
 import click
@@ -26,15 +26,10 @@ from supervisor.cli.common import (
 )
 from supervisor.errors import REFUSED
 from supervisor.job.policies import OverlapPolicy
-from supervisor.job.spec import JobSpec
-from supervisor.operate import control
-from supervisor.operate.planning import Upcoming, upcoming
-from supervisor.operate.plans import clock_change_shape, clock_change_text
-from supervisor.operate.shapes import iso_utc
-from supervisor.operate.tables import Columns
-from supervisor.operate.words import harmless, pause_words, plural
-from supervisor.schedule import schedule_of, ticks_between
-from supervisor.times import INSTANT
+
+if TYPE_CHECKING:
+    from supervisor.job.spec import JobSpec
+    from supervisor.operate.planning import Upcoming
 
 
 @click.command("next", epilog=examples("next nightly", "next nightly -n 3 --after 2026-10-24"))
@@ -57,6 +52,12 @@ def next_ticks(context: Context, job: str, count: int, after: Named | None, as_j
 
     Also lists those that are excluded, and the effects of clock changes.
     """
+    from supervisor.operate.planning import upcoming
+    from supervisor.operate.plans import clock_change_shape, clock_change_text
+    from supervisor.operate.shapes import iso_utc
+    from supervisor.operate.tables import Columns
+    from supervisor.operate.words import harmless, pause_words
+
     spec = scheduled(context, job)
     record = context.ledger.job(job)
     now = context.ledger.now()
@@ -90,6 +91,8 @@ def scheduled(context: Context, job: str) -> JobSpec:
 
 
 def rows(found: Upcoming, zone: ZoneInfo) -> list[tuple[str, str, str]]:
+    from supervisor.operate.shapes import iso_utc
+
     marked = [*((tick, "") for tick in found.ticks), *((at, "excluded") for at in found.excluded)]
     return [
         (iso_utc(at) or "", at.astimezone(zone).strftime("%a %Y-%m-%d %H:%M:%S %Z"), mark)
@@ -141,6 +144,12 @@ def backfill_ticks(
     By default one after another, and even if the job is paused. Times without an offset are in the
     job's time zone. Exits 4 if there are more than --limit.
     """
+    from supervisor.operate import control
+    from supervisor.operate.shapes import iso_utc
+    from supervisor.operate.words import plural
+    from supervisor.schedule import schedule_of, ticks_between
+    from supervisor.times import INSTANT
+
     spec = scheduled(context, job)
     now = context.ledger.now()
     first, last = start.at(spec.zone, now), end.at(spec.zone, now)
@@ -176,6 +185,8 @@ def backfill_ticks(
 
 
 def result(name: str, state: str, reason: str | None, tick: datetime) -> dict[str, Any]:
+    from supervisor.operate.shapes import iso_utc
+
     return {"name": name, "state": state, "reason": reason, "nominal_at": iso_utc(tick)}
 
 
@@ -206,6 +217,9 @@ def pause(
     `trigger` still works. The note is also the reason in the record of actions, unless --reason
     gives another.
     """
+    from supervisor.operate import control
+    from supervisor.operate.shapes import iso_utc
+
     ledger, by = context.ledger, context.actor
     now, results = ledger.now(), []
     with context.acting("pause", ", ".join(names), reason or note, names):
@@ -237,6 +251,8 @@ def resume(
     context: Context, names: tuple[str, ...], catch_up: bool, reason: str, as_json: bool
 ) -> None:
     """Start scheduled runs of paused jobs again, from now on."""
+    from supervisor.operate import control
+
     results, ledger, by = [], context.ledger, context.actor
     with context.acting("resume", ", ".join(names), reason, names):
         specs = [ledger.spec(name) for name in names]

@@ -10,7 +10,7 @@ import json
 import os
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -87,6 +87,17 @@ class ForeignFile(SupervisorError):
         super().__init__(f"{path} was not rendered by this command; move it, or choose another DIR")
 
 
+class SecretsMade(SupervisorError):
+    """Files with secrets are there already, and go together: a password is in two of them."""
+
+    exit_code = REFUSED
+
+    def __init__(self, directory: Path, paths: Sequence[str]) -> None:
+        super().__init__(
+            f"{directory} has {', '.join(paths)}: leave out --make-secrets, or remove all of them"
+        )
+
+
 @dataclass(frozen=True, slots=True)
 class Difference:
     """Paths below the directory, by how writing would change them."""
@@ -144,6 +155,23 @@ def write(directory: Path, target: str, files: Files) -> Difference:
     except OSError as error:
         raise SupervisorError(f"{error.filename}: cannot be written: {error.strerror}") from error
     return found
+
+
+def make_private(directory: Path, files: Files) -> Sequence[str]:
+    """Writes files with secrets, for their owner alone. One that is there stops all of them.
+
+    Raises SupervisorError before anything is written, and if a file cannot be.
+    """
+    if there := [path for path in files if os.path.lexists(directory / path)]:
+        raise SecretsMade(directory, there)
+    try:
+        for path, content in files.items():
+            descriptor = os.open(directory / path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+            with os.fdopen(descriptor, "w") as file:
+                file.write(content)
+    except OSError as error:
+        raise SupervisorError(f"{error.filename}: cannot be written: {error.strerror}") from error
+    return [*files]
 
 
 def rendered_before(directory: Path, target: str) -> Iterator[tuple[str, str]]:

@@ -6,32 +6,17 @@ import hashlib
 import json
 import os
 import re
+import secrets
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from importlib.metadata import version
 from pathlib import Path
 
 from supervisor.deploy.directory import Files, Templates, block, flow, unit_command
+from supervisor.deploy.images import Images
 from supervisor.deploy.plan import PORT, VALKEY_ARGUMENTS, VALKEY_STOP_SECONDS, Plan, Process, Role
 from supervisor.job.spec import SERIAL_PREFIX
 from supervisor.job.topology import WorkerSpec
-
-
-class Images:
-    """The container images that are rendered, by version; pin them by digest where you deploy."""
-
-    APP = f"celery-beat-supervisor:{version('celery-beat-supervisor')}"
-    VALKEY = "valkey/valkey:8.1.3-alpine"
-    PROMETHEUS = "prom/prometheus:v3.5.0"
-    ALERTMANAGER = "prom/alertmanager:v0.28.1"
-    GRAFANA = "grafana/grafana:12.1.1"
-
-    # Where things lie in a container.
-    SCHEDULES = "/etc/supervisor/schedules"
-    ACCESS = "/etc/supervisor/access"
-    STATE = "/var/lib/supervisor"
-
 
 #: Stands for the instance's name until the command is escaped; no name of a queue has a space.
 INSTANCE = "the instance"
@@ -181,6 +166,21 @@ def render_compose(plan: Plan, options: ComposeOptions) -> Files:
     if options.valkey_image:
         files["valkey.env.example"] = templates.render("valkey.env")
     return files
+
+
+def secret_files(files: Files) -> Files:
+    """The files with passwords that these want, each made at random: what Compose reads."""
+    password, token = secrets.token_hex(32), secrets.token_hex(32)
+    made = {
+        "supervisor.env": files["supervisor.env.example"].replace(":PASSWORD@", f":{password}@"),
+        "serve.env": files["serve.env.example"].replace("PASSWORD-OF-SERVE", token),
+        "serve.token": token,
+    }
+    if own := files.get("valkey.env.example"):
+        made["valkey.env"] = own.replace("=PASSWORD", f"={password}")
+    else:
+        del made["supervisor.env"]  # the password is that of a server elsewhere
+    return made
 
 
 def healthcheck(process: Process) -> str:

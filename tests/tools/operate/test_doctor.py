@@ -217,7 +217,7 @@ def test_without_the_ledger_the_app_and_its_broker_are_checked(
 def test_of_an_app_without_supervise_only_that_is_said(healthy: Ledger, redis_url: str) -> None:
     with Celery("plain", broker="amqp://127.0.0.1:1//", set_as_current=False) as plain:
         plain.conf.worker_prefetch_multiplier = 8
-        found = facts_of(Context(Settings(redis_url), redis_url, "plain", plain))
+        found = facts_of(Context(redis_url, "plain", plain))
     assert [finding.what for finding in examine(found)] == ["this app was not given to supervise()"]
 
 
