@@ -87,13 +87,15 @@ def test_help_lists_each_verb_on_a_line_of_its_section() -> None:
 
 def test_help_and_version_load_no_library_but_click() -> None:
     heavy = ("pydantic", "redis", "structlog", "celery", "rich", "yaml", "supervisor.settings")
-    for word in ("--help", "--version"):
-        code = (
-            f"import sys; from supervisor.cli import main; main([{word!r}], standalone_mode=False);"
-            f"print('loaded:', *set({heavy}) & sys.modules.keys())"
-        )
-        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-        assert done.stdout.splitlines()[-1] == "loaded:", done.stderr
+    of_verbs = [f"{verb} --help" for verb, _ in commands(main)]
+    code = (
+        "import sys; from supervisor.cli import main\n"
+        f"for words in {['--help', '--version', *of_verbs]}:\n"
+        "    main(words.split(), standalone_mode=False)\n"
+        f"print('loaded:', *set({heavy}) & sys.modules.keys())"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.stdout.splitlines()[-1] == "loaded:", done.stderr
 
 
 @pytest.mark.parametrize(("verb", "command"), [*commands(main)])

@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from supervisor.deploy import targets
-from supervisor.deploy.directory import write
+from supervisor.deploy.directory import SecretsMade, make_private, write
 from supervisor.deploy.targets import ComposeOptions
 from supervisor.job.spec import JobSpec
 from supervisor.web.access_file import AccessFile
@@ -149,3 +149,23 @@ def test_serve_alone_is_given_the_folder_of_the_access_file() -> None:
         in (COMMITTED / "serve.env.example").read_text()
     )
     assert not AccessFile(COMMITTED / "access" / "access.yaml.example").policy.tokens
+
+
+def test_secrets_are_made_once_and_for_their_owner_alone(tmp_path: Path) -> None:
+    files = targets.render_compose(plan_of(), ComposeOptions(schedules="schedules"))
+    made = targets.secret_files(files)
+    assert [
+        path for path, text in made.items() if "PASSWORD" in text.replace("_PASSWORD=", "")
+    ] == []
+    make_private(tmp_path, made)
+    assert {(tmp_path / path).stat().st_mode & 0o777 for path in made} == {0o600}
+    (tmp_path / "serve.env").unlink()
+    with pytest.raises(SecretsMade, match=r"supervisor\.env, serve\.token, valkey\.env"):
+        make_private(tmp_path, targets.secret_files(files))
+    assert not (tmp_path / "serve.env").exists()
+
+
+def test_of_a_redis_elsewhere_the_password_is_not_made() -> None:
+    options = ComposeOptions(schedules="schedules", valkey_image=None)
+    made = targets.secret_files(targets.render_compose(plan_of(), options))
+    assert set(made) == {"serve.env", "serve.token"}

@@ -173,7 +173,7 @@ def test_an_upgrade_changes_the_image_and_the_way_back_restores_it(
     upgraded = walk(page, tmp_path / "up", "Install", "Upgrade")
     assert images(upgraded) == {upgraded.calls_of("docker", "build")[-1]["--tag"]}
     if page != "helm.md":  # which keeps its revisions itself
-        returned = walk(page, tmp_path / "back", "Install", "Upgrade", "Processes back")
+        returned = walk(page, tmp_path / "back", "Install", "Upgrade", "Roll back")
         assert images(returned) == {returned.calls_of("docker", "build")[0]["--tag"]}
 
 
