@@ -236,6 +236,21 @@ BREAKS = (
         seconds=(16.0, 18.0),
     ),
     break_of(
+        "an attempt that an older ledger does not know counts as over",
+        OLDER,
+        (
+            "ledger/comebacks.lua",
+            "  return (comebacks.is_whole(run) or run.parent) and 'forgotten' or 'unknown'\n",
+            "  return 'over'\n",
+        ),
+        (
+            "ledger/begin.lua",
+            "local granted_from = grace_end(run)\n",
+            "local granted_from = 0\n",
+        ),
+        seconds=(8.0, 9.0),
+    ),
+    break_of(
         "a run is written back without its rules",
         OLDER,
         (
