@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import shlex
 import socket
 import sys
@@ -410,9 +409,9 @@ def new(name: str, role: str, as_json: bool) -> None:
 
     The token is stored nowhere. NAME says in the record of actions whose it is.
     """
-    from supervisor.web.access_file import NAME, Role, line_for, new_token
+    from supervisor.web.access_file import Role, is_name, line_for, new_token
 
-    if not re.fullmatch(NAME, name):
+    if not is_name(name):
         what = "a name has letters, digits and _ . @ - only, and a letter or digit first"
         raise click.BadParameter(what)
     made = new_token()

@@ -18,6 +18,7 @@ digest; a slow one would be computed for each request, also for requests without
 from __future__ import annotations
 
 import hmac
+import re
 import secrets
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -40,6 +41,11 @@ log = get_logger("supervisor.web")
 OWN_NAMES = ("token", "anonymous")
 
 NAME = r"[A-Za-z0-9][A-Za-z0-9_.@-]{0,99}"
+
+
+def is_name(text: str) -> bool:
+    return re.fullmatch(NAME, text) is not None
+
 
 Digest = Annotated[str, Field(pattern=r"^sha256:[0-9a-f]{64}$")]
 HeaderName = Annotated[str, Field(pattern=r"^[A-Za-z0-9-]+$")]

@@ -195,7 +195,7 @@ def test_a_run_with_a_limit_that_the_pool_lacks_is_refused(workers: Workers) -> 
     if pool_of(workers) != "threads":  # the three are alike in the rest
         return
     unfit = project.worker(*workers.options, queues="soft")
-    workers.others.append(unfit)
+    workers.others["unfit"] = unfit
     runs = workers.trigger("soft", 60), workers.trigger("replaces")
     wait_until(lambda: len({e["job"] for e in project.events_of(unfit, "run refused")}) == 2, 20)
     assert workers.starts(runs[0]) == []
@@ -204,7 +204,7 @@ def test_a_run_with_a_limit_that_the_pool_lacks_is_refused(workers: Workers) -> 
     assert "its pool, threads, lacks soft_time_limit" in told
     assert "which lacks what job soft needs" in project.supervisor("doctor").stdout
     fit = project.worker(queues="soft")
-    workers.others.append(fit)
+    workers.others["soft"] = fit
     # Their messages may come to the other worker a few times more.
     project.run_when(runs[0].id, "timed_out", 120)
     project.run_when(runs[1].id, "succeeded", 120)

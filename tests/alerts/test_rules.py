@@ -123,9 +123,11 @@ def test_no_alert_inhibits_one_that_inhibits_it() -> None:
 def promtool_finds(jobs: Sequence[Simulated], expected: list[dict[str, Any]], path: Path) -> bool:
     """Whether these expressions have these values, with jobs that are scraped as deployed."""
     test = {"interval": f"{STEP}s", "input_series": series(jobs), "promql_expr_test": expected}
+    groups = yaml.safe_load(RULES.read_text())["groups"]
     document = {
         "rule_files": [str(RULES)],
         "evaluation_interval": f"{INTERVAL}s",
+        "group_eval_order": [group["name"] for group in groups],
         "tests": [test],
     }
     path.write_text(yaml.safe_dump(document, width=1_000_000))
