@@ -120,7 +120,7 @@ class Action:
     def text(self, outcome: Outcome = Outcome.DONE, error: str = "") -> str:
         """The action as JSON, with texts of bounded length."""
         by = self.by
-        facts = {
+        fields = {
             "by": short(by.name, LONGEST_NAME),
             "origin": by.origin,
             "place": short(by.place, LONGEST_NAME),
@@ -136,7 +136,7 @@ class Action:
                 for change in self.changes[:MOST_CHANGES]
             ],
         }
-        return json.dumps({key: value for key, value in facts.items() if value})
+        return json.dumps({key: value for key, value in fields.items() if value})
 
 
 def short(text: str, most: int) -> str:

@@ -46,34 +46,45 @@ LEAST_STEP = timedelta(seconds=1)
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """What a beat found at `at`, the server's time. Only the leader is given the rest.
-
-    holder: the token of the beat that leads, for the others. to_rescue: there are silent leases,
-    due retries, ends of pauses, or runs that wait for a lock. next_due: of the first entry that is
-    not due yet. has_outbound: something is to be sent to others. has_notices: notices are to be
-    made of events. has_watched: some jobs have `notify`. loaded: digest of the ledger's schedule
-    files. version: the newest of a job. set_back: by how much the server's clock was, until a beat
-    goes on from `at` (Ledger.go_on_from_now). began: when it was `at` by this process' clock; a
-    reply's time later, so that no beat wakes up too early.
-    """
+    """What a beat fields at `at`, the server's time. Only the leader is given the rest."""
 
     leads: bool
     at: datetime
     holder: str = ""
+    """The token of the beat that leads, for the others."""
+
     to_rescue: bool = False
+    """There are silent leases, due retries, ends of pauses, or runs that wait for a lock."""
+
     has_due: bool = False
     next_due: datetime | None = None
+    """Of the first entry that is not due yet."""
+
     has_outbox: bool = False
     has_sent: bool = False
     has_outbound: bool = False
+    """Something is to be sent to others."""
+
     has_leftovers: bool = False
     has_endings: bool = False
     has_notices: bool = False
+    """Notices are to be made of events."""
+
     has_watched: bool = False
+    """Some jobs have `notify`."""
+
     loaded: str | None = None
+    """Digest of the ledger's schedule files."""
+
     version: int = 0
+    """The newest of a job."""
+
     set_back: timedelta = timedelta()
+    """By how much the server's clock was, until a beat goes on from `at`: go_on_from_now()."""
+
     began: float = field(default_factory=time.monotonic, repr=False)
+    """When it was `at` by this process' clock; a reply's time later: no beat wakes up too early."""
+
     asked_at: float = field(default_factory=clock, repr=False)
 
     @property
@@ -132,15 +143,15 @@ class Leader:
             self._app,
             keys=(self.leadership.key, self._schedule),
         )
-        found = json.loads(reply)
-        if "app" in found:
-            raise ForeignLedger(found["app"], self._app)
-        at, behind = instant(found.pop("at")), timedelta(microseconds=found.pop("behind", 0))
-        found["next_due"] = optional_instant(found.get("next_due"))
-        found["loaded"] = found.get("loaded") or None
-        found["set_back"] = timedelta(milliseconds=found.get("set_back", 0))
+        fields = json.loads(reply)
+        if "app" in fields:
+            raise ForeignLedger(fields["app"], self._app)
+        at, behind = instant(fields.pop("at")), timedelta(microseconds=fields.pop("behind", 0))
+        fields["next_due"] = optional_instant(fields.get("next_due"))
+        fields["loaded"] = fields.get("loaded") or None
+        fields["set_back"] = timedelta(milliseconds=fields.get("set_back", 0))
         began = time.monotonic() - behind.total_seconds()
-        return Look(**found, at=at, asked_at=asked_at, began=began)
+        return Look(**fields, at=at, asked_at=asked_at, began=began)
 
     def resign(self) -> bool:
         """Whether this beat led until now."""

@@ -306,10 +306,10 @@ class Ledger(Readings):
 
         The items of a large batch are ended some at a time, so that others have their turn.
         """
-        facts = (run_id, "cancelled", reason[:REASON_LENGTH])
-        first = verdict = self.functions.act(entry_of(action), "cancel", *facts)
+        arguments = (run_id, "cancelled", reason[:REASON_LENGTH])
+        first = verdict = self.functions.act(entry_of(action), "cancel", *arguments)
         while verdict == ENDING:
-            verdict = self.functions("cancel", *facts)
+            verdict = self.functions("cancel", *arguments)
         # Beat rescues what is left as well, and may have ended the last of them.
         was_open = first == ENDING and verdict == Cancellation.NOT_OPEN
         return Cancellation.CANCELLED if was_open else Cancellation(verdict)
@@ -494,9 +494,9 @@ class Ledger(Readings):
 
     def check_schema(self) -> None:
         """For what starts, and what writes without a function. Raises WrongSchema."""
-        found = self.client.get(self.keys.schema)
-        if found is not None and int(found) != SCHEMA:
-            raise WrongSchema(int(found), SCHEMA)
+        number = self.client.get(self.keys.schema)
+        if number is not None and int(number) != SCHEMA:
+            raise WrongSchema(int(number), SCHEMA)
 
     def forget_owner(self) -> None:
         """The ledger is that of the app whose beat leads next."""
@@ -537,11 +537,11 @@ class Ledger(Readings):
 
     def keep_messages(self, messages: Mapping[str, tuple[int, Mapping[str, str]]]) -> None:
         """What Celery has made for the runs of these jobs, each with the job's version then."""
-        facts: list[str | int] = []
+        arguments: list[str | int] = []
         for job, (version, fields) in messages.items():
-            facts += (job, version, len(fields), *chain.from_iterable(fields.items()))
-        if facts:
-            self.functions("keep_messages", *facts)
+            arguments += (job, version, len(fields), *chain.from_iterable(fields.items()))
+        if arguments:
+            self.functions("keep_messages", *arguments)
 
     def put_off(self, run_ids: Sequence[str], by: timedelta) -> None:
         """Runs of the outbox are to be published later."""
@@ -570,10 +570,12 @@ class Ledger(Readings):
         schedule: the key of RedBeat's sorted set. jobs: for each its name, the key of its entry,
         the score of that, and when it is next due.
         """
-        facts = ((name, key, repr(score), ms_of(at) if at else "") for name, key, score, at in jobs)
+        entries = (
+            (name, key, repr(score), ms_of(at) if at else "") for name, key, score, at in jobs
+        )
         calls = [
             Call(tuple(chain.from_iterable(some)), (schedule,))
-            for some in chunks(list(facts), JOBS_PER_RESCHEDULE)
+            for some in chunks(list(entries), JOBS_PER_RESCHEDULE)
         ]
         self.functions.many("next", calls)
 

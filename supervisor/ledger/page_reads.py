@@ -101,10 +101,10 @@ def with_outcome(
     if outcome is None:
         yield from entries
         return
-    wanted = {outcome} if isinstance(outcome, RunState) else outcome
+    outcomes = {outcome} if isinstance(outcome, RunState) else outcome
     scores = dict(entries)
     states = ledger.read_fields(scores, "state")
-    yield from ((run_id, scores[run_id]) for run_id, state in states if state in wanted)
+    yield from ((run_id, scores[run_id]) for run_id, state in states if state in outcomes)
 
 
 STANDING_FIELDS = (
@@ -272,7 +272,7 @@ def failed_runs(
     failed_at = {name: found.last_failure_at for name, found in standings(ledger, names).items()}
     recent = [name for name, at in failed_at.items() if at and (since is None or at >= since)]
     recent.sort(key=lambda name: failed_at[name] or NEVER, reverse=True)
-    found: list[FailedRun] = []
+    failed: list[FailedRun] = []
     left = MOST_ENDS
     for some in chunks(recent, PAGE):
         pages = ledger.read_each(
@@ -281,26 +281,26 @@ def failed_runs(
         of_all = ((run_id, name) for name, run_ids in pages for run_id in run_ids)
         job_of = dict(islice(of_all, left))
         ends = ledger.read_fields(job_of, "state", "finished", "reason", "repeated_by")
-        found += [
+        failed += [
             FailedRun(run_id, job_of[run_id], RunState(v[0]), end, v[2] or "", lines_of(v[3]))
             for run_id, v in ends
             if v[0] in FAILURES and (end := instant(v[1])) and (since is None or end >= since)
         ]
         left -= len(job_of)
         if left <= 0:
-            return found, False
-    return found, True
+            return failed, False
+    return failed, True
 
 
 def running_runs(ledger: Ledger, limit: int) -> tuple[int, list[Run]]:
     """How many runs are running, and the first of them, the longest of them first."""
     ids = whole_runs(ledger.client.zrange(ledger.keys.leases, 0, -1))
-    found = [
+    waiting = [
         (float(started), run_id)
         for run_id, (state, started) in ledger.read_fields(ids, "state", "started")
         if state == RunState.RUNNING and started
     ]
-    return len(found), ledger.runs([run_id for _, run_id in heapq.nsmallest(limit, found)])
+    return len(waiting), ledger.runs([run_id for _, run_id in heapq.nsmallest(limit, waiting)])
 
 
 def holders(ledger: Ledger, locks: Sequence[str]) -> dict[str, Run]:

@@ -372,20 +372,20 @@ class Readings:
         should not keep them all.
         """
         parse = job_spec if remembered else read_job
-        wanted = sorted(names)
-        if not wanted:
+        in_order = sorted(names)
+        if not in_order:
             return {}
         with self.client.pipeline(transaction=False) as pipe:
-            pipe.hmget(self.keys.jobs, wanted)
-            pipe.hmget(self.keys.guarded, wanted)
+            pipe.hmget(self.keys.jobs, in_order)
+            pipe.hmget(self.keys.guarded, in_order)
             scheduled, guarded = pipe.execute()
-        found: dict[str, JobSpec] = {}
-        for name, text, guard in zip(wanted, scheduled, guarded, strict=True):
+        specs: dict[str, JobSpec] = {}
+        for name, text, guard in zip(in_order, scheduled, guarded, strict=True):
             own = parse(text) if text is not None else None
             spec = guarded_spec(guard) if text is None and guard is not None else own
             if spec is not None:
-                found[name] = spec
-        return found
+                specs[name] = spec
+        return specs
 
     def apart(self, jobs: Sequence[str]) -> dict[str, str]:
         """Why Celery has to make each message of these jobs, by job; not of those made once."""
@@ -498,7 +498,7 @@ class Readings:
 
     def open_runs_of(self, jobs: Sequence[str]) -> dict[str, OpenRuns]:
         """The open runs of each job that has any. Each call counts some, and the next goes on."""
-        found: dict[str, OpenRuns] = {}
+        counts: dict[str, OpenRuns] = {}
         to_count = [(job, "0") for job in jobs]
         while to_count:
             portions = chunks(to_count, JOBS_COUNTED)
@@ -511,11 +511,11 @@ class Readings:
                     some, found_of_some, strict=bool(found_of_some)
                 ):
                     if line:
-                        found[job] = found.get(job, NO_RUNS) + counted(line)
+                        counts[job] = counts.get(job, NO_RUNS) + counted(line)
                     if cursor:
                         left.append((job, cursor))
             to_count = left
-        return found
+        return counts
 
     def last_runs(
         self,
@@ -539,14 +539,14 @@ class Readings:
 
     def first_open(self, job: str, limit: int) -> list[Run]:
         """Up to `limit` of the job's runs that have not ended, in the order of admission."""
-        found: list[Run] = []
+        runs: list[Run] = []
         start, key = 0, self.keys.history(job)
-        while len(found) < limit and (page := self.client.zrange(key, start, start + CHUNK - 1)):
+        while len(runs) < limit and (page := self.client.zrange(key, start, start + CHUNK - 1)):
             states = self.read_fields(page, "state")
             is_open = [run_id for run_id, state in states if state in OPEN_STATES]
-            found += self.runs(is_open[: limit - len(found)])
+            runs += self.runs(is_open[: limit - len(runs)])
             start += CHUNK
-        return found
+        return runs
 
     def at_work_in(self, processes: Collection[str]) -> list[tuple[str, str, str]]:
         """The running attempts that began with one of these proofs of life: run, token, worker.
@@ -555,7 +555,7 @@ class Readings:
         """
         leases = self.client.zrange(self.keys.leases, 0, -1) if processes else []
         fields = ("state", "token", "worker", "process")
-        found: list[tuple[str, str, str]] = []
+        attempts: list[tuple[str, str, str]] = []
         for run_id, reply in self.read_each(
             leases, lambda pipe, run_id: pipe.hmget(self.keys.run(run_id), fields), is_strict=False
         ):
@@ -566,8 +566,8 @@ class Readings:
             state, token, worker, proof = reply
             process, _, of = (proof or "").rpartition(" ")
             if state == RunState.RUNNING and of == token and process in processes:
-                found.append((run_id, token, worker))
-        return found
+                attempts.append((run_id, token, worker))
+        return attempts
 
     def read_each(
         self,
@@ -599,11 +599,11 @@ class Readings:
         return self.read_each(run_ids, ask)
 
     def _some_fields(self, key: str, names: Collection[str]) -> dict[str, str]:
-        found: dict[str, str] = {}
+        fields: dict[str, str] = {}
         for some in chunks(list(names)):
             values = zip(some, self.client.hmget(key, some), strict=True)
-            found |= {name: value for name, value in values if value is not None}
-        return found
+            fields |= {name: value for name, value in values if value is not None}
+        return fields
 
     def _fields(self, key: str) -> dict[str, str]:
         """A hash of any size, piece by piece, so that nothing waits for all of it."""

@@ -165,10 +165,10 @@ def mark_from(values: Sequence[str | None]) -> Mark:
     )
 
 
-def pause_from(facts: Mapping[str, str | None]) -> Pause | None:
-    is_paused = facts["paused"] == "1"
-    start = optional_instant(facts["paused_at"] if is_paused else facts["pause_from"])
-    end = optional_instant(facts["paused_until"] if is_paused else facts["pause_to"])
+def pause_from(fields: Mapping[str, str | None]) -> Pause | None:
+    is_paused = fields["paused"] == "1"
+    start = optional_instant(fields["paused_at"] if is_paused else fields["pause_from"])
+    end = optional_instant(fields["paused_until"] if is_paused else fields["pause_to"])
     return Pause(start, end) if start else None
 
 

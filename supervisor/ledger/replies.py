@@ -80,25 +80,28 @@ class Known(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """The lease of one attempt. `fencing_token` grows with every lease of the same lock.
-
-    stage: of a step, the priority of the stage that its run is at. references: where its arguments
-    have references of a schedule file, as in a Run, or "args", "kwargs" as a whole. slot: of the
-    lock. asked_at: when the call that was answered with it was sent, by `times.clock`; from then on
-    the lease counts.
-    """
+    """The lease of one attempt."""
 
     run_id: str
     job: str
     token: str
     fencing_token: int
+    """It grows with every lease of the same lock."""
+
     attempt: int
     nominal_at: datetime
     lease_ttl: timedelta
     stage: str = ""
+    """Of a step, the priority of the stage that its run is at."""
+
     references: tuple[Reference, ...] = ()
+    """Of a schedule file, in its arguments, as in a Run; or "args", "kwargs": those as a whole."""
+
     slot: int = 1
+    """Of the lock."""
+
     asked_at: float = field(default_factory=clock, compare=False)
+    """When the call for it was sent, by `times.clock`: from then on the lease counts."""
 
     @property
     def known(self) -> Known:

@@ -30,50 +30,68 @@ from supervisor.times import to_ms
 
 @dataclass(frozen=True, slots=True)
 class RunRequest:
-    """A run that is asked for by hand or by code; None means "as the job has it".
-
-    nominal_at: the time that the run is for; now without it.
-    params: of a run of several steps, over those of the job.
-    key: the lock's key itself, not a template. max_wait: how long the run may wait for the lock;
-    with `waits_for_ever` as long as it takes, whatever the job says.
-    expires: from now on, the time in which it has to begin; it bounds the waiting as well.
-    delay: the run is not to start before. options: of Celery's `apply_async`, for the message.
-    is_awaited: code may wait for the run's result, and Celery is informed when there is none.
-    is_of_code: the ledger is to know the job as code has it, from now on.
-    message: of a call.
-    after: id of a run that has to end first, as after_policy says.
-    repeats: id of an ended run that this one repeats. references: where its arguments are words of
-    a schedule file, to be resolved. plan: of the steps, with `params` as they begin with, in place
-    of those of the job.
-    """
+    """A run that is asked for by hand or by code; None means "as the job has it"."""
 
     run_id: str | None = None
     nominal_at: datetime | None = None
+    """The time that the run is for; now without it."""
+
     args: Sequence[Any] | None = None
     kwargs: Mapping[str, Any] | None = None
     params: Mapping[str, Any] | None = None
+    """Of a run of several steps, over those of the job."""
+
     key: str | None = None
+    """The lock's key itself, not a template."""
+
     overlap: OverlapPolicy | None = None
     max_wait: timedelta | None = None
+    """How long the run may wait for the lock."""
+
     waits_for_ever: bool = False
+    """It waits as long as it takes, whatever the job says."""
+
     max_waiting: int | None = None
     expires: timedelta | None = None
+    """The time from now in which it has to begin; it bounds the waiting as well."""
+
     delay: timedelta = timedelta()
+    """The time from now before which it is not to start."""
+
     options: Mapping[str, Any] = field(default_factory=dict)
+    """Of Celery's `apply_async`, for the message."""
+
     is_awaited: bool = False
+    """Code may wait for the result: Celery is informed when there is none."""
+
     is_of_code: bool = False
+    """The ledger is to know the job as code has it, from now on."""
+
     message: Message | None = None
+    """Of a call."""
+
     after: str | None = None
+    """Id of a run that has to end first, as `after_policy` says."""
+
     after_policy: AfterPolicy = AfterPolicy.SUCCESS
     repeats: str = ""
+    """Id of an ended run that this one repeats."""
+
     references: Sequence[Reference] = ()
+    """Where its arguments are words of a schedule file, to be resolved."""
+
     plan: Mapping[str, Any] | None = None
+    """Of the steps, with `params` as they begin with, in place of those of the job."""
 
     @property
     def changes(self) -> dict[str, Any]:
         """What this request says in place of the job's own rules."""
-        said = {"overlap": self.overlap, "max_wait": self.max_wait, "max_waiting": self.max_waiting}
-        changes: dict[str, Any] = {k: value for k, value in said.items() if value is not None}
+        rules = {
+            "overlap": self.overlap,
+            "max_wait": self.max_wait,
+            "max_waiting": self.max_waiting,
+        }
+        changes: dict[str, Any] = {k: value for k, value in rules.items() if value is not None}
         if self.waits_for_ever:
             changes["max_wait"] = None
         return changes
@@ -118,42 +136,52 @@ class EntryKeys:
 
 @dataclass(frozen=True, slots=True)
 class JobChange:
-    """What is to be done with one job that is loaded or not.
-
-    version: the job's at present, 0 of one that is not loaded; None for any. spec: None to remove
-    the job. place: for people. definition: its entry for RedBeat. entry: the name of that, where it
-    is another than the job's. is_paused: None where that has not changed. next_at: when a job with
-    new times is next due. due_at: when it would have been next due as it was: from then on the
-    change is refused.
-    """
+    """What is to be done with one job that is loaded or not."""
 
     job: str
     spec: JobSpec | None
+    """None to remove the job."""
+
     version: int | None = None
+    """The job's at present, 0 of one that is not loaded; None for any."""
+
     place: str = ""
+    """Where it stands, for people."""
+
     definition: str = ""
+    """Its entry for RedBeat."""
+
     entry: str = ""
+    """The name of that, where it is another than the job's."""
+
     has_new_times: bool = False
     is_paused: bool | None = None
+    """None where that has not changed."""
+
     next_at: datetime | None = None
+    """When a job with new times is next due."""
+
     due_at: datetime | None = None
+    """When it would have been next due as it was: from then on the change is refused."""
 
 
 @dataclass(frozen=True, slots=True)
 class CallArguments:
-    """Arguments and options that the caller of a run, or a retry, gave it; None for the job's own.
-
-    options: of Celery's `apply_async`. references: where these arguments are words of a schedule
-    file, to be resolved. is_awaited: as in a RunRequest. code: the job's spec (JSON), where code
-    has it.
-    """
+    """What the caller of a run, or a retry, gave it; None for the job's own."""
 
     args: Sequence[Any] | None = None
     kwargs: Mapping[str, Any] | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
+    """Of Celery's `apply_async`."""
+
     references: Sequence[Reference] = ()
+    """Where these arguments are words of a schedule file, to be resolved."""
+
     is_awaited: bool = False
+    """As in a RunRequest."""
+
     code: str = ""
+    """The job's spec (JSON), where code has it."""
 
     @property
     def texts(self) -> dict[str, str]:

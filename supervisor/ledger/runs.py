@@ -54,8 +54,8 @@ class Steps:
         text = self._reads.client.hget(self._keys.run(run_id), "steps")
         if text is None:
             raise UnknownRun(run_id)
-        found: dict[str, Any] = json.loads(text)
-        return found
+        plan: dict[str, Any] = json.loads(text)
+        return plan
 
     def item_states(self, batch: str) -> str:
         """A letter for each item, as in stages.lua; a dot while it has not ended."""
@@ -87,7 +87,7 @@ class Steps:
         replies = self._reads.read_each(
             run_ids, lambda pipe, run_id: pipe.smembers(self._keys.below(run_id))
         )
-        return [below for _, found in replies for below in found]
+        return [below for _, steps in replies for below in steps]
 
     def expand(self, batch: str, items: Sequence[Any]) -> list[str]:
         """Hands a batch its items; gives the ids of the first that may be published now.
@@ -124,18 +124,18 @@ class Reports:
         self._keys = keys
         self._functions = functions
 
-    def write(self, run_id: str, token: str, said: Reported, now: float) -> bool:
+    def write(self, run_id: str, token: str, report: Reported, now: float) -> bool:
         """Whether the token's attempt is the running one; `now`: by the clock of the report."""
         whole, step = log_place(run_id)
-        facts: list[str | int] = [run_id, token, said.batch, whole, step or ""]
-        if (progress := said.progress) is None:
-            facts += ("", "", "", 0)
+        arguments: list[str | int] = [run_id, token, report.batch, whole, step or ""]
+        if (progress := report.progress) is None:
+            arguments += ("", "", "", 0)
         else:
             total = "" if progress.total is None else repr(progress.total)
-            facts += (repr(progress.done), total, progress.text, ms_between(progress.at, now))
-        for line in said.lines:
-            facts += (line.number, line.text, ms_between(line.at, now))
-        return bool(self._functions("report", *facts))
+            arguments += (repr(progress.done), total, progress.text, ms_between(progress.at, now))
+        for line in report.lines:
+            arguments += (line.number, line.text, ms_between(line.at, now))
+        return bool(self._functions("report", *arguments))
 
     def lines(self, run_id: str, after: str | None = None) -> list[LogLine]:
         """The run's log, all attempts, oldest first; `after`: the id of the last line known.
@@ -152,8 +152,8 @@ class Reports:
         """How the run failed, and its steps and items, oldest first; of a step, only itself."""
         whole, step = log_place(run_id)
         texts = self._client.hgetall(self._keys.tracebacks(whole))
-        found = [failure_from(label or None, text) for label, text in texts.items()]
-        own = [failure for failure in found if step is None or is_of(failure.step, step)]
+        failures = [failure_from(label or None, text) for label, text in texts.items()]
+        own = [failure for failure in failures if step is None or is_of(failure.step, step)]
         return sorted(own, key=lambda failure: (failure.at, failure.step or ""))
 
 
