@@ -161,12 +161,13 @@ BOUNDS = (0.1, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 900, 3600, 14400)
 
 #: What the transitions share, in the order in which one file builds on another.
 SHARED = (
-    *("base", "hooks", "outcomes", "leases", "accounts", "records", "messages"),
-    *("slots", "attempts", "ends", "stages", "comebacks", "placing"),
+    *("base", "hooks", "accounts", "records", "messages"),
+    *("slots", "attempts", "ends", "comebacks", "placing"),
 )
 
 #: What features do at the moments of hooks.lua, by the folder of their files.
 HOOKS = {
+    "ledger": ("stages",),
     "features/following": ("followers",),
     "features/notices": ("watched",),
 }

@@ -279,7 +279,7 @@ BREAKS = (
         "fencing tokens do not grow",
         KILLS,
         (
-            "ledger/leases.lua",
+            "ledger/slots.lua",
             "return math.max((before or 0) + 1, now_us) end",
             "return 1000000000 - now_us % 1000000000 end",
         ),

@@ -20,7 +20,7 @@ BREAKS = {
         "return living, 0",
     ),
     "anybody gives a slot back": (
-        "leases",
+        "slots",
         "local is_own = redis.call('GET', key) == token",
         "local is_own = true",
     ),
@@ -64,7 +64,7 @@ BREAKS = {
         "if leader ~= '' and redis.call('GET', KEYS[1]) ~= leader then return nil end",
         "",
     ),
-    "a slot is held for ever": ("leases", "'PX', digits(math.max(1, ms)))", "'KEEPTTL')"),
+    "a slot is held for ever": ("slots", "'PX', digits(math.max(1, ms)))", "'KEEPTTL')"),
 }
 
 

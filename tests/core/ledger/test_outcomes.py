@@ -23,7 +23,7 @@ Table = dict[str, dict[str, str]]
 
 
 def of_functions() -> Table:
-    rows = re.findall(r"^  (\w+) += \{(.*)\},$", source("outcomes"), re.M)
+    rows = re.findall(r"^  (\w+) += \{(.*)\},$", source("attempts"), re.M)
     return {name: dict(re.findall(r"(\w+) = '(\w+)'", cells)) for name, cells in rows}
 
 
