@@ -12,6 +12,7 @@ from typing import Any
 
 from celery import Celery
 from celery.app.utils import filter_hidden_settings
+from celery.utils.imports import symbol_by_name
 from kombu.exceptions import OperationalError
 from kombu.utils.url import maybe_sanitize_url
 
@@ -74,7 +75,8 @@ def follows_rows(app: Celery) -> bool:
 
 #: Schedulers whose schedule is read.
 READ = ("celery.beat.PersistentScheduler", "celery.beat.Scheduler", *REPLACED, *OWN)
-READ_IN_DJANGO = ("django", "django_celery_beat.schedulers.DatabaseScheduler")
+OF_ROWS = "django_celery_beat.schedulers.DatabaseScheduler"
+READ_IN_DJANGO = ("django", OF_ROWS)
 
 
 def unread_scheduler(app: Celery) -> Iterator[LeftOut]:
@@ -82,10 +84,27 @@ def unread_scheduler(app: Celery) -> Iterator[LeftOut]:
     now = app.conf.beat_scheduler  # completes what supervise() has kept
     given = getattr(app, "supervisor", {}).get("before", {}).get("beat_scheduler", now)
     if (name := dotted(given)) not in (READ + READ_IN_DJANGO if has_tables() else READ):
-        is_django = name in READ_IN_DJANGO
-        why = "Django is not set up" if is_django else "it may have a schedule of its own"
-        what = f"its entries are not read: {why}; write jobs for them, in files or at run time"
-        yield LeftOut(f"beat_scheduler {name!r}", what)
+        yield LeftOut(f"beat_scheduler {name!r}", why_unread(given, name))
+
+
+def why_unread(scheduler: Any, name: str) -> str:
+    """A class derived from the scheduler of rows may emit more than these."""
+    if has_tables() and extends_rows(scheduler):
+        return (
+            "the rows of django-celery-beat are read; if it emits anything else, or at other times,"
+            " write jobs for that; rows are made when a beat with it starts"
+        )
+    is_django = name in READ_IN_DJANGO
+    why = "Django is not set up" if is_django else "it may have a schedule of its own"
+    return f"its entries are not read: {why}; write jobs for them, in files or at run time"
+
+
+def extends_rows(scheduler: Any) -> bool:
+    try:
+        own = symbol_by_name(scheduler)
+    except (ImportError, AttributeError, ValueError):  # beat will say so when it starts
+        return False
+    return any(dotted(parent) == OF_ROWS for parent in getattr(own, "__mro__", ()))
 
 
 def prefixes(app: Celery) -> set[str]:

@@ -276,3 +276,25 @@ def test_rows_that_the_app_saves_are_followed(tmp_path: Path, redis_url: str) ->
     assert (note, other) == ([False], [True]), "rows that are followed need no note"
     assert "rows given back to django-celery-beat" in done.stderr + done.stdout
     assert gone[1].keys() == {"nightly"}, "a look of the test's own; no beat makes one"
+
+
+OFFSET = """\
+from django_celery_beat.schedulers import DatabaseScheduler
+class OffsetScheduler(DatabaseScheduler):
+    pass
+"""
+
+
+def test_rows_of_a_scheduler_derived_from_djangos_are_not_said_to_be_unread(
+    tmp_path: Path, redis_url: str
+) -> None:
+    own = f'CELERY_BEAT_SCHEDULER = "offset.OffsetScheduler"\nCELERY_BROKER_URL = "{redis_url}"\n'
+    (tmp_path / "mysite_settings.py").write_text(SETTINGS + own)
+    (tmp_path / "mysite.py").write_text(APP)
+    (tmp_path / "offset.py").write_text(OFFSET)
+    done = run(tmp_path, "-c", FILL + 'add("hourly", interval=hourly)')
+    assert done.returncode == 0, done.stderr
+    done = run(tmp_path, "-m", "supervisor", "-A", "mysite", "adopt", "--dry-run")
+    assert "django-celery-beat: 1 job to be imported" in done.stdout
+    assert "offset.OffsetScheduler': not translated: the rows of django-celery-beat" in done.stdout
+    assert "not read" not in done.stdout
