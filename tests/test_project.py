@@ -131,14 +131,3 @@ def test_files_that_went_with_supervisord_are_missed(copied: Path) -> None:
 def test_the_package_alone_imports(copied: Path) -> None:
     done = import_from(copied.parent)
     assert done.stdout.strip() == str(copied / "__init__.py"), done.stderr
-
-
-LONGEST_NAME = 70
-
-
-def test_every_test_has_a_name_that_can_be_read_at_once() -> None:
-    named = re.compile(r"^\s*(?:async )?def (test_\w+)", re.M)
-    found = [
-        name for path in ROOT.glob("tests/**/*.py") for name in named.findall(path.read_text())
-    ]
-    assert [name for name in found if len(name) > LONGEST_NAME] == []

@@ -285,9 +285,7 @@ class OffsetScheduler(DatabaseScheduler):
 """
 
 
-def test_rows_of_a_scheduler_derived_from_djangos_are_not_said_to_be_unread(
-    tmp_path: Path, redis_url: str
-) -> None:
+def test_rows_of_a_derived_scheduler_are_said_to_be_read(tmp_path: Path, redis_url: str) -> None:
     own = f'CELERY_BEAT_SCHEDULER = "offset.OffsetScheduler"\nCELERY_BROKER_URL = "{redis_url}"\n'
     (tmp_path / "mysite_settings.py").write_text(SETTINGS + own)
     (tmp_path / "mysite.py").write_text(APP)
