@@ -28,7 +28,7 @@ jobs:
   leaves: {task: team.leave, every: 24h}
   fails: {task: team.fail, every: 24h, max_retries: 1, retry_backoff: 1s}
   stays: {task: team.stubborn, every: 24h, queue: alone}
-  outlives: {task: team.stubborn, every: 24h, queue: alone, overlap: queue_one, on_crash: fail}
+  outlives: {task: team.stubborn, every: 24h, queue: beside, overlap: queue_one, on_crash: fail}
   unstored: {task: team.unstored, every: 24h, overlap: allow}
   spins: {task: team.spin, every: 24h}
   bounded: {task: team.bounded, every: 24h}
@@ -195,7 +195,7 @@ def test_a_run_with_a_limit_that_the_pool_lacks_is_refused(workers: Workers) -> 
     if pool_of(workers) != "threads":  # the three are alike in the rest
         return
     unfit = project.worker(*workers.options, queues="soft")
-    workers.others["unfit"] = unfit
+    workers.others.append(unfit)
     runs = workers.trigger("soft", 60), workers.trigger("replaces")
     wait_until(lambda: len({e["job"] for e in project.events_of(unfit, "run refused")}) == 2, 20)
     assert workers.starts(runs[0]) == []
@@ -204,7 +204,7 @@ def test_a_run_with_a_limit_that_the_pool_lacks_is_refused(workers: Workers) -> 
     assert "its pool, threads, lacks soft_time_limit" in told
     assert "which lacks what job soft needs" in project.supervisor("doctor").stdout
     fit = project.worker(queues="soft")
-    workers.others["soft"] = fit
+    workers.others.append(fit)
     # Their messages may come to the other worker a few times more.
     project.run_when(runs[0].id, "timed_out", 120)
     project.run_when(runs[1].id, "succeeded", 120)
@@ -244,17 +244,17 @@ def test_a_run_kept_out_by_code_of_the_last_one_says_so(workers: Workers) -> Non
     if pool_of(workers) == "solo":
         return
     project, ledger = workers.project, workers.project.ledger
-    worker = workers.hire_for("alone")
+    worker = workers.hire_for("beside")
     last = workers.trigger("outlives")
     workers.start_of(last)
     run = workers.trigger("outlives")
-    ledger.drains.drain("alone")  # until the worker knows that the lease is lost
+    ledger.drains.drain("beside")  # until the worker knows that the lease is lost
     lease_runs_out(ledger, last.id)
     ledger.rescue()
     assert ledger.run(last.id).state is RunState.LOST
     events = ("run interrupted", "run asked to end")
     wait_until(lambda: any(project.events_of(worker, event) for event in events), 20)
-    ledger.drains.undrain("alone")
+    ledger.drains.undrain("beside")
     obstacle = f"code of {last.id} still runs there without its lease"
     wait_until(lambda: obstacle in project.supervisor("why", run.id).stdout, 20)
     assert project.events_of(worker, "run kept out")

@@ -25,7 +25,7 @@ class Workers:
     options: Sequence[str] = ()
     processes: int = 2
     size: int = NEEDED + 1
-    others: dict[str, Process] = field(default_factory=dict)
+    others: list[Process] = field(default_factory=list)
 
     def staff(self) -> Workers:
         """Returns when enough workers are ready; one more is on its way for the next test."""
@@ -40,15 +40,12 @@ class Workers:
     def alive(self) -> list[Process]:
         """Those of all queues that live and were not told to stop."""
         hired = self.project.processes[1:]
-        return [w for w in hired if w.poll() is None and w not in self.others.values()]
+        return [w for w in hired if w.poll() is None and w not in self.others]
 
     def hire_for(self, queue: str) -> Process:
-        """The worker for this queue alone, which may still be on its way."""
-        worker = self.others.get(queue)
-        if worker is None or worker.poll() is not None:
-            worker = self.project.hire(*self.options, queues=queue, processes=self.processes)
-            self.others[queue] = worker
-        return worker
+        """A worker for this queue alone, which may still be on its way."""
+        self.others.append(self.project.hire(*self.options, queues=queue, processes=self.processes))
+        return self.others[-1]
 
     def trigger(self, job: str, *args: Any) -> Run:
         """A run with these arguments, or the job's own; it does not wait for beat's next tick."""
