@@ -348,7 +348,7 @@ class Leadership:
 
     @property
     def keys(self) -> tuple[str, ...]:
-        """The keys of a call in its name; none for calls in nobody's."""
+        """The keys that a call of the leading beat passes; none for other processes."""
         return (self.key,) if self.key else ()
 
 

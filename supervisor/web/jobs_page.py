@@ -535,7 +535,7 @@ def failing(traces: Sequence[Trace]) -> Failing | None:
     return Failing(len(bad), len(bad) == len(traces) > 1, since, lines[0] if lines else "", run)
 
 
-#: Of so many jobs that failed last it is known which has failed for the shortest time.
+#: The panel of failing jobs compares the histories of at most this many, those that failed last.
 MOST_COMPARED = 100
 
 

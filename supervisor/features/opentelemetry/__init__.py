@@ -1,1 +1,1 @@
-"""What OpenTelemetry is told: counters of runs by beat, and traces and durations where runs are."""
+"""OpenTelemetry: beat reports counters of runs, and workers report traces and durations."""

@@ -1,4 +1,4 @@
-"""What a worker is told of its attempt: a table of the functions, of the page, and of answers."""
+"""What the ledger answers about an attempt: a table of functions, page and replies."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def of_functions() -> Table:
 
 
 def of_the_page() -> Table:
-    _, _, section = PAGE.read_text().partition("### What a worker is told of its attempt\n")
+    _, _, section = PAGE.read_text().partition("### What the ledger answers about an attempt\n")
     table, _, _ = section.partition("\n## ")
     rows = re.findall(r"^\| `(\w+)` \| [^|]* \|(.*)\|$", table, re.M)
     return {
