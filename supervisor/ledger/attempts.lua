@@ -2,7 +2,7 @@
 -- it ends; and how overlaps are counted.
 
 -- What the calls about an attempt answer, by where the ledger has it (comebacks.standing); the same table is in
--- docs/explanation/how-it-works.md. Each file says when it answers something else.
+-- docs/internals/transitions.md. Each file says when it answers something else.
 local OUTCOMES = {
   queued     = { begin = 'begin',     renew = 'not_begun',  finish = 'stale',   rescue = 'expired' },
   running    = { begin = 'begin',     renew = 'renewed',    finish = 'ended' },

@@ -16,7 +16,7 @@ from supervisor.ledger.replies import Grant, Known, Refused
 from supervisor.testing import lease_runs_out
 from tests.jobs import at_work, begin, job, known_of, run_id, ticks
 
-PAGE = Path("docs/explanation/how-it-works.md")
+PAGE = Path("docs/internals/transitions.md")
 CALLS = ("begin", "renew", "finish", "rescue")
 
 Table = dict[str, dict[str, str]]
@@ -28,7 +28,7 @@ def of_functions() -> Table:
 
 
 def of_the_page() -> Table:
-    _, _, section = PAGE.read_text().partition("### What the ledger answers about an attempt\n")
+    _, _, section = PAGE.read_text().partition("## What the ledger answers about an attempt\n")
     table, _, _ = section.partition("\n## ")
     rows = re.findall(r"^\| `(\w+)` \| [^|]* \|(.*)\|$", table, re.M)
     return {
@@ -85,7 +85,6 @@ def unknown(ledger: Ledger, spec: JobSpec) -> None:
 
 
 STANDINGS = (queued, running, silent, given_up, superseded, forgotten, over, unknown)
-
 
 #: A cell without a word says that `rescue` does nothing, or that no worker makes that call.
 CELLS = [
