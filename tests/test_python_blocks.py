@@ -232,17 +232,12 @@ assert run.state in ("queued", "running"), run
 % returns the app
 assert supervise(app) is app
 """,
-    "docs/tutorial/examples.md": """
-% include=
-assert app.conf.include == ["proj.tasks"]
-""",
 }
 
 #: Blocks of Python that other tests run, or that cannot be run here.
 ELSEWHERE = {
     "docs/how-to/django.md": "examples/django has them (tests/adoption/test_examples.py); settings",
-    "docs/how-to/fastapi.md": "examples/fastapi has them (tests/adoption/test_examples.py)",
-    "docs/how-to/flask.md": "examples/flask has them (tests/adoption/test_examples.py)",
+    "docs/how-to/web-apps.md": "examples/ has them (tests/adoption/test_examples.py)",
     "docs/how-to/notices.md": "tests/features/notices/test_notify.py",
     "docs/how-to/telemetry.md": "the SDK wants the address of a real project",
     "docs/how-to/testing.md": "tests/acceptance/test_testing.py",
