@@ -231,7 +231,8 @@ def systemd_(
     """systemd units of beats, workers, serve and Valkey."""
     from supervisor.deploy import targets
 
-    options = targets.SystemdOptions(
+    files = targets.render_systemd(
+        request.plan,
         directory=home,
         schedules=targets.seen_from(home, request.schedules),
         user=user,
@@ -239,7 +240,7 @@ def systemd_(
         further=further_machine,
         environment=request.environment,
     )
-    request.deliver("systemd", targets.render_systemd(request.plan, options))
+    request.deliver("systemd", files)
 
 
 @render.command("compose", epilog=examples("-A proj render compose -o deploy/compose --build ."))
@@ -279,7 +280,8 @@ def compose_(
     from supervisor.deploy.directory import make_private
     from supervisor.deploy.targets import secret_files
 
-    options = targets.ComposeOptions(
+    files = targets.render_compose(
+        request.plan,
         schedules=request.seen_from_output(request.schedules),
         image=image,
         build=request.seen_from_output(build) if build else None,
@@ -287,7 +289,6 @@ def compose_(
         monitoring=request.seen_from_output(monitoring) if monitoring else None,
         environment=request.environment,
     )
-    files = targets.render_compose(request.plan, options)
     request.deliver("compose", files)
     if make_secrets and not request.check:
         for path in make_private(request.output, secret_files(files)):
@@ -310,10 +311,9 @@ def helm_(request: Request, image: str) -> None:
     from supervisor.deploy import targets
     from supervisor.deploy.directory import texts_of
 
-    options = targets.HelmOptions(
-        schedules=texts_of(request.schedules), image=image, environment=request.environment
-    )
-    request.deliver("helm", targets.render_helm(request.plan, options))
+    texts = texts_of(request.schedules)
+    files = targets.render_helm(request.plan, texts, image=image, environment=request.environment)
+    request.deliver("helm", files)
 
 
 @render.command(

@@ -13,7 +13,6 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import yaml
@@ -77,25 +76,10 @@ def unit_command(arguments: Iterable[str]) -> str:
     return " ".join(unit_word(argument.replace("$", "$$")) for argument in arguments)
 
 
-class ForeignFile(SupervisorError):
-    """A file that was not rendered is in the place of one that is to be."""
+class InTheWay(SupervisorError):
+    """Files that this command did not write are in the place of those that it is to write."""
 
     exit_code = REFUSED
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        super().__init__(f"{path} was not rendered by this command; move it, or choose another DIR")
-
-
-class SecretsMade(SupervisorError):
-    """Files with secrets are there already, and go together: a password is in two of them."""
-
-    exit_code = REFUSED
-
-    def __init__(self, directory: Path, paths: Sequence[str]) -> None:
-        super().__init__(
-            f"{directory} has {', '.join(paths)}: leave out --make-secrets, or remove all of them"
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,12 +113,13 @@ def below(path: str, text: str) -> str:
 
 
 def difference(directory: Path, target: str, files: Files) -> Difference:
-    """Raises ForeignFile."""
+    """Raises InTheWay."""
     files = stamped(target, files)
     ours = dict(rendered_before(directory, target))
     for path in files.keys() - ours.keys():
         if os.path.lexists(directory / path):
-            raise ForeignFile(directory / path)
+            what = "was not rendered by this command; move it, or choose another DIR"
+            raise InTheWay(f"{directory / path} {what}")
     return Difference(
         added=tuple(sorted(files.keys() - ours.keys())),
         changed=tuple(sorted(path for path in files if ours.get(path, files[path]) != files[path])),
@@ -143,7 +128,7 @@ def difference(directory: Path, target: str, files: Files) -> Difference:
 
 
 def write(directory: Path, target: str, files: Files) -> Difference:
-    """Raises ForeignFile before anything is written, and SupervisorError if it cannot be."""
+    """Raises InTheWay before anything is written, and SupervisorError if it cannot be."""
     found, texts = difference(directory, target, files), stamped(target, files)
     try:
         for path in (*found.added, *found.changed):
@@ -158,12 +143,14 @@ def write(directory: Path, target: str, files: Files) -> Difference:
 
 
 def make_private(directory: Path, files: Files) -> Sequence[str]:
-    """Writes files with secrets, for their owner alone. One that is there stops all of them.
+    """Writes files with secrets, for their owner alone. One that is there stops all of them: they
+    go together, because a password is in two of them.
 
     Raises SupervisorError before anything is written, and if a file cannot be.
     """
     if there := [path for path in files if os.path.lexists(directory / path)]:
-        raise SecretsMade(directory, there)
+        what = "leave out --make-secrets, or remove all of them"
+        raise InTheWay(f"{directory} has {', '.join(there)}: {what}")
     try:
         for path, content in files.items():
             descriptor = os.open(directory / path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
@@ -199,35 +186,26 @@ KEY = re.compile(r"[-._a-zA-Z0-9]{1,253}")
 LARGEST = 1_000_000
 
 
-class NotInConfigMap(SupervisorError):
-    """The schedule files are too large for a ConfigMap, or are not all in one directory."""
-
-
 def texts_of(path: Path) -> Mapping[str, str]:
     """The schedule files by file name.
 
-    Raises ScheduleFilesInvalid, NotInConfigMap.
+    Raises ScheduleFilesInvalid, and SupervisorError if a ConfigMap cannot hold them.
     """
-    wanted = load(path)
-    found = dict(named(file, path if path.is_dir() else path.parent) for file in wanted.files)
-    size = sum(len(content.encode()) for content in found.values())
+    folder = path if path.is_dir() else path.parent
+    texts = dict(named(file, folder) for file in load(path).files)
+    size = sum(len(content.encode()) for content in texts.values())
     if size > LARGEST:
-        raise NotInConfigMap(f"{path}: {size:,} bytes are too many for a ConfigMap")
-    with TemporaryDirectory() as directory:
-        for name, content in found.items():
-            (Path(directory) / name).write_text(content)
-        if load(Path(directory)).digest != wanted.digest:
-            raise NotInConfigMap(f"{path}: the files changed while they were read")
-    return found
+        raise SupervisorError(f"{path}: {size:,} bytes are too many for a ConfigMap")
+    return texts
 
 
 def named(file: Path, directory: Path) -> tuple[str, str]:
-    """The file's key in a ConfigMap, and its text. Raises NotInConfigMap."""
+    """The file's key in a ConfigMap, and its text. Raises SupervisorError."""
     if file != directory / file.name:
-        raise NotInConfigMap(f"{file}: a ConfigMap holds the files beside each other, no folders")
+        raise SupervisorError(f"{file}: a ConfigMap holds the files beside each other, no folders")
     if not KEY.fullmatch(file.name):
         what = "only the letters a to z, digits, '-', '_' and '.'"
-        raise NotInConfigMap(f"{file}: the name of a file in a ConfigMap has {what}")
+        raise SupervisorError(f"{file}: the name of a file in a ConfigMap has {what}")
     return file.name, text_of(file)
 
 

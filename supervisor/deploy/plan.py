@@ -10,9 +10,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import timedelta
 from enum import StrEnum
-from urllib.parse import urlsplit
 
-from supervisor.job.secrets import TOKEN
 from supervisor.job.spec import JobSpec
 from supervisor.job.topology import DEFAULT_QUEUE, Topology, WorkerSpec
 from supervisor.lists.keys import ADDRESSES
@@ -36,6 +34,9 @@ VALKEY_ARGUMENTS = (
     *("--save", ""),
     *("--maxmemory-policy", "noeviction"),
 )
+
+#: Those of pings, check-ins and notices, whose addresses are secrets: http, https, and mail.
+OUTGOING_PORTS = (80, 443, 465, 587)
 
 
 class Role(StrEnum):
@@ -75,7 +76,7 @@ class Plan:
     beat: Process
     workers: tuple[Process, ...]
     serve: Process
-    ping_ports: tuple[int, ...] = ()
+    outgoing_ports: tuple[int, ...] = ()
 
     @classmethod
     def of(
@@ -97,8 +98,13 @@ class Plan:
                 for spec in Topology.of(jobs, default_queue).workers
             ),
             serve=serve(),
-            ping_ports=ping_ports(jobs),
+            outgoing_ports=OUTGOING_PORTS if any(map(has_addresses, jobs)) else (),
         )
+
+
+def has_addresses(spec: JobSpec) -> bool:
+    """Whether the job names a server to which beat sends something."""
+    return any(getattr(spec, key) for key in ADDRESSES)
 
 
 def beat(app: str) -> Process:
@@ -156,37 +162,3 @@ def limits_of(job: JobSpec, worker: WorkerSpec) -> Iterator[timedelta | None]:
             yield step.time_limit or job.time_limit
     if not job.steps:
         yield job.time_limit
-
-
-# Ports that beat has to reach for the addresses in keys of jobs.
-
-
-#: Those of mail are for submission. Every other service of notices is reached by https.
-USUAL_PORTS = {"http": (80,), "https": (443,), "mailto": (25, 465, 587), "mailtos": (465, 587)}
-
-#: Stands for a reference: no address has this port.
-UNKNOWN_PORT = "0"
-
-
-def ping_ports(specs: Iterable[JobSpec]) -> tuple[int, ...]:
-    """The ports, in order; none if no job has a key with addresses."""
-    found: set[int] = set()
-    for spec in specs:
-        for key, each in ADDRESSES.items():
-            for address in each.addresses(getattr(spec, key)):
-                found.update(ports_of(address, each.unknown_ports))
-    return tuple(sorted(found))
-
-
-def ports_of(written: str, unknown: Iterable[int]) -> Iterable[int]:
-    """unknown: where a reference stands for the port, or for the whole address."""
-    if TOKEN.match(written):
-        return unknown
-    usual = USUAL_PORTS.get(written.partition("://")[0], USUAL_PORTS["https"])
-    try:
-        port = urlsplit(TOKEN.sub(UNKNOWN_PORT, written)).port
-    except ValueError:  # what stands there is a key of the service
-        return usual
-    if port == int(UNKNOWN_PORT):
-        return unknown
-    return usual if port is None else (port,)

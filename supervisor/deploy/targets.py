@@ -9,7 +9,6 @@ import re
 import secrets
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 
 from supervisor.deploy.directory import Files, Templates, block, flow, unit_command
@@ -17,6 +16,9 @@ from supervisor.deploy.images import Images
 from supervisor.deploy.plan import PORT, VALKEY_ARGUMENTS, VALKEY_STOP_SECONDS, Plan, Process, Role
 from supervisor.job.spec import SERIAL_PREFIX
 from supervisor.job.topology import WorkerSpec
+
+Variables = Sequence[tuple[str, str]]
+"""Of the environment of every process, as --env names them."""
 
 #: Stands for the instance's name until the command is escaped; no name of a queue has a space.
 INSTANCE = "the instance"
@@ -28,34 +30,42 @@ INSTANCE = "the instance"
 # job is two more files and no other change.
 
 
-@dataclass(frozen=True, slots=True)
-class SystemdOptions:
+def render_systemd(
+    plan: Plan,
+    *,
+    directory: str = "/opt/supervisor",
+    schedules: str = "/opt/supervisor/schedules",
+    user: str = "supervisor",
+    valkey: str | None = "/usr/bin/valkey-server",
+    further: bool = False,
+    environment: Variables = (),
+) -> Files:
     """directory: where the app and its .venv lie; schedules: the path that beat follows.
 
     valkey: the server's program, None where it runs elsewhere. further: another machine runs what
-    must run once. environment: of every process.
+    must run once.
     """
 
-    directory: str = "/opt/supervisor"
-    schedules: str = "/opt/supervisor/schedules"
-    user: str = "supervisor"
-    valkey: str | None = "/usr/bin/valkey-server"
-    further: bool = False
-    environment: tuple[tuple[str, str], ...] = ()
-
-    def command(self, arguments: Sequence[str]) -> str:
+    def command(arguments: Sequence[str]) -> str:
         """A command line for ExecStart=, of a program in the app's environment."""
-        return unit_command((f"{self.directory}/.venv/bin/{arguments[0]}", *arguments[1:]))
+        return unit_command((f"{directory}/.venv/bin/{arguments[0]}", *arguments[1:]))
 
-
-def render_systemd(plan: Plan, options: SystemdOptions) -> Files:
-    templates = Templates("systemd", plan=plan, options=options)
+    templates = Templates(
+        "systemd",
+        plan=plan,
+        directory=directory,
+        schedules=schedules,
+        user=user,
+        valkey=valkey,
+        environment=environment,
+        command=command,
+    )
     serial = WorkerSpec(INSTANCE, (INSTANCE,), (), serial=True).command(plan.app)
     files = {
         "supervisor.target": templates.render("target"),
         "supervisor-beat@.service": templates.render("beat"),
         "supervisor-worker@.service": templates.render(
-            "worker", serial=of_instance(serial, options)
+            "worker", serial=of_instance(command([*serial, "--loglevel", "info"]))
         ),
         "supervisor-serve.service": templates.render("serve"),
         "supervisor.env.example": templates.render("env"),
@@ -63,13 +73,13 @@ def render_systemd(plan: Plan, options: SystemdOptions) -> Files:
         "serve.env.example": templates.render("serve.env"),
     }
     beats = [f"supervisor-beat@{number + 1}.service" for number in range(plan.beat.replicas)]
-    wanted = [*beats] if options.further else [*beats, "supervisor-serve.service"]
+    wanted = [*beats] if further else [*beats, "supervisor-serve.service"]
     for worker in plan.workers:
         unit = f"supervisor-worker@{worker.name}.service"
         files[f"{unit}.d/50-worker.conf"] = templates.render("worker-instance", worker=worker)
-        if not (options.further and worker.single):
+        if not (further and worker.single):
             wanted.append(unit)
-    if options.valkey:
+    if valkey:
         files["supervisor-valkey.service"] = templates.render(
             "valkey", arguments=VALKEY_ARGUMENTS, stop_seconds=VALKEY_STOP_SECONDS
         )
@@ -88,10 +98,9 @@ def seen_from(directory: str, path: Path) -> str:
     return str(Path(directory, relative))
 
 
-def of_instance(command: Sequence[str], options: SystemdOptions) -> str:
+def of_instance(command: str) -> str:
     """The command of a template: what differs between its instances is their name."""
-    quoted = options.command([*command, "--loglevel", "info"]).replace(f'"{INSTANCE}"', "%i")
-    return quoted.replace(f'"{INSTANCE}@%%h"', "%i@%%h")
+    return command.replace(f'"{INSTANCE}"', "%i").replace(f'"{INSTANCE}@%%h"', "%i@%%h")
 
 
 # Monitoring: rules, configurations of Prometheus and Alertmanager, a dashboard. They are the same
@@ -129,25 +138,34 @@ def text_of(path: str) -> str:
 # Compose: a service for each process.
 
 
-@dataclass(frozen=True, slots=True)
-class ComposeOptions:
+def render_compose(
+    plan: Plan,
+    *,
+    schedules: str,
+    image: str = Images.APP,
+    build: str | None = None,
+    valkey_image: str | None = Images.VALKEY,
+    monitoring: str | None = None,
+    environment: Variables = (),
+) -> Files:
     """Paths are as seen from the rendered file.
 
     schedules: the directory of schedule files. build: what the image is built from, with
     deploy/Dockerfile in it; None when it is pulled. monitoring: where prometheus/ and grafana/ lie,
     None where they are rendered too.
     """
-
-    schedules: str
-    image: str = Images.APP
-    build: str | None = None
-    valkey_image: str | None = Images.VALKEY
-    monitoring: str | None = None
-    environment: tuple[tuple[str, str], ...] = ()
-
-
-def render_compose(plan: Plan, options: ComposeOptions) -> Files:
-    templates = Templates("compose", plan=plan, options=options, images=Images, port=PORT)
+    templates = Templates(
+        "compose",
+        plan=plan,
+        schedules=schedules,
+        image=image,
+        build=build,
+        valkey_image=valkey_image,
+        monitoring=monitoring,
+        environment=environment,
+        images=Images,
+        port=PORT,
+    )
     templates.add_filters(healthcheck=healthcheck, interpolated=interpolated, shell=shlex.join)
     files = {
         "compose.yaml": templates.render(
@@ -161,9 +179,9 @@ def render_compose(plan: Plan, options: ComposeOptions) -> Files:
         "monitoring/grafana-datasources.yml": templates.render("grafana-datasources.yml"),
         "monitoring/grafana-dashboards.yml": templates.render("grafana-dashboards.yml"),
     }
-    if options.monitoring is None:
+    if monitoring is None:
         files |= {f"monitoring/{path}": text_of(path) for path in EVERYWHERE}
-    if options.valkey_image:
+    if valkey_image:
         files["valkey.env.example"] = templates.render("valkey.env")
     return files
 
@@ -206,17 +224,17 @@ CHART = "celery-beat-supervisor"
 LONGEST_NAME = 40
 
 
-@dataclass(frozen=True, slots=True)
-class HelmOptions:
+def render_helm(
+    plan: Plan,
+    schedules: Mapping[str, str],
+    *,
+    image: str = Images.APP,
+    environment: Variables = (),
+) -> Files:
     """schedules: texts by file name."""
-
-    schedules: Mapping[str, str] = field(default_factory=dict)
-    image: str = Images.APP
-    environment: tuple[tuple[str, str], ...] = ()
-
-
-def render_helm(plan: Plan, options: HelmOptions) -> Files:
-    templates = Templates("helm", plan=plan, options=options)
+    templates = Templates(
+        "helm", plan=plan, schedules=schedules, image=image, environment=environment
+    )
     templates.add_filters(block=block, object_name=object_name)
     chart = FILES / "helm"
     paths = (path for path in sorted((chart / CHART).rglob("*")) if path.is_file())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,15 +36,9 @@ class AddressKey:
     texts: Callable[[Any], Any]
     """Those of its value that may have references."""
 
-    addresses: Callable[[Any], Iterable[str]]
-    """Those that beat connects to."""
-
     mask: Callable[[Any], Any]
     """What may be shown of the value, as a schedule file has it."""
 
     reveal: Callable[[Any, Any, Any], Any]
     """A value that was edited as shown, with what was hidden: of what is given, what was shown and
     what the job has."""
-
-    unknown_ports: tuple[int, ...] = (80, 443)
-    """Those that an address may have, where a reference stands for it."""

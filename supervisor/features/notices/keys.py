@@ -331,8 +331,6 @@ def revealed(given: Any, shown: Any, real: Any) -> Any:
 ADDRESS_KEY = AddressKey(
     "notify",
     texts=lambda destinations: [[each.url, each.secret] for each in destinations],
-    addresses=lambda destinations: [each.url for each in destinations],
     mask=masked_destinations,
     reveal=revealed,
-    unknown_ports=(80, 443, 465, 587),
 )

@@ -37,7 +37,6 @@ class PingKeys(Keys):
 ADDRESS_KEY = AddressKey(
     "ping_url",
     texts=lambda url: url,
-    addresses=lambda url: [url] if url else [],
     mask=masked_url,
     reveal=lambda given, shown, real: real if given == shown else given,
 )

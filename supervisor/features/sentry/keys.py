@@ -28,7 +28,6 @@ class SentryKeys(Keys):
 ADDRESS_KEY = AddressKey(
     "sentry_monitor",
     texts=lambda monitor: None,
-    addresses=lambda monitor: ["https://sentry.io"] if monitor else [],
     mask=lambda monitor: monitor,
     reveal=lambda given, shown, real: given,
 )

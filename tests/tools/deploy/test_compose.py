@@ -9,8 +9,7 @@ import pytest
 import yaml
 
 from supervisor.deploy import targets
-from supervisor.deploy.directory import SecretsMade, make_private, write
-from supervisor.deploy.targets import ComposeOptions
+from supervisor.deploy.directory import InTheWay, make_private, write
 from supervisor.job.spec import JobSpec
 from supervisor.web.access_file import AccessFile
 from tests.tools.deploy import published
@@ -21,8 +20,8 @@ COMMITTED = ROOT / "deploy" / "compose"
 
 
 def rendered(*jobs: JobSpec, **options: object) -> dict[str, Any]:
-    chosen = ComposeOptions(schedules="../../schedules", **options)  # type: ignore[arg-type]
-    text = targets.render_compose(plan_of(*jobs), chosen)["compose.yaml"]
+    files = targets.render_compose(plan_of(*jobs), schedules="../../schedules", **options)  # type: ignore[arg-type]
+    text = files["compose.yaml"]
     return yaml.safe_load(text)  # type: ignore[no-any-return]
 
 
@@ -96,9 +95,9 @@ def test_only_our_processes_reach_valkey(services: dict[str, Any]) -> None:
 
 
 def test_what_is_special_to_compose_is_escaped() -> None:
-    text = targets.render_compose(
-        plan_of(), ComposeOptions(schedules=".", environment=(("PRICE", 'a "$5" one'),))
-    )["compose.yaml"]
+    text = targets.render_compose(plan_of(), schedules=".", environment=[("PRICE", 'a "$5" one')])[
+        "compose.yaml"
+    ]
     environment = yaml.safe_load(text)["services"]["beat"]["environment"]
     assert environment["PRICE"] == 'a "$$5" one'
 
@@ -110,7 +109,7 @@ def mounted(document: dict[str, Any]) -> set[str]:
 
 
 def test_what_is_mounted_is_rendered_beside_the_file(tmp_path: Path) -> None:
-    files = targets.render_compose(plan_of(), ComposeOptions(schedules="./schedules"))
+    files = targets.render_compose(plan_of(), schedules="./schedules")
     write(tmp_path, "compose", files)
     paths = mounted(yaml.safe_load((tmp_path / "compose.yaml").read_text())) - {"./schedules"}
     assert "./monitoring/prometheus/rules.yml" in paths
@@ -152,7 +151,7 @@ def test_serve_alone_is_given_the_folder_of_the_access_file() -> None:
 
 
 def test_secrets_are_made_once_and_for_their_owner_alone(tmp_path: Path) -> None:
-    files = targets.render_compose(plan_of(), ComposeOptions(schedules="schedules"))
+    files = targets.render_compose(plan_of(), schedules="schedules")
     made = targets.secret_files(files)
     assert [
         path for path, text in made.items() if "PASSWORD" in text.replace("_PASSWORD=", "")
@@ -160,12 +159,12 @@ def test_secrets_are_made_once_and_for_their_owner_alone(tmp_path: Path) -> None
     make_private(tmp_path, made)
     assert {(tmp_path / path).stat().st_mode & 0o777 for path in made} == {0o600}
     (tmp_path / "serve.env").unlink()
-    with pytest.raises(SecretsMade, match=r"supervisor\.env, serve\.token, valkey\.env"):
+    with pytest.raises(InTheWay, match=r"supervisor\.env, serve\.token, valkey\.env"):
         make_private(tmp_path, targets.secret_files(files))
     assert not (tmp_path / "serve.env").exists()
 
 
 def test_of_a_redis_elsewhere_the_password_is_not_made() -> None:
-    options = ComposeOptions(schedules="schedules", valkey_image=None)
-    made = targets.secret_files(targets.render_compose(plan_of(), options))
+    files = targets.render_compose(plan_of(), schedules="schedules", valkey_image=None)
+    made = targets.secret_files(files)
     assert set(made) == {"serve.env", "serve.token"}

@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from supervisor.cli import main
-from supervisor.deploy.directory import Difference, ForeignFile, difference, rendered_before, write
+from supervisor.deploy.directory import Difference, InTheWay, difference, rendered_before, write
 from supervisor.errors import SupervisorError
 from tests.tools.deploy.jobs import ROOT
 
@@ -41,7 +41,7 @@ def test_foreign_files_and_their_folders_stay(tmp_path: Path) -> None:
 
 def test_a_foreign_file_in_the_way_stops_it_before_anything_is_written(tmp_path: Path) -> None:
     (tmp_path / "b").write_text("theirs\n")
-    with pytest.raises(ForeignFile):
+    with pytest.raises(InTheWay):
         write(tmp_path, "systemd", {"a": "old\n", "b": "old\n"})
     assert [path.name for path in tmp_path.iterdir()] == ["b"]
 
@@ -58,7 +58,7 @@ def test_a_link_is_foreign(tmp_path: Path) -> None:
     out = tmp_path / "out"
     out.mkdir()
     (out / "a").symlink_to(theirs)
-    with pytest.raises(ForeignFile):
+    with pytest.raises(InTheWay):
         write(out, "systemd", {"a": "new\n"})
     assert theirs.read_text() == "old\n"
 

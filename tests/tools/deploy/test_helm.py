@@ -13,7 +13,7 @@ import yaml
 from supervisor.deploy import targets
 from supervisor.deploy.directory import texts_of, write
 from supervisor.deploy.plan import VALKEY_ARGUMENTS
-from supervisor.deploy.targets import CHART, HelmOptions
+from supervisor.deploy.targets import CHART
 from tests.programs import output_of
 from tests.tools.deploy import published
 from tests.tools.deploy.jobs import ROOT, examples, plan_of
@@ -33,9 +33,9 @@ EVERYTHING = {
 @pytest.fixture(scope="module")
 def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The chart of the examples, and their values."""
-    options = HelmOptions(schedules=texts_of(ROOT / "schedules"))
+    texts = texts_of(ROOT / "schedules")
     rendered = tmp_path_factory.mktemp("helm")
-    write(rendered, "helm", targets.render_helm(plan_of(*examples()), options))
+    write(rendered, "helm", targets.render_helm(plan_of(*examples()), texts))
     return rendered
 
 
@@ -86,8 +86,8 @@ def test_the_schema_finds_a_mistake(directory: Path) -> None:
 
 def test_pods_run_what_the_containers_of_compose_run(directory: Path) -> None:
     """Which is tried: see test_processes."""
-    options = targets.ComposeOptions(schedules="./schedules")
-    text = targets.render_compose(plan_of(*examples()), options)["compose.yaml"]
+    files = targets.render_compose(plan_of(*examples()), schedules="./schedules")
+    text = files["compose.yaml"]
     commands = [one.get("command") for one in yaml.safe_load(text)["services"].values()]
     for name, pod in pods(directory).items():
         if name != "jobs-valkey":

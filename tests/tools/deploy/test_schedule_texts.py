@@ -11,9 +11,8 @@ import yaml
 from supervisor.beat.reload import Watching
 from supervisor.catalog.schedule_files import load
 from supervisor.deploy import targets
-from supervisor.deploy.directory import NotInConfigMap, texts_of
-from supervisor.deploy.targets import HelmOptions
-from supervisor.errors import ScheduleFilesInvalid
+from supervisor.deploy.directory import texts_of
+from supervisor.errors import ScheduleFilesInvalid, SupervisorError
 from tests.tools.deploy.jobs import ROOT, plan_of
 from tests.waiting import wait_until
 
@@ -21,8 +20,7 @@ JOB = "jobs: {a: {task: t, cron: '0 3 * * *'}}\n"
 
 
 def config_map(directory: Path) -> dict[str, str]:
-    options = HelmOptions(schedules=texts_of(directory))
-    text = targets.render_helm(plan_of(), options)["jobs.yaml"]
+    text = targets.render_helm(plan_of(), texts_of(directory))["jobs.yaml"]
     return yaml.safe_load(text)["schedules"]  # type: ignore[no-any-return]
 
 
@@ -77,13 +75,13 @@ def test_one_file_brings_no_other_file(schedules: Path) -> None:
 def test_a_name_that_no_config_map_can_hold_is_named(schedules: Path) -> None:
     name = "f\u00eates.yaml"
     (schedules / name).write_text(JOB)
-    with pytest.raises(NotInConfigMap, match=name):
+    with pytest.raises(SupervisorError, match=name):
         texts_of(schedules)
 
 
 def test_what_is_too_large_is_refused(schedules: Path) -> None:
     (schedules / "jobs.yaml").write_text("jobs: {}\n" + "# x\n" * 250_000)
-    with pytest.raises(NotInConfigMap, match="too many"):
+    with pytest.raises(SupervisorError, match="too many"):
         texts_of(schedules)
 
 

@@ -15,7 +15,6 @@ import redis
 from supervisor.deploy import targets
 from supervisor.deploy.directory import write
 from supervisor.deploy.embedded import server_binary
-from supervisor.deploy.targets import SystemdOptions
 from supervisor.job.spec import JobSpec
 from tests.acceptance.nodes import answers
 from tests.ports import free_port
@@ -33,7 +32,7 @@ WORKERS = ["supervisor-worker@default", "supervisor-worker@serial.checksum-docs"
 
 
 def rendered(*jobs: JobSpec, **options: object) -> Mapping[str, str]:
-    return targets.render_systemd(plan_of(*jobs), SystemdOptions(**options))  # type: ignore[arg-type]
+    return targets.render_systemd(plan_of(*jobs), **options)  # type: ignore[arg-type]
 
 
 @pytest.fixture
