@@ -208,31 +208,21 @@ def warn(text: str) -> None:
     click.echo(f"{click.style('warning:', fg='yellow')} {text}", err=True)
 
 
-#: What takes less time shows no progress.
+#: What takes less time is not mentioned.
 QUIET_SECONDS = 2.0
 
 
 @contextmanager
 def progress(words: str) -> Iterator[None]:
-    """Shows on standard error, if that is a terminal, what takes long, and since when."""
-    if sys.stderr is None or not sys.stderr.isatty():
-        yield
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
-
-    columns = TextColumn("{task.description}", markup=False), BarColumn(), TimeElapsedColumn()
-    bar = Progress(*columns, console=Console(stderr=True), transient=True)
-    bar.add_task(words, total=None)
-    timer = Timer(QUIET_SECONDS, bar.start)
+    """Says on standard error, if that is a terminal, what takes long."""
+    timer = Timer(QUIET_SECONDS, click.echo, (f"{words} ...",), {"err": True})
     timer.daemon = True
-    timer.start()
+    if sys.stderr is not None and sys.stderr.isatty():
+        timer.start()
     try:
         yield
     finally:
         timer.cancel()
-        timer.join()
-        bar.stop()
 
 
 # Options of several verbs, and types that click does not have.
@@ -292,7 +282,7 @@ to_file = option_group(
     json_option,
 )
 
-#: These choose among the loaded jobs: see `is_chosen`.
+#: These choose among the loaded jobs.
 choosing = option_group(
     click.option("--prefix", default="", help="Only jobs whose names begin with this."),
     click.option("--source", help="Only jobs from this source: files, runtime, redbeat, django."),
@@ -300,15 +290,8 @@ choosing = option_group(
 )
 
 
-def is_chosen(
-    spec: JobSpec, of_source: str, prefix: str, source: str | None, label: str | None
-) -> bool:
-    """of_source: where the job comes from; the rest are the options of `choosing`."""
-    return (
-        spec.name.startswith(prefix)
-        and source in (None, of_source)
-        and (label is None or spec.has_label(label))
-    )
+def is_chosen(spec: JobSpec, prefix: str, label: str | None) -> bool:
+    return spec.name.startswith(prefix) and (label is None or spec.has_label(label))
 
 
 class DurationType(click.ParamType):  # type: ignore[type-arg]

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict
 from datetime import UTC, datetime
@@ -20,14 +19,12 @@ from supervisor.cli.common import (
     choosing,
     examples,
     is_chosen,
-    is_on_terminal,
     json_option,
     pass_context,
     print_done,
     print_json,
     print_table,
     reason_option,
-    table_lines,
     to_file,
 )
 from supervisor.cli.files import plan_on, print_problems, show
@@ -36,7 +33,6 @@ from supervisor.errors import WRONG, JobElsewhere, ScheduleFilesInvalid, Unknown
 
 if TYPE_CHECKING:
     from celery import Celery
-    from rich.console import Group
 
     from supervisor.catalog.entries import Entries
     from supervisor.catalog.schedule_files import ScheduleSet
@@ -44,13 +40,9 @@ if TYPE_CHECKING:
     from supervisor.job.spec import JobSpec
     from supervisor.ledger.ledger import Ledger
     from supervisor.ledger.reads import Loaded
-    from supervisor.ledger.records import JobRecord
 
 
-@click.command(epilog=examples("jobs", "jobs --watch", "jobs --label tenant=acme --json"))
-@click.option(
-    "--watch", "watches", is_flag=True, help="Redraw the table every second, until Ctrl-C."
-)
+@click.command(epilog=examples("jobs", "jobs --prefix acme-", "jobs --label tenant=acme --json"))
 @click.option(
     "--unguarded",
     is_flag=True,
@@ -61,7 +53,6 @@ if TYPE_CHECKING:
 @pass_context
 def jobs(
     context: Context,
-    watches: bool,
     unguarded: bool,
     prefix: str,
     source: str | None,
@@ -73,35 +64,22 @@ def jobs(
     from supervisor.operate.tables import JOB_COLUMNS, job_row
     from supervisor.operate.words import drained_words
 
-    if watches and (unguarded or as_json):
-        raise click.UsageError("--watch draws a table of jobs: leave out --unguarded and --json")
     if unguarded:
         print_unguarded(context, as_json)
         return
-
-    def chosen() -> list[JobRecord]:
-        ledger = context.ledger
-        named = [name for name in ledger.job_names() if name.startswith(prefix)]
-        specs = ledger.some_specs(named) if prefix else ledger.specs()
-        labelled = [s for s in specs.values() if label is None or s.has_label(label)]
-        return [
-            record
-            for record in ledger.records_of(labelled)
-            if is_chosen(record.spec, record.origin.source, prefix, source, label)
-        ]
-
-    if watches:
-        watch_jobs(chosen)
-        return
-    records = chosen()
+    ledger = context.ledger
+    specs = [spec for spec in ledger.specs().values() if is_chosen(spec, prefix, label)]
+    records = [
+        record for record in ledger.records_of(specs) if source in (None, record.origin.source)
+    ]
     if as_json:
         print_json([shapes.Job.dumped(record) for record in records])
     else:
         now = datetime.now(UTC)
         print_table(JOB_COLUMNS, [job_row(record, now) for record in records])
-        for queue, since in context.ledger.drains.since().items():
+        for queue, since in ledger.drains.since().items():
             click.echo(drained_words(queue, since))
-    say_what_is_not_loaded(context.ledger)
+    say_what_is_not_loaded(ledger)
 
 
 def say_what_is_not_loaded(ledger: Ledger) -> None:
@@ -129,43 +107,6 @@ def print_unguarded(context: Context, as_json: bool) -> None:
         return
     rows = [(one.entry, stamp(one.next_due_at) or "never", one.reason) for one in found]
     print_table(UNGUARDED_COLUMNS, rows)
-
-
-REFRESH_SECONDS = 1.0
-
-
-def watch_jobs(jobs: Callable[[], list[JobRecord]]) -> None:
-    """Shows the jobs until Ctrl-C. While the ledger is unavailable, it says so and waits."""
-    from rich.console import Console
-    from rich.live import Live
-
-    if not is_on_terminal():
-        raise click.UsageError("--watch needs a terminal: repeat `supervisor jobs` instead")
-    console = Console(highlight=False, markup=False)
-    try:
-        with Live(console=console, screen=True, auto_refresh=False) as live:
-            while True:
-                live.update(screen_of(jobs, console.width), refresh=True)
-                time.sleep(REFRESH_SECONDS)
-    except KeyboardInterrupt:
-        return
-
-
-def screen_of(jobs: Callable[[], list[JobRecord]], width: int) -> Group:
-    from redis.exceptions import RedisError
-    from rich.console import Group
-    from rich.text import Text
-
-    from supervisor.operate.tables import JOB_COLUMNS, job_row
-    from supervisor.operate.words import stamp
-
-    now = datetime.now(UTC)
-    try:
-        rows = [job_row(record, now) for record in jobs()]
-    except RedisError as error:
-        return Group(Text(f"the ledger is unavailable: {error}"))
-    header, *table = table_lines(JOB_COLUMNS, rows, width)
-    return Group(Text(f"{stamp(now)}  Ctrl-C ends"), Text(header, style="bold"), *map(Text, table))
 
 
 # put, remove, export
@@ -272,7 +213,7 @@ def export(
     specs = [
         spec
         for name, spec in loaded.specs.items()
-        if is_chosen(spec, loaded.origins[name].source, prefix, source, label)
+        if is_chosen(spec, prefix, label) and source in (None, loaded.origins[name].source)
     ]
     text = schedule_json(specs, context.prefix) if as_json else schedule_text(specs, context.prefix)
     if output is None:

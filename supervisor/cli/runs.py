@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-import time
-from contextlib import AbstractContextManager, nullcontext
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 from zoneinfo import ZoneInfo
@@ -19,7 +17,6 @@ from supervisor.cli.common import (
     Named,
     coloured,
     examples,
-    is_on_terminal,
     json_option,
     moment_of,
     pass_context,
@@ -32,9 +29,7 @@ from supervisor.errors import InvalidRequest, UnknownRun
 from supervisor.job.policies import AfterPolicy, OverlapPolicy
 
 if TYPE_CHECKING:
-    from rich.progress import Progress as Bar
-
-    from supervisor.job.run import Run, RunState
+    from supervisor.job.run import RunState
     from supervisor.job.spec import JobSpec
     from supervisor.ledger.ledger import Ledger
     from supervisor.ledger.requests import RunRequest
@@ -91,6 +86,7 @@ def runs(
     """
     from supervisor.ledger.page_reads import Wanted, search
     from supervisor.operate import shapes
+    from supervisor.operate.run_text import how_far
     from supervisor.operate.tables import RUN_COLUMNS, run_rows
 
     ledger = context.ledger
@@ -107,17 +103,9 @@ def runs(
         print_json([shapes.Run.dumped(run) for run in found])
         return
     now = datetime.now(UTC)
-    how_far = {run.id: how_far_words(ledger, run) for run in found if run.state.is_open}
-    rows = (row for run in found for row in run_rows(run, now, how_far.get(run.id, "")))
-    print_table(RUN_COLUMNS, list(rows))
-
-
-def how_far_words(ledger: Ledger, run: Run) -> str:
-    from supervisor.operate.words import progress_words, running_steps_words
-
-    if run.has_steps:
-        return running_steps_words(ledger.steps.records(run.id))
-    return progress_words(run.progress)
+    progress = {run.id: how_far(ledger, run) for run in found if run.state.is_open}
+    rows = (row for run in found for row in run_rows(run, now, progress.get(run.id, "")))
+    print_table(RUN_COLUMNS, rows)
 
 
 @click.command(
@@ -138,227 +126,30 @@ def how_far_words(ledger: Ledger, run: Run) -> str:
 def show(context: Context, run: str, follows: bool, as_json: bool) -> None:
     """Show everything known about a run, and the end of its log."""
     from supervisor.job.run import RunState
+    from supervisor.operate import run_text
+    from supervisor.operate.tables import STEP_COLUMNS
 
     if follows and as_json:
         raise click.UsageError("--follow prints text; leave out --json")
-    refuse_job(context.ledger, run, "show")
+    ledger = context.ledger
+    refuse_job(ledger, run, "show")
     if follows:
         try:
-            ended = follow(context.ledger, run)
+            for line in run_text.follow(ledger, run):
+                click.echo(line)
         except KeyboardInterrupt:
             sys.exit(1)
-        sys.exit(0 if ended.state is RunState.SUCCEEDED else 1)
+        sys.exit(0 if ledger.run(run).state is RunState.SUCCEEDED else 1)
+    record = run_text.run_of(ledger, run)
     if as_json:
-        print_json(whole_shape(context.ledger, run))
-    else:
-        print_whole(context.ledger, run)
-
-
-# show --follow: the state of a run, its progress and its log, until it ends.
-
-
-POLL_SECONDS = 0.4
-
-
-def follow(ledger: Ledger, run_id: str) -> Run:
-    """The run, once it has ended. Raises UnknownRun."""
-    from rich.progress import BarColumn, TextColumn
-    from rich.progress import Progress as Bar
-
-    from supervisor.operate.words import harmless, reason_words
-
-    bar = Bar(
-        TextColumn("{task.description}", markup=False),
-        BarColumn(),
-        TextColumn("{task.fields[words]}", markup=False),
-        transient=True,
-    )
-    on_terminal = is_on_terminal()
-    screen = BarScreen(bar) if on_terminal else LineScreen()
-    shown: AbstractContextManager[object] = bar if on_terminal else nullcontext()
-    with shown:
-        run = follow_on(screen, ledger, run_id)
-    print_failures(ledger, run_id)
-    reason = harmless(reason_words(run))
-    click.echo(f"{run.id} {run.state.value}" + (f": {reason}" if reason else ""))
-    return run
-
-
-def follow_on(screen: LineScreen | BarScreen, ledger: Ledger, run_id: str) -> Run:
-    from supervisor.operate.words import LogText
-
-    log, last = LogText(), None
-    while True:
-        run = ledger.run(run_id)
-        # Read after the state, so that all lines of a run that has ended are printed.
-        lines = ledger.reports.lines(run_id, last)
-        last = lines[-1].id if lines else last
-        for text in log.of(lines):
-            screen.say(text)
-        screen.show(run.state.value, *how_far(ledger, run))
-        if not run.state.is_open:
-            return run
-        time.sleep(POLL_SECONDS)
-
-
-def how_far(ledger: Ledger, run: Run) -> tuple[str, float | None]:
-    """The progress in words, and as a number from 0 to 1 if that is known."""
-    from supervisor.operate.words import items_words, progress_words, running_steps_words, share_of
-
-    if run.has_steps:
-        steps = ledger.steps.records(run.id)
-        return running_steps_words(steps), share_of(steps)
-    if run.batch:
-        return items_words(run.batch), run.batch.done / max(1, run.batch.total)
-    return progress_words(run.progress), run.progress.share if run.progress else None
-
-
-class LineScreen:
-    """Plain lines; state and progress whenever they change."""
-
-    def __init__(self) -> None:
-        self._shown = ""
-
-    def say(self, line: str) -> None:
+        print_json(run_text.run_shape(ledger, record))
+        return
+    for line in run_text.field_lines(ledger, record):
+        click.echo(coloured(line))
+    if record.has_steps:
+        print_table(STEP_COLUMNS, run_text.step_rows(ledger, record))
+    for line in (*run_text.item_lines(ledger, record), *run_text.log_lines(ledger, record)):
         click.echo(line)
-
-    def show(self, state: str, words: str, share: float | None) -> None:
-        line = f"{state} {words}".rstrip()
-        if line != self._shown:
-            click.echo(line)
-        self._shown = line
-
-
-class BarScreen:
-    """On a terminal: a progress bar below the lines, which pulses while the total is unknown."""
-
-    def __init__(self, bar: Bar) -> None:
-        self._bar = bar
-        bar.add_task("", total=None, words="")
-        [self._task] = bar.tasks
-
-    def say(self, line: str) -> None:
-        self._bar.console.print(line, markup=False, highlight=False, soft_wrap=True)
-
-    def show(self, state: str, words: str, share: float | None) -> None:
-        self._task.description = state
-        self._task.fields["words"] = words
-        self._task.total, self._task.completed = (None, 0) if share is None else (1, share)
-
-
-# show: all that is known about one run.
-
-
-#: Lines from the end of the log; `show --follow` prints all of them.
-LINES_SHOWN = 20
-
-#: How many running items of a batch are listed, and how many open items are searched for them.
-ITEMS_SHOWN = 20
-ITEMS_SEARCHED = 1_000
-
-
-def whole_shape(ledger: Ledger, run_id: str) -> dict[str, Any]:
-    """Raises UnknownRun."""
-    from supervisor.operate import shapes
-
-    run = known(ledger, run_id)
-    without = () if run.has_steps else ("steps", "params")
-    shape = shapes.whole_run(ledger, run).model_dump(mode="json", exclude={*without})
-    shape["log"] = [shapes.LogLine.dumped(line) for line in ledger.reports.lines(run_id)]
-    if run.has_steps:
-        shape["returned_twice"] = {name: list(by) for name, by in run.returned_twice.items()}
-    if run.batch:
-        kept = ledger.runs(ledger.steps.kept_items(run_id, limit=run.batch.total))
-        shape["items"] = {
-            "total": run.batch.total,
-            "ended": dict(run.batch.ended),
-            "states": ledger.steps.item_states(run_id),
-            "kept": [shapes.Run.dumped(item) for item in kept],
-        }
-    return shape
-
-
-def print_whole(ledger: Ledger, run_id: str) -> None:
-    """Raises UnknownRun."""
-    from supervisor.operate import shapes
-    from supervisor.operate.shapes import params_shape
-    from supervisor.operate.words import (
-        LogText,
-        dropped_words,
-        harmless,
-        items_words,
-        param_words,
-        progress_words,
-    )
-
-    run = known(ledger, run_id)
-    found = shapes.Run.dumped(run)
-    attempts, _ = found.pop("attempts"), found.pop("attempts_dropped")
-    found["log_url"] = shapes.log_url_of(ledger, run)
-    found["obstacle"] = run.obstacle and f"{run.obstacle.text} ({run.obstacle.by})"
-    found["repeated_by"] = ", ".join(run.repeated_by) or None
-    found["progress"] = items_words(run.batch) or progress_words(run.progress) or None
-    if run.has_steps:
-        params = params_shape(run, ledger.steps.params(run.id))
-        found["params"] = param_words(params) or None
-    if run.has_steps or run.batch:
-        attempts, found["attempt"] = [], None
-    for name, by in run.returned_twice.items():
-        found["returned_twice"] = f"{name} by {', '.join(by)}; that of {by[-1]} is used"
-    for key, value in found.items():
-        if value is not None:
-            click.echo(coloured(f"{key:<18}{harmless(str(value))}"))
-    if dropped := dropped_words(run):
-        click.echo(dropped)
-    for attempt in attempts:
-        facts = "  ".join(f"{key} {value}" for key, value in attempt.items() if value is not None)
-        click.echo(harmless(facts))
-    print_parts(ledger, run)
-    for text in list(LogText().of(ledger.reports.lines(run_id)))[-LINES_SHOWN:]:
-        click.echo(text)
-    print_failures(ledger, run_id)
-
-
-def print_failures(ledger: Ledger, run_id: str) -> None:
-    from supervisor.operate.words import failure_lines
-
-    for failure in ledger.reports.failures(run_id):
-        for line in failure_lines(failure):
-            click.echo(line)
-
-
-def print_parts(ledger: Ledger, run: Run) -> None:
-    from supervisor.operate.tables import STEP_COLUMNS, step_row
-    from supervisor.operate.words import harmless, progress_words, reason_words
-
-    if run.has_steps:
-        now = datetime.now(UTC)
-        rows = [step_row(step, now) for step in ledger.steps.records(run.id)]
-        print_table(STEP_COLUMNS, rows)
-    if run.batch:
-        open_items = ledger.runs(ledger.steps.below([run.id])[:ITEMS_SEARCHED])
-        started = [item for item in open_items if item.attempt]
-        for item in [*started[:ITEMS_SHOWN], *ledger.runs(ledger.steps.kept_items(run.id))]:
-            crashed = f"its worker died {item.crashes} times" if item.crashes else ""
-            facts = (progress_words(item.progress), reason_words(item), crashed)
-            words = harmless(", ".join(filter(None, facts)))
-            click.echo(f"{item.id}  {item.state.value}  {words}".rstrip())
-
-
-def known(ledger: Ledger, run_id: str) -> Run:
-    """The run. Raises UnknownRun, which says why an item of a batch has no record."""
-    from supervisor.job.run import StepId
-
-    try:
-        return ledger.run(run_id)
-    except UnknownRun:
-        step_id = StepId.of(run_id)
-        states = ledger.steps.item_states(step_id.batch) if step_id else ""
-        if step_id is None or step_id.item is None or step_id.item >= len(states):
-            raise
-        is_queued = states[step_id.item] != "."
-        what = "has ended, and its record is not kept" if is_queued else "is not queued yet"
-        raise UnknownRun(run_id, f"that item {what}") from None
 
 
 # trigger, cancel
@@ -426,7 +217,7 @@ def trigger(
     from supervisor.job.run import RunState
     from supervisor.ledger.requests import RunRequest
     from supervisor.operate import control, shapes
-    from supervisor.operate.words import harmless, reason_words
+    from supervisor.operate.run_text import state_line
 
     request = RunRequest(
         args=parsed("--args", args_text, list),
@@ -448,8 +239,7 @@ def trigger(
     if as_json:
         print_done("trigger", [{"name": run.id, **shapes.Run.dumped(run)}])
     else:
-        reason = harmless(reason_words(run))
-        click.echo(f"{run.id} {run.state.value}" + (f": {reason}" if reason else ""))
+        click.echo(state_line(run))
     if run.state is RunState.SKIPPED:
         sys.exit(1)
 
@@ -520,14 +310,13 @@ def repeated_json(one: repeating.Repeated) -> dict[str, Any]:
 
 
 def repeated_words(one: repeating.Repeated) -> str:
-    from supervisor.operate.words import harmless, reason_words
+    from supervisor.operate.run_text import state_line
+    from supervisor.operate.words import harmless
 
     if one.run is None:
         return harmless(f"{one.of} is not run again: {one.error}")
-    reason = reason_words(one.run)
-    words = f"{one.run.id} {one.run.state.value}" + (f": {reason}" if reason else "")
     edited = ", with its arguments: the job has been edited since" if one.is_edited else ""
-    return harmless(f"{words}, repeats {one.of}{edited}")
+    return f"{state_line(one.run)}, repeats {one.of}{edited}"
 
 
 @click.command(

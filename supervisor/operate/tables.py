@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from rich.cells import cell_len
+from wcwidth import wcswidth
 
 from supervisor.job.run import Run, RunState, StepRecord
 from supervisor.ledger.actions import Entry, Outcome
@@ -78,7 +78,7 @@ def lines(columns: Columns, rows: Iterable[Row], width: int | None = None) -> li
         cells = [[row[number] for number in shown] for row in rows]
         for layout in (folded, hung):
             text = [line for block in layout(cells, columns.folds, width) for line in block]
-            if all(cell_len(line) <= width for line in text):
+            if all(wcswidth(line) <= width for line in text):
                 return [*text, *notes(left_out)]
         if dropped:
             left_out.append(dropped)
@@ -91,7 +91,7 @@ def notes(left_out: Sequence[str]) -> list[str]:
 
 def folded(rows: Sequence[Row], folds: Sequence[str], width: int) -> Iterator[Block]:
     """The columns that may fold share the width that the others leave."""
-    natural = [max(map(cell_len, cells)) for cells in zip(*rows, strict=True)]
+    natural = [max(map(wcswidth, cells)) for cells in zip(*rows, strict=True)]
     least = [max(map(longest_word, cells)) for cells in zip(*rows, strict=True)]
     folding = [number for number, name in enumerate(rows[0]) if name in folds]
     fixed = sum(size for number, size in enumerate(natural) if number not in folding)
@@ -118,7 +118,7 @@ def hung(rows: Sequence[Row], folds: Sequence[str], width: int) -> Iterator[Bloc
         yield from folded(rows, folds, width)
         return
     above = [row[:-1] for row in rows]
-    widths = [max(map(cell_len, cells)) for cells in zip(*above, strict=True)]
+    widths = [max(map(wcswidth, cells)) for cells in zip(*above, strict=True)]
     for row in rows:
         below = wrapped(row[-1], width - len(INDENT)) if row[-1] else []
         yield [joined(row[:-1], widths), *(INDENT + line for line in below)]
@@ -126,7 +126,7 @@ def hung(rows: Sequence[Row], folds: Sequence[str], width: int) -> Iterator[Bloc
 
 def joined(row: Row, widths: Sequence[int]) -> str:
     padded = (
-        cell + " " * (width - cell_len(cell)) for cell, width in zip(row, widths, strict=True)
+        cell + " " * (width - wcswidth(cell)) for cell, width in zip(row, widths, strict=True)
     )
     return (" " * GAP).join(padded).rstrip()
 
@@ -135,7 +135,7 @@ def wrapped(cell: str, width: int) -> list[str]:
     lines = [""]
     for word in cell.split():
         longer = f"{lines[-1]} {word}" if lines[-1] else word
-        if cell_len(longer) <= width or not lines[-1]:
+        if wcswidth(longer) <= width or not lines[-1]:
             lines[-1] = longer
         else:
             lines.append(word)
@@ -143,7 +143,7 @@ def wrapped(cell: str, width: int) -> list[str]:
 
 
 def longest_word(cell: str) -> int:
-    return max(map(cell_len, cell.split()), default=0)
+    return max(map(wcswidth, cell.split()), default=0)
 
 
 # Jobs, runs, steps, actions.

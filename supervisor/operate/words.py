@@ -166,11 +166,6 @@ def items_words(batch: Batch | None) -> str:
     return f"{batch.done:,}/{batch.total:,} items{share}{failed}"
 
 
-def share_of(steps: Sequence[StepRecord]) -> float:
-    """The progress of the run from 0 to 1, as if all steps took the same time."""
-    return sum(map(share_of_step, steps)) / max(1, len(steps))
-
-
 def share_of_step(step: StepRecord) -> float:
     if step.done:
         return 1.0

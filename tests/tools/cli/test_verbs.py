@@ -141,8 +141,6 @@ def test_pause_and_resume_change_the_job_and_nothing_when_a_name_is_wrong(
         (("trigger", "nightly", "--args", "{}"), 2, "must be a list"),
         (("runs", "--outcome", "fine"), 2, "fine"),
         (("runs", "--since", "lately"), 2, "is not a moment such as 2h"),
-        (("jobs", "--watch"), 2, "--watch needs a terminal"),
-        (("jobs", "--watch", "--json"), 2, "leave out --unguarded and --json"),
         (("up",), 2, "name the Celery app"),
         (("-A", "no_such_module", "up"), 2, "no Celery app 'no_such_module'"),
         (("-A", "json", "check"), 2, "no Celery app 'json': json has none"),
@@ -432,21 +430,6 @@ def hash_reads(ledger: Ledger) -> int:
     return int(ledger.client.info("commandstats").get("cmdstat_hgetall", {"calls": 0})["calls"])
 
 
-def test_on_a_terminal_there_is_a_bar_below_the_lines(
-    ledger: Ledger, redis_url: str, run: str
-) -> None:
-    say(ledger, run, 1, 1, "\x1b[31m[red]one")
-    with Terminal(redis_url, "show", run, "--follow") as terminal:
-        wait_until(lambda: "1/4 (25%) loading" in terminal.shown, 20)
-        assert "━" in terminal.shown
-        assert "Z  [red]one" in terminal.shown
-        say(ledger, run, 2, 4, "two")
-        ledger.finish(run, "token", RunState.SUCCEEDED)
-        assert status_of(terminal.process, 30) == 0
-        wait_until(lambda: terminal.shown.rstrip().endswith(f"{run} succeeded"))
-        assert "Z  two" in terminal.shown
-
-
 def test_ctrl_c_ends_the_following_and_not_the_run(
     ledger: Ledger, redis_url: str, run: str
 ) -> None:
@@ -455,13 +438,12 @@ def test_ctrl_c_ends_the_following_and_not_the_run(
         wait_until(lambda: "1/4 (25%) loading" in terminal.shown, 20)
         terminal.process.send_signal(signal.SIGINT)
         assert status_of(terminal.process, 30) == 1
-        wait_until(lambda: terminal.shown.endswith("\x1b[2K") or "\x1b[?25h" in terminal.shown)
         assert "Traceback" not in terminal.shown
         assert "Aborted" not in terminal.shown
     assert ledger.run(run).state is RunState.RUNNING
 
 
-# `supervisor runs` with filters, and `supervisor jobs --watch` on a terminal
+# `supervisor runs` with filters, and tables on a terminal
 
 
 Runs = Callable[..., list[str]]
@@ -535,12 +517,3 @@ def test_a_run_that_is_listed_on_a_terminal_can_be_shown(
     assert spec.name in on_terminal(redis_url, "jobs")
     [listed] = [word for word in on_terminal(redis_url, "runs") if "@" in word]
     assert listed in supervisor("show", listed).output
-
-
-def test_jobs_are_watched_on_a_terminal_until_ctrl_c(ledger: Ledger, redis_url: str) -> None:
-    job(ledger, "nightly")
-    with Terminal(redis_url, "jobs", "--watch", columns=200) as terminal:
-        wait_until(lambda: terminal.shown.count("nightly") >= 2, 20)
-        terminal.process.send_signal(signal.SIGINT)
-        assert status_of(terminal.process, 30) == 0
-        assert "Traceback" not in terminal.shown

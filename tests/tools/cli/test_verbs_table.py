@@ -86,7 +86,7 @@ def test_help_lists_each_verb_on_a_line_of_its_section() -> None:
 
 
 def test_help_and_version_load_no_library_but_click() -> None:
-    heavy = ("pydantic", "redis", "structlog", "celery", "rich", "yaml", "supervisor.settings")
+    heavy = ("pydantic", "redis", "structlog", "celery", "yaml", "supervisor.settings")
     of_verbs = [f"{verb} --help" for verb, _ in commands(main)]
     code = (
         "import sys; from supervisor.cli import main\n"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from rich.cells import cell_len
+from wcwidth import wcswidth
 
 from supervisor.job.changes import Edit, edit_text
 from supervisor.operate import tables
@@ -72,7 +72,7 @@ def test_a_narrow_screen_has_reasons_below_and_names_what_is_left_out() -> None:
 def test_wide_characters_are_wrapped_by_the_cells_that_they_take() -> None:
     reason = " ".join(["\u4e2d" * 10] * 8)
     text = lines(tables.RUN_COLUMNS, [(*RUNS[0][:-1], reason)], 80)
-    assert max(map(cell_len, text)) <= 80
+    assert max(map(wcswidth, text)) <= 80
     assert " ".join(text).count("\u4e2d" * 10) == 8
 
 
