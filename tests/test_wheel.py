@@ -87,7 +87,7 @@ with trace.get_tracer("shop").start_as_current_span("request"):
 """
 
 NOTIFY = """
-from supervisor.cli.ask import a_test
+from supervisor.cli.notices import a_test
 from supervisor.features.outbound.answer import Answer
 from supervisor.features.notices.keys import Destination
 from supervisor.features.notices.services import missing_extra, send

@@ -37,7 +37,7 @@ class Lazy:
 #: The verbs as `--help` lists them.
 SECTIONS: Mapping[str, Mapping[str, Lazy]] = {
     "Start": {
-        "init": Lazy("files", "Write a first schedule file and, in an empty folder, an app."),
+        "init": Lazy("init", "Write a first schedule file and, in an empty folder, an app."),
         "up": Lazy("service", "Run Redis, beat, workers and the status page until Ctrl-C."),
     },
     "Schedule files": {
@@ -49,7 +49,7 @@ SECTIONS: Mapping[str, Mapping[str, Lazy]] = {
     "Jobs": {
         "jobs": Lazy("jobs", "List the loaded jobs: next run, last run, state, counts."),
         "next": Lazy("ticks", "List the next nominal times of a job."),
-        "why": Lazy("ask", "Explain what became of a tick, or why a job is not running."),
+        "why": Lazy("diagnosis", "Explain what became of a tick, or why a job is not running."),
         "pause": Lazy("ticks", "Stop scheduled runs until the jobs are resumed."),
         "resume": Lazy("ticks", "Start scheduled runs of paused jobs again, from now on."),
         "put": Lazy("jobs", "Load jobs at run time from a schedule FILE, all or none."),
@@ -65,23 +65,23 @@ SECTIONS: Mapping[str, Mapping[str, Lazy]] = {
         "backfill": Lazy("ticks", "Run a job for nominal times in the past."),
     },
     "Diagnosis": {
-        "doctor": Lazy("ask", "Find what is wrong with Redis, beats, workers and queues."),
-        "log": Lazy("ask", "Show who did what, from where, and why."),
+        "doctor": Lazy("diagnosis", "Find what is wrong with Redis, beats, workers and queues."),
+        "log": Lazy("diagnosis", "Show who did what, from where, and why."),
         "audit": Lazy("audit", "Check that each scheduled time has exactly one outcome."),
         "health": Lazy("service", "Check if this host's beat, worker or server is healthy."),
     },
     "Notices": {
-        "notify": Lazy("ask", "Test the addresses that notices go to."),
-        "silence": Lazy("silences", "Send no notices of a job for a time."),
-        "silences": Lazy("silences", "List the silences of notices, the first to end first."),
-        "unsilence": Lazy("silences", "End a silence before its time."),
+        "notify": Lazy("notices", "Test the addresses that notices go to."),
+        "silence": Lazy("notices", "Send no notices of a job for a time."),
+        "silences": Lazy("notices", "List the silences of notices, the first to end first."),
+        "unsilence": Lazy("notices", "End a silence before its time."),
     },
     "Operation": {
         "serve": Lazy("service", "Serve the status page, the HTTP API, metrics and health checks."),
         "token": Lazy("service", "Make tokens for the users of the page and the API."),
-        "queues": Lazy("service", "List the queues, with the command that starts each worker."),
-        "drain": Lazy("service", "Start no more runs from a queue."),
-        "undrain": Lazy("service", "Start runs from a drained queue again."),
+        "queues": Lazy("queues", "List the queues, with the command that starts each worker."),
+        "drain": Lazy("queues", "Start no more runs from a queue."),
+        "undrain": Lazy("queues", "Start runs from a drained queue again."),
         "render": Lazy("render", "Write the files of a deployment, with workers for all queues."),
     },
     "Moving in and out": {

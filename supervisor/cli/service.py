@@ -1,16 +1,11 @@
-"""Verbs that run and operate the service: up, serve, token, queues, drain, undrain, health."""
+"""Verbs that run the service: up, serve, token, health."""
 
 from __future__ import annotations
 
 import os
-import shlex
 import socket
 import sys
-import time
-from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from datetime import timedelta
-from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 from threading import Thread
 from typing import TYPE_CHECKING, TextIO, cast
@@ -20,138 +15,24 @@ import click
 from supervisor.cli.common import (
     PORT,
     Context,
-    DurationType,
     examples,
     json_option,
     option_group,
     pass_context,
     print_done,
     print_json,
-    reason_option,
     schedules_option,
 )
-from supervisor.errors import NotConfigured, NotFound, did_you_mean
+from supervisor.errors import NotConfigured
 
 if TYPE_CHECKING:
-    from supervisor.job.topology import WorkerSpec
     from supervisor.ledger.ledger import Ledger
-    from supervisor.ledger.presence import Present
     from supervisor.ledger.queues import Queues
     from supervisor.settings import Settings
     from supervisor.web.access import Access
     from supervisor.web.record import RecordLog
 
-# drain, undrain
-
-
-POLL_SECONDS = 0.4
-
-#: Up to this many running runs are listed by name.
-MOST_LISTED = 5
-
-
-@click.command(epilog=examples("drain serial.import --wait 10m --reason 'database upgrade'"))
-@click.argument("queue")
-@click.option(
-    "--wait",
-    "wait",
-    type=DurationType(),
-    help="Wait up to this long (30s, 10m) for running runs; exit 1 if any are left.",
-)
-@click.option("--force", is_flag=True, help="Accept a queue that no job and no worker uses.")
-@reason_option
-@json_option
-@pass_context
-def drain(
-    context: Context,
-    queue: str,
-    wait: timedelta | None,
-    force: bool,
-    reason: str,
-    as_json: bool,
-) -> None:
-    """Start no more runs from a queue.
-
-    Runs in progress finish, and due ones wait until `undrain`.
-    """
-    from supervisor.operate.shapes import iso_utc
-    from supervisor.operate.words import stamp
-
-    ledger = context.ledger
-    with context.acting("drain", queue, reason) as action:
-        if not force:
-            check_known(ledger, queue)
-        since = ledger.drains.drain(queue, action)
-    click.echo(
-        f"{queue} has been drained since {stamp(since)}: no more runs start from it", err=as_json
-    )
-    running = ledger.drains.running(queue)
-    if wait is not None:
-        deadline = time.monotonic() + wait.total_seconds()
-        while running and time.monotonic() < deadline:
-            time.sleep(POLL_SECONDS)
-            running = ledger.drains.running(queue)
-    if as_json:
-        facts = {"since": iso_utc(since), "running": list(running)}
-        print_done("drain", [{"name": queue, "state": "drained", **facts}])
-    else:
-        click.echo(running_words(queue, running))
-    if running and wait is not None:
-        sys.exit(1)
-
-
-@click.command(epilog=examples("undrain serial.import"))
-@click.argument("queue")
-@reason_option
-@json_option
-@pass_context
-def undrain(context: Context, queue: str, reason: str, as_json: bool) -> None:
-    """Start runs from a drained queue again."""
-    from supervisor.ledger.actions import Action
-    from supervisor.operate.shapes import iso_utc
-    from supervisor.operate.words import stamp
-
-    action = Action(context.actor, "undrain", queue, reason)
-    since = context.ledger.drains.undrain(queue, action)
-    if not since:
-        check_known(context.ledger, queue)
-    if as_json:
-        result = {"name": queue, "state": "undrained", "drained_since": iso_utc(since)}
-        print_done("undrain", [result])
-        return
-    was = f"it had been drained since {stamp(since)}" if since else "it was not drained"
-    click.echo(f"runs start from {queue} again; {was}")
-
-
-def check_known(ledger: Ledger, queue: str) -> None:
-    """Raises NotFound."""
-    from supervisor.ledger.queues import LedgerQueues
-    from supervisor.ledger.queues import queues as queues_of
-
-    processes = ledger.presences.processes()
-    broker = LedgerQueues(ledger.client, processes)
-    found = queues_of(ledger.specs().values(), processes, broker, ledger.drains.since())
-    known = [one.name for one in found]
-    if queue not in known:
-        names = f"known: {', '.join(known)}" if known else "no queue is known"
-        raise NotFound(
-            f"unknown queue {queue!r}{did_you_mean(queue, known)}: no worker consumes it and no job"
-            f" goes to it; {names}"
-        )
-
-
-def running_words(queue: str, run_ids: Sequence[str]) -> str:
-    if not run_ids:
-        return f"no run of {queue} is running"
-    named = ", ".join(run_ids[:MOST_LISTED])
-    more = f" and {len(run_ids) - MOST_LISTED} more" if len(run_ids) > MOST_LISTED else ""
-    return f"{len(run_ids)} still running: {named}{more}"
-
-
 # health
-
-
-TIMEOUT_SECONDS = 5
 
 
 @click.command(epilog=examples("health beat", "health worker --name default@%h", "health serve"))
@@ -169,6 +50,8 @@ def health(context: Context, what: str, name: str | None, port: int, as_json: bo
     minute. While Redis is unavailable or refuses writes, all processes count as healthy.
     """
     from redis.exceptions import RedisError
+
+    from supervisor.operate.health import fault_of, fault_of_server
 
     if (what == "worker") != (name is not None):
         raise click.UsageError("a worker needs --name; beat and serve do not take it")
@@ -197,47 +80,6 @@ def ledger_of(context: Context) -> Ledger:
     from supervisor.ledger.ledger import Ledger
 
     return Ledger.open(context.settings) if context.given_url else context.ledger
-
-
-def fault_of(what: str, name: str | None, there: Iterable[Present]) -> str | None:
-    from supervisor.ledger.presence import BeatFacts, WorkerFacts
-
-    host = socket.gethostname()
-    if what == "beat":
-        here = any(isinstance(p.facts, BeatFacts) and p.host == host for p in there)
-        return None if here else f"no beat on {host} has reported"
-    full = with_host(name or "", host)
-    workers = [
-        (p, p.facts) for p in there if isinstance(p.facts, WorkerFacts) and p.facts.name == full
-    ]
-    if not workers:
-        return f"worker {full} has not reported"
-    if all(present.fault for present, _ in workers):
-        return f"worker {full} does no work: {workers[0][0].fault}"
-    if not any(present.is_waiting or worker.queues for present, worker in workers):
-        return f"worker {full} consumes no queue"
-    return None
-
-
-def with_host(name: str, host: str) -> str:
-    """The name with parts of the host's, as in celery -n: %h all, %n the first, %d the rest."""
-    first, _, rest = host.partition(".")
-    named = name if "@" in name else f"{name}@%h"
-    for mark, value in (("%h", host), ("%n", first), ("%d", rest)):
-        named = named.replace(mark, value)
-    return named
-
-
-def fault_of_server(port: int) -> str | None:
-    connection = HTTPConnection("127.0.0.1", port, timeout=TIMEOUT_SECONDS)
-    try:
-        connection.request("GET", "/healthz")
-        status = connection.getresponse().status
-    except (OSError, HTTPException) as error:
-        return f"nothing answers on port {port}: {error}"
-    finally:
-        connection.close()
-    return None if status == 200 else f"port {port} answers {status}"
 
 
 # serve
@@ -424,7 +266,7 @@ def new(name: str, role: str, as_json: bool) -> None:
     click.echo(f"  {line}")
 
 
-# up, queues
+# up
 
 
 @click.command(
@@ -497,46 +339,3 @@ def up(
         os.environ,
         screen,
     ).run()
-
-
-@click.command(epilog=examples("-A proj queues"))
-@schedules_option
-@json_option
-@pass_context
-def queues(context: Context, schedules: Path | None, as_json: bool) -> None:
-    """List the queues, with the command that starts each worker.
-
-    With the app (-A), jobs that it cannot run are left out, and named on stderr.
-    """
-    from supervisor.catalog.schedule_files import load
-    from supervisor.job.topology import Topology
-
-    app = context.app_name or "proj"
-    specs = load(context.schedules(schedules), prefix=context.prefix).specs
-    if context.app is not None:
-        from supervisor.app import tasks_of
-
-        tasks = tasks_of(context.app)
-        faults = [(name, f.text) for name, spec in specs.items() for f in tasks.faults(spec)]
-        for name, text in faults:
-            click.echo(f"note: job {name!r}: {text}", err=True)
-        specs = {name: spec for name, spec in specs.items() if name not in dict(faults)}
-    workers = Topology.of(specs.values(), context.default_queue).workers
-    if as_json:
-        print_json([described(worker, app) for worker in workers])
-        return
-    for worker in workers:
-        kind = "one run at a time" if worker.serial else "default worker"
-        click.echo(f"{', '.join(worker.queues)}  ({kind})")
-        click.echo(f"  jobs    {', '.join(worker.jobs) or 'none'}")
-        click.echo(f"  worker  {shlex.join(worker.command(app))}")
-
-
-def described(worker: WorkerSpec, app: str) -> dict[str, object]:
-    return {
-        "worker": worker.name,
-        "queues": worker.queues,
-        "jobs": worker.jobs,
-        "serial": worker.serial,
-        "command": worker.command(app),
-    }

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from supervisor.cli.ask import answer_shape
+from supervisor.cli.diagnosis import answer_shape
 from supervisor.job.policies import OnCrash
 from supervisor.job.run import Attempt, Obstacle, Run, RunState, StepRecord, tick_id
 from supervisor.job.spec import JobSpec

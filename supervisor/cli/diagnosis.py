@@ -1,18 +1,13 @@
-"""Verbs that explain and diagnose: doctor, why, log, notify test."""
+"""Verbs that explain and diagnose: doctor, why, log."""
 
 from __future__ import annotations
 
 import json
-import os
-import socket
 import sys
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from uuid import uuid4
 from zoneinfo import ZoneInfo
 
 import click
@@ -27,17 +22,12 @@ from supervisor.cli.common import (
     json_option,
     moment_of,
     pass_context,
-    print_done,
     print_json,
     print_table,
-    schedules_option,
 )
-from supervisor.cli.files import read_or_exit
-from supervisor.errors import NotConfigured, SupervisorError, UnknownJob
+from supervisor.errors import UnknownJob
 
 if TYPE_CHECKING:
-    from supervisor.features.notices.keys import Destination
-    from supervisor.features.notices.rules import Notice
     from supervisor.ledger.actions import Actions, Entry
     from supervisor.ledger.ledger import Ledger
     from supervisor.operate.doctor import Finding
@@ -279,112 +269,3 @@ def line_of(entry: Entry, *, as_json: bool) -> str:
     if as_json:
         return json.dumps(shapes.RecordedAction.dumped(entry))
     return "  ".join(harmless(cell) for cell in action_row(entry) if cell)
-
-
-# notify test
-
-
-#: How many of the places that name a destination are shown.
-MOST_NAMED = 3
-
-
-@click.group()
-def notify() -> None:
-    """Test the addresses that notices go to."""
-
-
-@notify.command("test", epilog=examples("-A proj notify test", "-A proj notify test nightly"))
-@click.argument("target", required=False, metavar="[ADDRESS|JOB]")
-@schedules_option
-@json_option
-@pass_context
-def notify_test(
-    context: Context, target: str | None, schedules: Path | None, as_json: bool
-) -> None:
-    """Send a test notice to each address.
-
-    To those in the schedule files and in SUPERVISOR_NOTIFY. With JOB, only to those of this job,
-    which may have been put at run time; with an ADDRESS such as '${SLACK_URL}', only to that one.
-    References are looked up in this environment: run it in that of beat. Exits 1 unless all
-    addresses take the notice.
-    """
-    from supervisor.features.notices.services import send
-    from supervisor.features.outbound.answer import Answer
-    from supervisor.job.secrets import masked_url
-    from supervisor.operate.tables import Columns
-
-    results: list[dict[str, Any]] = []
-    for destination, places in destinations_of(context, target, schedules, as_json):
-        answer, why = send(destination, a_test())
-        shown = str(masked_url(destination.url))
-        results.append({"name": shown, "state": answer.value, "why": why, "of": places})
-    if as_json:
-        print_done("notify test", results)
-    else:
-        columns = Columns.named("DESTINATION, ANSWER, WHY, OF", folds="WHY, OF", drops="OF")
-        print_table(columns, [row_of_test(**result) for result in results])
-    if any(result["state"] != Answer.TAKEN for result in results):
-        raise SystemExit(1)
-
-
-def destinations_of(
-    context: Context, target: str | None, schedules: Path | None, as_json: bool
-) -> Iterable[tuple[Destination, list[str]]]:
-    """Each destination once, with what names it: jobs, or the setting. Raises SupervisorError."""
-    from supervisor.features.notices.rules import service_destinations
-    from supervisor.settings import NOTIFY
-
-    if target and ("://" in target or "${" in target):
-        return [(an_address(target), [])]
-    specs = read_or_exit(context, schedules, as_json).specs
-    if target:
-        spec = specs.get(target) or context.ledger.spec(target)
-        named = [(to, spec.name) for to in spec.notify]
-    else:
-        named = [(to, spec.name) for spec in specs.values() for to in spec.notify]
-        named += [(to, NOTIFY) for to in service_destinations(os.environ)]
-    if not named:
-        none = f"no job of the schedule files has 'notify', and {NOTIFY} is not set"
-        raise SupervisorError(f"{target} has no 'notify'" if target else none)
-    first: dict[tuple[str, str | None], tuple[Destination, list[str]]] = {}
-    for to, place in named:
-        first.setdefault((to.url, to.secret), (to, []))[1].append(place)
-    return first.values()
-
-
-def an_address(written: str) -> Destination:
-    """Raises NotConfigured."""
-    from supervisor.features.notices.keys import Destination, destination_fault
-    from supervisor.job.secrets import FORMS, malformed
-
-    if malformed(written):
-        raise NotConfigured(f"this has a reference that is none ({FORMS})")
-    if what := destination_fault(written):
-        raise NotConfigured(f"this is {what}")
-    return Destination(url=written)
-
-
-def a_test() -> Notice:
-    from supervisor.features.notices.keys import Event
-    from supervisor.features.notices.rules import Notice
-
-    now, key = datetime.now(UTC), f"test-{uuid4()}"
-    return Notice(
-        key=key,
-        incident=key,
-        event=Event.TEST,
-        cause="",
-        jobs=(),
-        job_count=0,
-        first_at=now,
-        last_at=now,
-        reason=f"Sent by `supervisor notify test` on {socket.gethostname()}. Nothing has happened.",
-    )
-
-
-def row_of_test(name: str, state: str, why: str, of: list[str]) -> tuple[str, ...]:
-    from supervisor.features.outbound.answer import Answer
-
-    more = len(of) - MOST_NAMED
-    said = "accepted" if state == Answer.TAKEN else state
-    return name, said, why, ", ".join(of[:MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
