@@ -180,7 +180,7 @@ def plan(context: Context, path: Path | None, as_json: bool, exit_code: bool) ->
     else:
         show(found)
     warn_of_removal(loaded, wanted)
-    warn_of_crowds(found, wanted)
+    note_crowds(found, wanted)
     warn_of_entries(context, found, wanted)
     if exit_code and found.changes:
         sys.exit(1)
@@ -234,7 +234,7 @@ def apply(
     if not as_json or not yes:
         show(found, MOST_SHOWN, err=as_json)
     warn_of_removal(everything, wanted)
-    warn_of_crowds(found, wanted)
+    note_crowds(found, wanted)
     warn_of_entries(context, found, wanted)
     if not found.changes and not take_over:
         if as_json:
@@ -272,16 +272,10 @@ def warn_of_removal(loaded: Loaded, wanted: ScheduleSet) -> None:
         warn(f"{removal}: beat loads that only after `supervisor apply`")
 
 
-def warn_of_crowds(found: Plan, wanted: ScheduleSet) -> None:
-    from supervisor.operate.plans import crowds
-    from supervisor.times import render_duration
+def note_crowds(found: Plan, wanted: ScheduleSet) -> None:
+    from supervisor.operate.crowds import notes
 
-    grids = (
-        (render_duration(spec.every), spec.phase and render_duration(spec.phase))
-        for spec in wanted.specs.values()
-        if spec.every and not spec.jitter
-    )
-    for line in crowds(grids) if found.changes.added else ():
+    for line in notes(wanted.specs.values()) if found.changes.added else ():
         click.echo(f"note: {line}", err=True)
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
@@ -29,12 +28,11 @@ from supervisor.cli.common import (
 )
 from supervisor.cli.files import plan_on, print_problems, show
 from supervisor.cli.imports import refuse_to_overwrite, write_file
-from supervisor.errors import WRONG, JobElsewhere, ScheduleFilesInvalid, UnknownJob
+from supervisor.errors import WRONG, ScheduleFilesInvalid, UnknownJob
 
 if TYPE_CHECKING:
     from celery import Celery
 
-    from supervisor.catalog.entries import Entries
     from supervisor.catalog.schedule_files import ScheduleSet
     from supervisor.job.changes import Changes
     from supervisor.job.spec import JobSpec
@@ -125,30 +123,29 @@ def put(context: Context, file: Path, dry_run: bool, reason: str, as_json: bool)
     also in the schedule files that beat follows is refused. If FILE has problems, lists them as
     `check` does and exits 1.
     """
-    from supervisor.catalog.load import check_wanted, refuse_entries
+    from supervisor.catalog.entries import Entries
+    from supervisor.catalog.load import check_origins, check_wanted, refuse_entries
+    from supervisor.ledger.records import AT_RUN_TIME
     from supervisor.operate.plans import plan_shape, summary
 
     app = owner(context, "put")
-    entries = entries_of(app, context.ledger)
-    wanted = jobs_in(context, app, file, as_json)
-    loaded, names = context.ledger.loaded(list(wanted.specs)), list(wanted.specs)
-    entering: AbstractContextManager[object] = nullcontext()
-    if not dry_run:
-        entering = context.acting("put", ", ".join(names), reason, names)
-    with entering:
+    jobs = jobs_in(context, app, file, as_json)
+    loaded = context.ledger.loaded(list(jobs.specs))
+    plan = plan_on(context, loaded, jobs)
+    changes = plan.changes
+    if dry_run:
         place = "of standard input" if str(file) == "-" else str(file)
-        refuse_others(loaded, place)
-        refuse_entries(entries, wanted.specs.keys() - loaded.origins.keys(), place)
-        check_wanted(context.ledger, wanted.specs)
-    found = plan_on(context, loaded, wanted)
-    if not as_json:
-        show(found)
-    changes = found.changes
-    if not dry_run:
-        changes = put_at_run_time(context, app, wanted.specs, None, "put", reason)
-        click.echo(f"put: {summary(changes)}", err=as_json)
+        check_origins(loaded, AT_RUN_TIME, place, versions={})
+        refuse_entries(Entries(app, context.ledger), jobs.specs.keys() - loaded.origins, place)
+        check_wanted(context.ledger, jobs.specs)
+    else:
+        changes = put_at_run_time(context, app, jobs.specs, None, "put", reason)
     if as_json:
-        print_done("put", changed(changes), done=not dry_run, plan=plan_shape(found))
+        print_done("put", changed(changes), done=not dry_run, plan=plan_shape(plan))
+        return
+    show(plan)
+    if not dry_run:
+        click.echo(f"put: {summary(changes)}")
 
 
 @click.command(epilog=examples("-A proj remove acme-import acme-report"))
@@ -167,13 +164,16 @@ def remove(
     Runs in progress finish. Exits 3 if a job is not loaded, and 4 if it comes from
     another source or has another version.
     """
+    from supervisor.catalog.load import check_origins
+    from supervisor.ledger.records import AT_RUN_TIME
+
     if if_version is not None and len(names) > 1:
         raise click.UsageError("--if-version takes one job")
     app = owner(context, "remove")
     with context.acting("remove", ", ".join(names), reason, names):
         loaded = context.ledger.loaded(list(names))
         refuse_unknown(context, loaded, names)
-        refuse_others(loaded)
+        check_origins(loaded, AT_RUN_TIME, "", versions={})
     done = put_at_run_time(context, app, dict.fromkeys(names), if_version, "remove", reason)
     if as_json:
         print_done("remove", changed(done))
@@ -232,12 +232,6 @@ def owner(context: Context, verb: str) -> Celery:
     return app
 
 
-def entries_of(app: Celery, ledger: Ledger) -> Entries:
-    from supervisor.catalog.entries import Entries
-
-    return Entries(app, ledger)
-
-
 def jobs_in(context: Context, app: Celery, file: Path, as_json: bool) -> ScheduleSet:
     """The jobs in the file; if it has problems, prints all of them and exits 1."""
     from supervisor.app import tasks_of
@@ -256,15 +250,6 @@ def jobs_in(context: Context, app: Celery, file: Path, as_json: bool) -> Schedul
         raise SystemExit(1) from None
 
 
-def refuse_others(loaded: Loaded, wanted_at: str = "") -> None:
-    """Raises JobElsewhere for a job of another source."""
-    from supervisor.ledger.records import AT_RUN_TIME
-
-    for name, origin in loaded.origins.items():
-        if origin.source != AT_RUN_TIME:
-            raise JobElsewhere(name, origin.place, wanted_at)
-
-
 def refuse_unknown(context: Context, loaded: Loaded, names: tuple[str, ...]) -> None:
     """Raises UnknownJob."""
     for name in names:
@@ -280,11 +265,12 @@ def put_at_run_time(
     verb: str,
     reason: str,
 ) -> Changes:
+    from supervisor.catalog.entries import Entries
     from supervisor.catalog.load import put_jobs
     from supervisor.jobs import place_of
     from supervisor.ledger.records import AT_RUN_TIME
 
-    ledger, entries = context.ledger, entries_of(app, context.ledger)
+    ledger, entries = context.ledger, Entries(app, context.ledger)
     versions, place = dict.fromkeys(wanted, version), place_of(context.actor)
     with context.acting(verb, ", ".join(wanted), reason, list(wanted)) as action:
         return put_jobs(ledger, entries, wanted, AT_RUN_TIME, place, versions, action=action)[0]

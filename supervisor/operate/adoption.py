@@ -27,7 +27,7 @@ from supervisor.features.adoption.import_celery import (
     read_beat_schedule,
     read_redbeat,
 )
-from supervisor.operate.plans import crowds
+from supervisor.operate import crowds
 from supervisor.operate.words import plural
 from supervisor.sending.app_settings import REDBEAT_PREFIX, broker_url_of, setting
 from supervisor.sending.queues import queue_of
@@ -139,10 +139,11 @@ def report(app: Celery, sources: list[Source]) -> Iterator[str]:
 
 def to_look_at(app: Celery, sources: list[Source]) -> list[str]:
     """What holds of these jobs although each of them is translated."""
-    values = [found.values for found in jobs_of(sources)]
-    grids = ((each["every"], each.get("phase")) for each in values if "every" in each)
+    specs = {found.name: check_job("job", found.values, {}, None)[0] for found in jobs_of(sources)}
+    tasks = tasks_of(app)  # as `supervisor -A proj check` will judge the jobs
+    faults = [f"{name}: {each.text}" for name, spec in specs.items() for each in tasks.faults(spec)]
     nothing = may_send_nothing(app.tasks, guarded(app, sources))
-    return [*refused(app, sources), *nothing, *crowds(grids)]
+    return [*faults, *nothing, *crowds.notes(specs.values())]
 
 
 def section(heading: str, lines: Iterable[str]) -> Iterator[str]:
@@ -208,7 +209,7 @@ class JobQueue:
 def queues(app: Celery, sources: Iterable[Source]) -> dict[str, JobQueue]:
     jobs: dict[str, list[str]] = defaultdict(list)
     for found in jobs_of(sources):
-        with suppress(NoQueue):  # `refused` names it
+        with suppress(NoQueue):  # `to_look_at` names it
             jobs[queue_for(app, found.values)].append(found.name)
     pools = workers(app) if jobs else {}
     return {name: JobQueue(jobs[name], sorted(pools.get(name, ()))) for name in sorted(jobs)}
@@ -217,15 +218,6 @@ def queues(app: Celery, sources: Iterable[Source]) -> dict[str, JobQueue]:
 def queue_for(app: Celery, keys: Mapping[str, Any]) -> str:
     args, kwargs, named = (keys.get(key) for key in ("args", "kwargs", "queue"))
     return queue_of(app, str(keys["task"]), args or (), kwargs, named)
-
-
-def refused(app: Celery, sources: Iterable[Source]) -> Iterator[str]:
-    """What `supervisor -A proj check` will say of the jobs."""
-    known = tasks_of(app)
-    for found in jobs_of(sources):
-        spec, _ = check_job("job", found.values, {}, None)
-        for fault in known.faults(spec):
-            yield f"{found.name}: {fault.text}"
 
 
 def queue_line(name: str, queue: JobQueue) -> str:

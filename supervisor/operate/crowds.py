@@ -7,7 +7,7 @@ to no crowd, so it is left out.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -21,6 +21,9 @@ MOST_STARTS = 60_000
 
 #: So many jobs that start in one second are a crowd.
 CROWD = 5
+
+#: From so many jobs of one schedule on, the command line says so.
+WORTH_A_NOTE = 10
 
 #: By moment, the names of the jobs that start then, in groups that share a schedule.
 Starts = Mapping[datetime, Sequence[tuple[str, ...]]]
@@ -39,26 +42,41 @@ class Crowd:
     remedy: str
 
 
+def sharing(specs: Iterable[JobSpec]) -> list[list[JobSpec]]:
+    """The jobs in groups that have one schedule, the largest group first."""
+    groups: dict[tuple[Any, ...], list[JobSpec]] = defaultdict(list)
+    for spec in specs:
+        if spec.has_schedule and not spec.jitter:
+            groups[spec.when].append(spec)
+    return sorted(groups.values(), key=len, reverse=True)
+
+
+def notes(specs: Iterable[JobSpec]) -> Iterator[str]:
+    """A line for each schedule that many of these jobs have."""
+    for group in sharing(specs):
+        if len(group) >= WORTH_A_NOTE:
+            yield (
+                f"{len(group)} jobs with the schedule {group[0].schedule} start in the same second:"
+                f" {remedy_for(group)} spreads them"
+            )
+
+
 def starts_of(specs: Iterable[JobSpec], start: datetime, end: datetime) -> tuple[Starts, bool]:
     """The starts from `start` to `end`, both included, and whether these are all.
 
     Where there are more than MOST_STARTS, those of schedules that most jobs have come first.
     """
-    sharing: dict[tuple[Any, ...], list[JobSpec]] = defaultdict(list)
-    for spec in specs:
-        if spec.has_schedule and not spec.jitter:
-            sharing[spec.when].append(spec)
-    found: dict[datetime, list[tuple[str, ...]]] = defaultdict(list)
+    starts: dict[datetime, list[tuple[str, ...]]] = defaultdict(list)
     left = MOST_STARTS
-    for some in sorted(sharing.values(), key=len, reverse=True):
-        names = tuple(spec.name for spec in some)
-        ticks = ticks_between(schedule_of(some[0]), start - INSTANT, end, left)
+    for group in sharing(specs):
+        names = tuple(spec.name for spec in group)
+        ticks = ticks_between(schedule_of(group[0]), start - INSTANT, end, left)
         for tick in ticks:
-            found[tick].append(names)
+            starts[tick].append(names)
         left -= len(ticks)
         if left <= 0:
-            return found, False
-    return found, True
+            return starts, False
+    return starts, True
 
 
 def starting_at(moment: datetime, specs: Iterable[JobSpec]) -> set[str]:

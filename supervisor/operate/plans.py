@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -39,21 +38,6 @@ def plan_lines(plan: Plan, most: int | None = None) -> Iterator[str]:
     if more := len(plan.changes) - len(names):
         yield f"and {plural(more, 'more job')}: `supervisor plan` shows all"
     yield summary(plan.changes)
-
-
-#: From this many jobs of one interval on, it is worth a line.
-CROWD = 10
-
-
-def crowds(grids: Iterable[tuple[str, object]]) -> Iterator[str]:
-    """Intervals, each with its phase, that several jobs have; Celery counts them from its start."""
-    for (every, phase), number in sorted(Counter(grids).items(), key=str):
-        if number >= CROWD:
-            shifted = f", phase: {phase}" if phase else ""
-            yield (
-                f"{number} jobs of `every: {every}{shifted}` start in the same second: another"
-                " `phase` for each, or `jitter`, spreads them"
-            )
 
 
 def summary(changes: Changes) -> str:

@@ -354,8 +354,8 @@ def queued(found: RunFacts, facts: Facts) -> Iterator[str]:
     if workers and not workers.count:
         yield f"no worker consumes {found.queue}" if found.queue else "no worker is running"
     elif workers:
-        count, which = plural(workers.count, "worker"), found.queue or "queues"
-        yield f"{count} with {plural(workers.processes, 'process', 'es')} in all for {which}"
+        count, which = plural(workers.count, "worker"), f" for {found.queue}" if found.queue else ""
+        yield f"{count} with {plural(workers.processes, 'process', 'es')} in all{which}"
     yield from unsuited(found)
     yield from of_its_message(found, facts)
     yield from kept_from_starting(run, facts)

@@ -117,7 +117,7 @@ def test_what_holds_of_jobs_together_is_to_be_looked_at(redis_url: str) -> None:
     first, second = to_look_at(supervise(app), sources_of(app, EPOCH))
     assert first.startswith("task once: tests.features.adoption.test_adoption.")
     assert "Singleton has an apply_async of its own" in first
-    assert second.startswith("12 jobs of `every: 5m` start in the same second")
+    assert second.startswith("12 jobs with the schedule every 5m start in the same second")
     assert "To look at:" in [*report(app, sources_of(app, EPOCH))]
     get_redis(app).close()
 

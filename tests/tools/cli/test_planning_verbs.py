@@ -81,7 +81,9 @@ def test_a_plan_says_that_many_jobs_start_in_the_same_second(
         jobs = ", ".join(f"job-{n}: {one % more}" for n in range(10))
         file.write_text(f"jobs: {{{jobs}}}")
         told = supervisor("plan").stderr
-        assert ("note: 10 jobs of `every: 5m` start in the same second" in told) == noted
+        assert (
+            "note: 10 jobs with the schedule every 5m start in the same second" in told
+        ) == noted
 
 
 def test_a_plan_as_json_names_keys_ticks_and_clock_changes(
