@@ -297,16 +297,13 @@ def warn_of_entries(context: Context, found: Plan, wanted: ScheduleSet) -> None:
 def plan_on(context: Context, loaded: Loaded, wanted: ScheduleSet, most: int | None = None) -> Plan:
     """most: of more changes only the first are looked at."""
     from supervisor.job.changes import difference
-    from supervisor.operate.forecast import by_lock, sharing
     from supervisor.operate.planning import plan_of
     from supervisor.operate.words import plural
 
     ledger = context.ledger
     changes = difference(loaded.specs, wanted.specs, loaded.unread)
     touched = [wanted.specs[name] for name in changes.names(most) if name in wanted.specs]
-    locks = by_lock(wanted.specs.values())
-    others = (job for spec in touched for job in sharing(spec, locks))
-    durations = ledger.durations_of(list({job.name: job for job in (*touched, *others)}.values()))
+    durations = ledger.durations_of(touched)
     with progress(f"planning {plural(len(touched), 'change')}"):
         found = plan_of(loaded.specs, wanted.specs, durations, ledger.now(), loaded.unread, most)
     if context.app is None:

@@ -182,7 +182,8 @@ class JobEdits:
         except JobElsewhere as error:
             return Verdict((str(error),), ((),))
         loaded = before.spec if before else None
-        plan = job_plan(loaded, spec, self._ledger.durations_of([spec]), self._ledger.now())
+        durations = self._ledger.durations_of([spec])[spec.name]
+        plan = job_plan(loaded, spec, durations, self._ledger.now())
         return Verdict((), (), tuple(self._warnings(spec)), plan)
 
     def save(

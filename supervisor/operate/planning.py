@@ -10,7 +10,7 @@ from typing import Literal
 from supervisor.job.changes import Changes, Edit, difference, edits
 from supervisor.job.durations import Durations
 from supervisor.job.spec import JobSpec
-from supervisor.operate.forecast import Forecast, by_lock, foresee, sharing
+from supervisor.operate.forecast import Forecast, foresee
 from supervisor.schedule import Deadline, last_between, next_deadline, schedule_of, ticks_between
 from supervisor.schedule.clock_changes import ClockChange, clock_changes
 from supervisor.schedule.expectations import next_ticks
@@ -108,13 +108,13 @@ def plan_of(
     unread: Collection[str] = (),
     most: int | None = None,
 ) -> Plan:
-    """`durations`: by job, how long runs took so far, also of jobs that share a lock with an
-    edited one. unread: as of `difference`. most: of more changes only the first are looked at.
+    """`durations`: by job, how long runs took so far. unread: as of `difference`.
+
+    most: of more changes only the first are looked at.
     """
     changes = difference(loaded, wanted, unread)
-    locks = by_lock(wanted.values())
     jobs = tuple(
-        job_plan(loaded.get(name), wanted[name], durations, now, sharing(wanted[name], locks))
+        job_plan(loaded.get(name), wanted[name], durations.get(name), now)
         for name in changes.names(most)
         if name in wanted
     )
@@ -122,15 +122,10 @@ def plan_of(
 
 
 def job_plan(
-    before: JobSpec | None,
-    spec: JobSpec,
-    observed: Mapping[str, Durations],
-    now: datetime,
-    others: Sequence[JobSpec] = (),
+    before: JobSpec | None, spec: JobSpec, observed: Durations | None, now: datetime
 ) -> JobPlan:
-    """observed: by job, how long runs took. others: the jobs with which it shares a lock."""
-    own = observed.get(spec.name)
-    durations = own if own and own.seconds else None
+    """observed: how long its runs took so far."""
+    durations = observed if observed and observed.seconds else None
     return JobPlan(
         spec=spec,
         before=before,
@@ -139,7 +134,7 @@ def job_plan(
         ticks_after=next_ticks(spec, now, SHOWN),
         clock_changes=tuple(clock_changes(spec, now, now + AHEAD)),
         durations=durations,
-        forecast=foresee(spec, observed, others, now),
+        forecast=foresee(spec, durations, now) if durations else None,
         violations=tuple(violations(spec, durations, now)) if durations else (),
     )
 

@@ -239,15 +239,10 @@ OVERLAPPING = {
 
 
 def overlap_sentences(spec: JobSpec, durations: Durations, forecast: Forecast) -> Iterator[str]:
-    if forecast.overlaps:
-        distance = span(forecast.distance.total_seconds())
-        apart = spec.schedule if spec.every else f"ticks {distance} apart"
-        found = often(forecast.overlaps, OVERLAPPING[spec.overlap])
-        yield f"runs take up to {span(durations.longest or 0)}, {apart}: {found}"
-    if forecast.load > 1:
-        who = ", ".join((spec.name, *forecast.shared_with))
-        need = "need" if forecast.shared_with else "needs"
-        yield f"{who} {need} {forecast.load:.0%} of the time of {spec.serial_queue or 'its lock'}"
+    distance = span(forecast.distance.total_seconds())
+    apart = spec.schedule if spec.every else f"ticks {distance} apart"
+    count = often(forecast.overlaps, OVERLAPPING[spec.overlap])
+    yield f"runs take up to {span(durations.longest or 0)}, {apart}: {count}"
     if forecast.safe_interval > forecast.distance:
         yield f"a safe interval is {span(forecast.safe_interval.total_seconds())}"
 
@@ -265,7 +260,5 @@ def forecast_shape(forecast: Forecast) -> dict[str, Any]:
     return {
         "distance_seconds": forecast.distance.total_seconds(),
         "overlaps_a_day": round(forecast.overlaps, 2),
-        "load": round(forecast.load, 4),
-        "shared_with": list(forecast.shared_with),
         "safe_interval_seconds": forecast.safe_interval.total_seconds(),
     }

@@ -19,8 +19,8 @@ from click.testing import Result
 from supervisor.app import supervise
 from supervisor.catalog.entries import Entries
 from supervisor.catalog.load import load
-from supervisor.cli.diagnosis import facts_of
 from supervisor.cli.common import Context
+from supervisor.cli.diagnosis import facts_of
 from supervisor.deploy.embedded import EmbeddedServer, free_port
 from supervisor.errors import UNAVAILABLE
 from supervisor.job.spec import JobSpec

@@ -31,31 +31,31 @@ THREE_INTERVALS = observed(s840=100)
 
 
 def foreseen(durations: Durations, **keys: Any) -> Forecast:
-    found = foresee(spec(**keys), {"job": durations}, (), NOW)
+    found = foresee(spec(**keys), durations, NOW)
     assert found
     return found
 
 
 def told(job: JobSpec, durations: Durations) -> str:
-    found = foresee(job, {"job": durations}, (), NOW)
+    found = foresee(job, durations, NOW)
     assert found
     return overlaps_text(job, durations, found)
 
 
 def test_without_runs_nothing_is_foreseen() -> None:
-    assert foresee(spec(), {"job": observed()}, (), NOW) is None
+    assert foresee(spec(), observed(), NOW) is None
     [job] = plan_of({}, {"job": spec()}, {"job": observed()}, NOW).jobs
     assert job.durations is None
 
 
 def test_runs_shorter_than_the_interval_are_no_trouble() -> None:
-    assert foresee(spec(), {"job": observed(s300=100)}, (), NOW) is None
+    assert foresee(spec(), observed(s300=100), NOW) is None
 
 
 def test_what_befalls_few_ticks_is_not_foreseen() -> None:
-    rarely = {"job": observed(s300=9990, s900=10)}
-    assert foresee(spec(cron="*/5 8 * * *"), rarely, (), NOW) is None
-    assert foresee(spec(every="1m"), {"job": observed(s30=9990, s300=10)}, (), NOW)
+    rarely = observed(s300=9990, s900=10)
+    assert foresee(spec(cron="*/5 8 * * *"), rarely, NOW) is None
+    assert foresee(spec(every="1m"), observed(s30=9990, s300=10), NOW)
 
 
 def test_the_skips_foreseen_are_those_of_the_formula() -> None:
@@ -75,33 +75,9 @@ def test_the_ticks_of_a_cron_that_has_hours_are_those_of_an_average_day() -> Non
 
 
 def test_runs_side_by_side_overlap_only_beyond_their_number() -> None:
-    assert foresee(spec(overlap="allow", max_running=3), {"job": THREE_INTERVALS}, (), NOW) is None
+    assert foresee(spec(overlap="allow", max_running=3), THREE_INTERVALS, NOW) is None
     found = foreseen(THREE_INTERVALS, overlap="allow", max_running=2)
     assert found.overlaps == pytest.approx(288, rel=0.02)
-
-
-def test_the_load_of_a_lock_is_that_of_all_jobs_which_share_it() -> None:
-    jobs = {name: spec(name=name, serial="disk") for name in ("job", "other", "third")}
-    minutes = dict.fromkeys(("job", "other"), observed(s300=10))
-    found = plan_of({}, jobs, minutes, NOW)
-    [job, _, third] = found.jobs
-    assert job.forecast
-    assert (job.forecast.overlaps, job.forecast.load) == (0, 2)
-    assert job.forecast.shared_with == ("other", "third")
-    assert third.forecast is None
-    assert "job, other, third need 200% of the time of serial.disk" in "".join(plan_lines(found))
-
-
-def test_jobs_with_other_locks_take_no_time_of_this_one() -> None:
-    jobs = {name: spec(name=name, serial=name, overlap="queue_all") for name in ("job", "other")}
-    minutes = dict.fromkeys(jobs, observed(s300=10))
-    assert [job.forecast for job in plan_of({}, jobs, minutes, NOW).jobs] == [None, None]
-
-
-def test_a_paused_job_takes_no_time_of_a_lock() -> None:
-    jobs = {"job": spec(key="disk"), "other": spec(name="other", key="disk", paused=True)}
-    minutes = dict.fromkeys(jobs, observed(s300=10))
-    assert plan_of({}, jobs, minutes, NOW).jobs[0].forecast is None
 
 
 TOLD = [
@@ -118,13 +94,6 @@ TOLD = [
 @pytest.mark.parametrize(("overlap", "sentence"), TOLD)
 def test_each_policy_has_its_own_consequence(overlap: str, sentence: str) -> None:
     assert told(spec(overlap=overlap), observed(s300=95, s840=5)) == sentence
-
-
-def test_more_work_than_time_is_told_with_its_share() -> None:
-    assert told(spec(overlap="queue_all"), observed(s900=10)) == (
-        "runs take up to 15m, every 5m: about 288 waits a day; "
-        "job needs 300% of the time of its lock; a safe interval is 15m"
-    )
 
 
 @pytest.mark.parametrize(
