@@ -30,9 +30,9 @@ from supervisor.errors import UnknownJob
 if TYPE_CHECKING:
     from supervisor.ledger.actions import Actions, Entry
     from supervisor.ledger.ledger import Ledger
+    from supervisor.operate.deployment import Deployment
     from supervisor.operate.doctor import Finding
-    from supervisor.operate.doctor_facts import DoctorFacts
-    from supervisor.operate.why_facts import Facts
+    from supervisor.operate.question import Question
 
 # doctor
 
@@ -49,25 +49,25 @@ def doctor(context: Context, as_json: bool) -> None:
     """
     from redis.exceptions import RedisError
 
+    from supervisor.operate.deployment import setup_of
     from supervisor.operate.doctor import APP_CHECKS, CHECKS, examine, examine_app
-    from supervisor.operate.doctor_facts import app_facts
 
     app = context.app
     try:
-        facts = facts_of(context)
+        deployment = deployment_of(context)
     except RedisError:  # reported on standard error
         if app is not None:
-            show_findings(examine_app(app_facts(app, None)), len(APP_CHECKS), as_json=as_json)
+            show_findings(examine_app(setup_of(app, None)), len(APP_CHECKS), as_json=as_json)
         raise
-    findings = examine(facts)
-    checks = len(CHECKS) + (len(APP_CHECKS) if facts.app else 0)
+    findings = examine(deployment)
+    checks = len(CHECKS) + (len(APP_CHECKS) if deployment.app else 0)
     show_findings(findings, checks, as_json=as_json)
     if any(not finding.is_note for finding in findings):
         sys.exit(1)
 
 
-def facts_of(context: Context) -> DoctorFacts:
-    from supervisor.operate.doctor_facts import app_facts, read
+def deployment_of(context: Context) -> Deployment:
+    from supervisor.operate.deployment import read, setup_of
 
     ledger = context.ledger
     app = context.app
@@ -76,8 +76,8 @@ def facts_of(context: Context) -> DoctorFacts:
     from supervisor.sending.app_settings import settings_of
     from supervisor.sending.queues import AppQueues
 
-    facts = read(ledger, AppQueues(app) if settings_of(app) else None)
-    return replace(facts, app=app_facts(app, ledger))
+    deployment = read(ledger, AppQueues(app) if settings_of(app) else None)
+    return replace(deployment, app=setup_of(app, ledger))
 
 
 def show_findings(findings: Sequence[Finding], checks: int, *, as_json: bool) -> None:
@@ -108,16 +108,16 @@ def finding_shape(finding: Finding) -> dict[str, object]:
 # why
 
 
-def answer_shape(facts: Facts, sentences: Sequence[str]) -> dict[str, Any]:
+def answer_shape(question: Question, sentences: Sequence[str]) -> dict[str, Any]:
     from supervisor.operate import shapes
     from supervisor.operate.shapes import iso_utc
 
     return {
-        "job": facts.job.spec.name,
-        "nominal_at": iso_utc(facts.at),
+        "job": question.job.spec.name,
+        "nominal_at": iso_utc(question.at),
         "sentences": list(sentences),
-        "run": shapes.Run.dumped(facts.run.run) if facts.run else None,
-        "open_runs": [found.run.id for found in facts.open_runs],
+        "run": shapes.Run.dumped(question.run.run) if question.run else None,
+        "open_runs": [view.run.id for view in question.open_runs],
     }
 
 
@@ -135,32 +135,32 @@ def why(context: Context, job: str, time: str | None, as_json: bool) -> None:
     from supervisor.operate.why import answer
     from supervisor.operate.words import harmless
 
-    facts = facts_for(context.ledger, job, time)
-    sentences = answer(facts)
+    question = question_for(context.ledger, job, time)
+    sentences = answer(question)
     if as_json:
-        print_json(answer_shape(facts, sentences))
+        print_json(answer_shape(question, sentences))
         return
-    click.echo(headline(facts))
+    click.echo(headline(question))
     for sentence in sentences:
         click.echo(f"  {harmless(sentence)}")
 
 
-def facts_for(ledger: Ledger, job: str, time: str | None) -> Facts:
-    from supervisor.operate.why_facts import (
-        facts_of_job,
-        facts_of_run_id,
-        facts_of_tick,
+def question_for(ledger: Ledger, job: str, time: str | None) -> Question:
+    from supervisor.operate.question import (
         nominal_time,
+        question_of_job,
+        question_of_run,
+        question_of_tick,
     )
     from supervisor.operate.words import removal_words
 
     if time is None and "@" in job:
-        return facts_of_run_id(ledger, job)
+        return question_of_run(ledger, job)
     if time and "@" in time:
-        facts = facts_of_run_id(ledger, time)
-        if facts.job.spec.name != job:
-            raise click.UsageError(f"{time} is a run of {facts.job.spec.name}")
-        return facts
+        question = question_of_run(ledger, time)
+        if question.job.spec.name != job:
+            raise click.UsageError(f"{time} is a run of {question.job.spec.name}")
+        return question
     try:
         spec = ledger.spec(job)
     except UnknownJob as error:
@@ -168,13 +168,13 @@ def facts_for(ledger: Ledger, job: str, time: str | None) -> Facts:
         removed = f"; {words}" if words else ""
         raise Failure(f"{error}{removed}{problems_of(ledger)}", error.exit_code) from error
     if time is None:
-        return facts_of_job(ledger, job)
+        return question_of_job(ledger, job)
     try:
         at = nominal_time(time, spec, ledger.now())
     except ValueError:
         text = f"{time!r} is not a time such as 09:05 or 2026-03-01T09:05, nor a run"
         raise click.UsageError(text) from None
-    return facts_of_tick(ledger, job, at)
+    return question_of_tick(ledger, job, at)
 
 
 def problems_of(ledger: Ledger) -> str:
@@ -185,13 +185,13 @@ def problems_of(ledger: Ledger) -> str:
     return "; the schedule files have problems and were not loaded:\n" + "\n".join(problems)
 
 
-def headline(facts: Facts) -> str:
+def headline(question: Question) -> str:
     """``import-orders at 2026-11-20 09:05 CET``"""
     from supervisor.operate.words import LocalTime
 
-    local = LocalTime(facts.now, facts.job.spec.zone)
-    at = facts.at or facts.now
-    return f"{facts.job.spec.name} {'at' if facts.at else 'now,'} {local.full(at)}"
+    local = LocalTime(question.now, question.job.spec.zone)
+    at = question.at or question.now
+    return f"{question.job.spec.name} {'at' if question.at else 'now,'} {local.full(at)}"
 
 
 # log: the record of actions

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping
-from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -95,15 +94,15 @@ def say_what_is_not_loaded(ledger: Ledger) -> None:
 
 def print_unguarded(context: Context, as_json: bool) -> None:
     from supervisor.features.adoption.adopted import unguarded
-    from supervisor.operate.shapes import iso_utc
+    from supervisor.operate import shapes
     from supervisor.operate.tables import UNGUARDED_COLUMNS
     from supervisor.operate.words import stamp
 
-    found = unguarded(context.app_for("jobs --unguarded"), context.ledger)
+    entries = unguarded(context.app_for("jobs --unguarded"), context.ledger)
     if as_json:
-        print_json([{**asdict(one), "next_due_at": iso_utc(one.next_due_at)} for one in found])
+        print_json([shapes.Unguarded.dumped(entry) for entry in entries])
         return
-    rows = [(one.entry, stamp(one.next_due_at) or "never", one.reason) for one in found]
+    rows = [(each.entry, stamp(each.next_due_at) or "never", each.reason) for each in entries]
     print_table(UNGUARDED_COLUMNS, rows)
 
 

@@ -26,11 +26,6 @@ class Durations:
         """What almost none exceeds: p95; None of fewer than ENOUGH_RUNS."""
         return self.quantile(0.95) if len(self.seconds) >= ENOUGH_RUNS else None
 
-    @property
-    def mean(self) -> float:
-        """0 without runs."""
-        return sum(self.seconds) / len(self.seconds) if self.seconds else 0.0
-
     def quantile(self, q: float) -> float | None:
         """The shortest that a share of `q` does not exceed, by nearest rank; None without runs."""
         if not self.seconds:

@@ -1,4 +1,4 @@
-"""The checks of `supervisor doctor`: facts in, findings out; CHECKS and APP_CHECKS are the table.
+"""The checks of `supervisor doctor`, each with its findings; CHECKS and APP_CHECKS list them.
 
 Each finding says what is the case, why it matters, and what to do about it.
 """
@@ -12,7 +12,7 @@ from typing import TypeVar
 
 from supervisor.job.topology import Needs
 from supervisor.ledger.presence import BeatFacts, WorkerFacts
-from supervisor.operate.doctor_facts import AppFacts, DoctorFacts
+from supervisor.operate.deployment import AppSetup, Deployment
 from supervisor.operate.words import span
 
 CLOCKS_APART = timedelta(seconds=1)
@@ -50,18 +50,18 @@ def first_of(names: Sequence[str], separator: str) -> str:
 # Redis: does it keep what is written to it?
 
 
-def refusal(facts: DoctorFacts) -> Findings:
-    if facts.refusal:
+def refusal(deployment: Deployment) -> Findings:
+    if deployment.refusal:
         yield Finding(
-            facts.refusal,
+            deployment.refusal,
             "nothing starts any more, and ends are reported late",
             "mend Redis; beats and workers go on by themselves (docs/how-to/redis.md)",
         )
 
 
-def persistence(facts: DoctorFacts) -> Findings:
-    if not facts.info["aof_enabled"]:
-        has_snapshots = facts.snapshots != ""
+def persistence(deployment: Deployment) -> Findings:
+    if not deployment.info["aof_enabled"]:
+        has_snapshots = deployment.snapshots != ""
         yield Finding(
             "Redis has no append-only file" + ("" if has_snapshots else ", and makes no snapshots"),
             "a crash loses all since the last snapshot, or everything: ticks run a second time",
@@ -70,8 +70,8 @@ def persistence(facts: DoctorFacts) -> Findings:
         )
 
 
-def eviction(facts: DoctorFacts) -> Findings:
-    policy = facts.info["maxmemory_policy"]
+def eviction(deployment: Deployment) -> Findings:
+    policy = deployment.info["maxmemory_policy"]
     if policy != "noeviction":
         yield Finding(
             f"Redis may evict keys: maxmemory-policy is {policy}",
@@ -83,15 +83,15 @@ def eviction(facts: DoctorFacts) -> Findings:
 # Beats and workers: are they running, do they agree on the time, can they run the jobs?
 
 
-def beats(facts: DoctorFacts) -> Findings:
-    why, count = "nothing is emitted, rescued or retried", len(facts.processes.beats)
-    for beat in facts.processes.present:
+def beats(deployment: Deployment) -> Findings:
+    why, count = "nothing is emitted, rescued or retried", len(deployment.processes.beats)
+    for beat in deployment.processes.present:
         if isinstance(beat.facts, BeatFacts) and beat.fault:
             what = f"the ticks of {beat.facts.name} fail: {beat.fault}"
             yield Finding(what, why, "fix the error; beat then goes on by itself")
-    if facts.refusal:
+    if deployment.refusal:
         return
-    if not (count and facts.beat.leads(facts.now)):
+    if not (count and deployment.beat.leads(deployment.now)):
         running = f"no beat leads, though {count} {'is' if count == 1 else 'are'} running"
         yield Finding(
             running if count else "no beat is running",
@@ -107,8 +107,8 @@ def beats(facts: DoctorFacts) -> Findings:
         )
 
 
-def workers(facts: DoctorFacts) -> Findings:
-    for worker in facts.processes.present:
+def workers(deployment: Deployment) -> Findings:
+    for worker in deployment.processes.present:
         if not isinstance(worker.facts, WorkerFacts):
             continue
         if worker.fault:
@@ -125,10 +125,10 @@ def workers(facts: DoctorFacts) -> Findings:
             )
 
 
-def owner(facts: DoctorFacts) -> Findings:
+def owner(deployment: Deployment) -> Findings:
     """Whether the ledger is this app's, and whether another app wants it."""
-    own, beat = facts.beat.app, facts.beat
-    named = facts.app.owner if facts.app else None
+    own, beat = deployment.beat.app, deployment.beat
+    named = deployment.app.owner if deployment.app else None
     if own and named and named != own:
         yield Finding(
             f"the ledger belongs to the app {own!r}, and this app is {named!r}",
@@ -136,7 +136,7 @@ def owner(facts: DoctorFacts) -> Findings:
             f"give it a prefix of its own, or owner={own!r} if both are Celery() objects of one"
             " project; if it was renamed, `supervisor -A proj apply --take-over`",
         )
-    if beat.refused and beat.refused_at and facts.ago(beat.refused_at) < REFUSAL_SHOWN:
+    if beat.refused and beat.refused_at and deployment.ago(beat.refused_at) < REFUSAL_SHOWN:
         yield Finding(
             f"a beat of another app was refused at {beat.refused_at:%F %T} UTC: {beat.refused}",
             f"two apps share this ledger, which belongs to {own!r}; no job of the other one runs",
@@ -145,8 +145,8 @@ def owner(facts: DoctorFacts) -> Findings:
         )
 
 
-def clocks(facts: DoctorFacts) -> Findings:
-    for present in facts.processes.present:
+def clocks(deployment: Deployment) -> Findings:
+    for present in deployment.processes.present:
         offset = present.clock_offset
         if offset is not None and abs(offset) > CLOCKS_APART:
             seconds = abs(offset).total_seconds()
@@ -157,8 +157,8 @@ def clocks(facts: DoctorFacts) -> Findings:
                 "times",
                 f"synchronise the clock of {present.host}, or that of Redis",
             )
-    at, by = facts.beat.clock_set_back_at, facts.beat.clock_set_back
-    if at is not None and facts.ago(at) < max(by, SET_BACK_SHOWN):
+    at, by = deployment.beat.clock_set_back_at, deployment.beat.clock_set_back
+    if at is not None and deployment.ago(at) < max(by, SET_BACK_SHOWN):
         yield Finding(
             f"the clock of Redis was set back by {span(by.total_seconds())} at {at:%F %T} UTC",
             "times until then come again: ticks that have run do not run a second time",
@@ -166,16 +166,16 @@ def clocks(facts: DoctorFacts) -> Findings:
         )
 
 
-def queues(facts: DoctorFacts) -> Findings:
-    for queue in facts.queues:
-        if queue.jobs and not queue.consumers and not facts.refusal:
+def queues(deployment: Deployment) -> Findings:
+    for queue in deployment.queues:
+        if queue.jobs and not queue.consumers and not deployment.refusal:
             options = " -c 1" if queue.is_serial else ""
             yield Finding(
                 f"no worker consumes the queue {queue.name}",
                 "runs that are sent there wait until they expire",
                 f"start one: `celery -A proj worker -Q {queue.name}{options}`",
             )
-    for name, other in facts.shared_queues:
+    for name, other in deployment.shared_queues:
         yield Finding(
             f"the queue {name} is shared with another ledger: {other}",
             "workers of each refuse messages of the other, which its beat sends again: runs start"
@@ -185,13 +185,14 @@ def queues(facts: DoctorFacts) -> Findings:
         )
 
 
-def pools(facts: DoctorFacts) -> Findings:
+def pools(deployment: Deployment) -> Findings:
     """Without any worker, the check of queues says so."""
-    needs = {spec.name: Needs.of(spec) for spec in facts.specs}
-    for queue in facts.queues:
-        found = {worker.pool for worker in facts.processes.workers if queue.name in worker.queues}
+    needs = {spec.name: Needs.of(spec) for spec in deployment.specs}
+    for queue in deployment.queues:
+        consumers = [w for w in deployment.processes.workers if queue.name in w.queues]
+        in_use = {worker.pool for worker in consumers}
         for job in needs.keys() & queue.jobs:
-            unmet = {pool: what for pool in found if (what := needs[job].unmet_by(pool))}
+            unmet = {pool: what for pool in in_use if (what := needs[job].unmet_by(pool))}
             for pool, what in unmet.items():
                 yield Finding(
                     f"workers of the queue {queue.name} have the pool {pool}, which lacks what job"
@@ -199,26 +200,26 @@ def pools(facts: DoctorFacts) -> Findings:
                     "they refuse its runs, which start late or, without other workers, expire",
                     "have the queue consumed by workers with `-P prefork` alone, or remove that"
                     " from the job (docs/how-to/adopting.md, Pools)",
-                    is_note=found > unmet.keys(),
+                    is_note=in_use > unmet.keys(),
                 )
 
 
 # The ledger: its schedule files and messages.
 
 
-def files(facts: DoctorFacts) -> Findings:
-    if facts.beat.last_reload_successful is False:
+def files(deployment: Deployment) -> Findings:
+    if deployment.beat.last_reload_successful is False:
         yield Finding(
-            "rejected: " + first_of(facts.beat.problems, "; "),
+            "rejected: " + first_of(deployment.beat.problems, "; "),
             "the files loaded last stay in force, and edits do not take effect"
-            if facts.specs
+            if deployment.specs
             else "nothing is loaded yet, so no job runs",
             "`supervisor check` lists all that is wrong in them",
         )
 
 
-def messages(facts: DoctorFacts) -> Findings:
-    for reason, jobs in sorted(facts.apart.items()):
+def messages(deployment: Deployment) -> Findings:
+    for reason, jobs in sorted(deployment.apart.items()):
         yield Finding(
             f"Celery makes the message of each run of {first_of(jobs, ', ')}: {reason}",
             "beat sends a few hundred of them a second, instead of thousands",
@@ -230,7 +231,7 @@ def messages(facts: DoctorFacts) -> Findings:
 # The app, where it is known: its settings, its broker, what else its beat emits.
 
 
-def supervised(app: AppFacts) -> Findings:
+def supervised(app: AppSetup) -> Findings:
     if not app.is_supervised:
         yield Finding(
             "this app was not given to supervise()",
@@ -239,7 +240,7 @@ def supervised(app: AppFacts) -> Findings:
         )
 
 
-def settings(app: AppFacts) -> Findings:
+def settings(app: AppSetup) -> Findings:
     for overridden in app.overridden:
         yield Finding(
             f"{overridden.setting} is {overridden.value!r}, and should be {overridden.needed!r}",
@@ -248,7 +249,7 @@ def settings(app: AppFacts) -> Findings:
         )
 
 
-def broker(app: AppFacts) -> Findings:
+def broker(app: AppSetup) -> Findings:
     if app.broker_fault:
         yield Finding(
             f"the broker cannot be reached: {app.broker_fault}",
@@ -257,7 +258,7 @@ def broker(app: AppFacts) -> Findings:
         )
 
 
-def unguarded(app: AppFacts) -> Findings:
+def unguarded(app: AppSetup) -> Findings:
     if app.unguarded:
         yield Finding(
             f"RedBeat emits these entries unguarded: {first_of(app.unguarded, ', ')}",
@@ -268,7 +269,7 @@ def unguarded(app: AppFacts) -> Findings:
         )
 
 
-def rows(app: AppFacts) -> Findings:
+def rows(app: AppSetup) -> Findings:
     if app.rows_changed_at:
         yield Finding(
             f"rows of django-celery-beat were changed at {app.rows_changed_at:%F %T} UTC, after"
@@ -280,7 +281,7 @@ def rows(app: AppFacts) -> Findings:
         )
 
 
-CHECKS: Mapping[str, Callable[[DoctorFacts], Findings]] = {
+CHECKS: Mapping[str, Callable[[Deployment], Findings]] = {
     "refusal": refusal,
     "persistence": persistence,
     "eviction": eviction,
@@ -295,7 +296,7 @@ CHECKS: Mapping[str, Callable[[DoctorFacts], Findings]] = {
 }
 
 #: Made only where the app is known.
-APP_CHECKS: Mapping[str, Callable[[AppFacts], Findings]] = {
+APP_CHECKS: Mapping[str, Callable[[AppSetup], Findings]] = {
     "supervised": supervised,
     "settings": settings,
     "broker": broker,
@@ -307,16 +308,16 @@ APP_CHECKS: Mapping[str, Callable[[AppFacts], Findings]] = {
 F = TypeVar("F")
 
 
-def examine(facts: DoctorFacts) -> list[Finding]:
-    return made(CHECKS, facts) + (examine_app(facts.app) if facts.app else [])
+def examine(deployment: Deployment) -> list[Finding]:
+    return made(CHECKS, deployment) + (examine_app(deployment.app) if deployment.app else [])
 
 
-def examine_app(app: AppFacts) -> list[Finding]:
+def examine_app(app: AppSetup) -> list[Finding]:
     """What can be examined without the ledger."""
     return made(APP_CHECKS, app)
 
 
-def made(checks: Mapping[str, Callable[[F], Findings]], facts: F) -> list[Finding]:
+def made(checks: Mapping[str, Callable[[F], Findings]], subject: F) -> list[Finding]:
     return [
-        replace(finding, check=name) for name, check in checks.items() for finding in check(facts)
+        replace(finding, check=name) for name, check in checks.items() for finding in check(subject)
     ]

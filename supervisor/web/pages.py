@@ -28,9 +28,9 @@ from supervisor.lists.page import FIRST_PAGE
 from supervisor.operate import repeating
 from supervisor.operate.job_edits import JobEdits, document_text
 from supervisor.operate.planning import upcoming
+from supervisor.operate.question import is_tick, question_of_run
 from supervisor.operate.shapes import params_shape
 from supervisor.operate.why import answer
-from supervisor.operate.why_facts import facts_of_run_id, is_tick
 from supervisor.operate.words import LogText, harmless, removal_words, stamp
 from supervisor.schedule import due_at
 from supervisor.web.access import Access
@@ -255,7 +255,7 @@ def explanation(ledger: Ledger, run: Run) -> list[str]:
     if run.state is RunState.RUNNING or len(run.attempts) > 1 or StepId.of(run.id):
         return []
     try:
-        sentences = answer(facts_of_run_id(ledger, run.id))
+        sentences = answer(question_of_run(ledger, run.id))
     except UnknownJob:
         return []
     return [] if run.state is RunState.SUCCEEDED and len(sentences) == 1 else sentences

@@ -35,9 +35,9 @@ from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.page_reads import absences
 from supervisor.ledger.replies import ms_of
 from supervisor.operate import why
+from supervisor.operate.deployment import read
 from supervisor.operate.doctor import owner
-from supervisor.operate.doctor_facts import read
-from supervisor.operate.why_facts import facts_of_job
+from supervisor.operate.question import question_of_job
 from supervisor.schedule import emission
 from supervisor.sending.app_settings import owner_of
 from supervisor.settings import Settings
@@ -376,7 +376,7 @@ def test_the_bounds_of_a_job_hold_for_this_run_too(keys: dict[str, Any], expecte
 
 def test_it_is_called_the_run_at_start(beats: Beats, ledger: Ledger) -> None:
     until_settled(beats(), ledger)
-    [sentence, *_, last] = why.answer(facts_of_job(ledger, "warm"))
+    [sentence, *_, last] = why.answer(question_of_job(ledger, "warm"))
     assert sentence.startswith("the run at start of ")
     assert last.endswith("it runs at start, and when code or a person asks for it")
     assert ledger.spec("warm").schedule == "at start"

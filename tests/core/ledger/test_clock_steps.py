@@ -19,8 +19,8 @@ from supervisor.job.run import RunState
 from supervisor.job.spec import JobSpec
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.replies import Ending, Grant, LeaseState, ms_of
+from supervisor.operate.deployment import read
 from supervisor.operate.doctor import clocks
-from supervisor.operate.doctor_facts import read
 from supervisor.settings import Settings
 from tests.jobs import renew
 from tests.programs import needed

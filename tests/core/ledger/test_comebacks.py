@@ -13,8 +13,8 @@ from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.records import HISTOGRAM_FIELDS
 from supervisor.ledger.replies import Known, LeaseState, Placement, Refusal, Refused, ms_of
 from supervisor.ledger.requests import CallArguments, FollowUp, Work
+from supervisor.operate.question import question_of_run
 from supervisor.operate.why import answer
-from supervisor.operate.why_facts import facts_of_run_id
 from supervisor.testing import empty, lease_runs_out
 from tests.jobs import (
     MIDNIGHT,
@@ -77,7 +77,7 @@ def test_a_tick_behind_a_run_that_the_grace_holds_back_says_so(ledger: Ledger) -
     ledger.admit(ticks(spec, 0, 1))
     skipped = ledger.run(run_id(spec, 1))
     assert (skipped.reason, skipped.blocked_by) == ("grace", run_id(spec, 0))
-    reason = answer(facts_of_run_id(ledger, run_id(spec, 1)))[0]
+    reason = answer(question_of_run(ledger, run_id(spec, 1)))[0]
     assert "Redis was new, and nothing starts for a `lease_ttl` then" in reason
 
 

@@ -10,8 +10,8 @@ from supervisor.ledger.functions import RUNS_PER_DISMISSAL
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.replies import Rescue
 from supervisor.ledger.requests import RunRequest
+from supervisor.operate.question import question_of_job, question_of_run
 from supervisor.operate.why import answer
-from supervisor.operate.why_facts import facts_of_job, facts_of_run_id
 from tests.jobs import begin, job
 
 FEW, MANY = 200, 1_200
@@ -39,8 +39,8 @@ def cost(ledger: Ledger, read: Callable[[], object]) -> tuple[int, int]:
 
 def test_a_job_says_why_without_reading_all_that_wait(ledger: Ledger) -> None:
     questions: list[Callable[[str], object]] = [
-        lambda name: answer(facts_of_job(ledger, name)),
-        lambda name: answer(facts_of_run_id(ledger, ledger.first_open(name, 2)[1].id)),
+        lambda name: answer(question_of_job(ledger, name)),
+        lambda name: answer(question_of_run(ledger, ledger.first_open(name, 2)[1].id)),
         ledger.job,
         lambda name: ledger.first_open(name, 5),
     ]

@@ -20,8 +20,8 @@ from supervisor.job.spec import JobSpec
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.replies import Grant, LeaseState
 from supervisor.ledger.requests import Work
+from supervisor.operate.question import question_of_job, question_of_run
 from supervisor.operate.why import answer
-from supervisor.operate.why_facts import facts_of_job, facts_of_run_id
 from tests.jobs import MIDNIGHT, begin, job, known_of, run_id, ticks
 
 ONE: dict[str, Any] = {"overlap": "queue_all", "max_running": 2}
@@ -65,14 +65,14 @@ def drive(ledger: Ledger, spec: JobSpec, runs: list[str]) -> Iterator[str]:
         lambda: ledger.history(spec.name),
         lambda: ledger.job(spec.name),
         lambda: audit(ledger, [spec], MIDNIGHT),
-        lambda: answer(facts_of_job(ledger, spec.name)),
+        lambda: answer(question_of_job(ledger, spec.name)),
         lambda: ledger.sent_runs(100),
     ):
         read()
     for run in runs:
         try:
             ledger.run(run)
-            answer(facts_of_run_id(ledger, run))
+            answer(question_of_run(ledger, run))
             ledger.steps.records(run)
         except UnknownRun:
             pass

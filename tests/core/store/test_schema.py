@@ -19,7 +19,7 @@ from supervisor.job.run import RunState
 from supervisor.ledger.functions import SCHEMA
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.presence import BeatFacts, Broker, Registration
-from supervisor.operate.doctor_facts import read
+from supervisor.operate.deployment import read
 from supervisor.schedule.ticks import Tick
 from supervisor.settings import Settings
 from supervisor.store.connection import NO_FUNCTIONS, NotServed, Unavailable, explained

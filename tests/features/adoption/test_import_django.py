@@ -212,7 +212,7 @@ from supervisor.catalog.load import look_at
 from supervisor.beat.scheduler import SupervisedScheduler
 from supervisor.job.changes import registered
 from supervisor.ledger.ledger import Ledger
-from supervisor.operate.doctor_facts import rows_changed_at
+from supervisor.operate.deployment import rows_changed_at
 from supervisor.sending.app_settings import required_settings
 
 app = supervise(mysite.app, adopt_rows=True)

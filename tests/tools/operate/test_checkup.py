@@ -14,8 +14,8 @@ from supervisor.job.spec import JobSpec
 from supervisor.ledger.presence import BeatFacts, Broker, Present, Processes, WorkerFacts
 from supervisor.ledger.queues import Queue
 from supervisor.ledger.records import BeatRecord
+from supervisor.operate.deployment import AppSetup, Deployment, Overridden
 from supervisor.operate.doctor import APP_CHECKS, CHECKS, examine
-from supervisor.operate.doctor_facts import AppFacts, DoctorFacts, Overridden
 
 NOW = datetime(2026, 3, 2, 12, tzinfo=UTC)
 SECOND = timedelta(seconds=1)
@@ -51,14 +51,14 @@ BEAT = BeatRecord("a", NOW, True, NOW, ())
 SPECS = [JobSpec(name=name, task="proj.nightly", every="1h") for name in ("job0", "job1")]
 LIMITED = JobSpec(name="job1", task="proj.nightly", every="1h", time_limit="5m")
 
-HEALTHY = DoctorFacts(
+HEALTHY = Deployment(
     now=NOW,
     info=SERVER,
     specs=SPECS,
     processes=processes(*BEATS, worker()),
     beat=BEAT,
     queues=(Queue("celery", 0, 1, False, ("job0", "job1", "job2")),),
-    app=AppFacts(),
+    app=AppSetup(),
 )
 
 
@@ -146,15 +146,15 @@ def test_a_healthy_deployment_has_no_findings() -> None:
             ["WRONG rejected: a: 1; b; c and 2 more"],
         ),
         (
-            {"app": AppFacts(overridden=(Overridden("worker_prefetch_multiplier", 4, 1),))},
+            {"app": AppSetup(overridden=(Overridden("worker_prefetch_multiplier", 4, 1),))},
             ["WRONG worker_prefetch_multiplier is 4, and should be 1"],
         ),
         (
-            {"app": AppFacts(unguarded=("mail", "poll"))},
+            {"app": AppSetup(unguarded=("mail", "poll"))},
             ["note RedBeat emits these entries unguarded: mail, poll"],
         ),
         (
-            {"app": AppFacts(rows_changed_at=NOW)},
+            {"app": AppSetup(rows_changed_at=NOW)},
             [
                 f"note rows of django-celery-beat were changed at {NOW:%F %T} UTC, after schedule "
                 "files were loaded"

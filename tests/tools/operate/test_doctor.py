@@ -20,14 +20,14 @@ from supervisor.app import supervise
 from supervisor.catalog.entries import Entries
 from supervisor.catalog.load import load
 from supervisor.cli.common import Context
-from supervisor.cli.diagnosis import facts_of
+from supervisor.cli.diagnosis import deployment_of
 from supervisor.deploy.embedded import EmbeddedServer, free_port
 from supervisor.errors import UNAVAILABLE
 from supervisor.job.spec import JobSpec
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.presence import BeatFacts, Broker, Registration, WorkerFacts
+from supervisor.operate.deployment import setup_of
 from supervisor.operate.doctor import examine
-from supervisor.operate.doctor_facts import app_facts
 from supervisor.settings import Settings
 from tests.commands import supervisor_at
 from tests.jobs import job
@@ -190,7 +190,7 @@ def test_what_the_app_knows(ledger: Ledger, app: Celery) -> None:
     spec = JobSpec(name="nightly", task="proj.late", every=timedelta(hours=1))
     specs = {"nightly": spec, "at-start": JobSpec(name="at-start", task="t")}
     load(ledger, Entries(app, ledger), specs, "digest", ledger.now())
-    facts = app_facts(app, ledger)
+    facts = setup_of(app, ledger)
     assert (facts.overridden, facts.unguarded) == ((), ())
 
 
@@ -217,13 +217,13 @@ def test_without_the_ledger_the_app_and_its_broker_are_checked(
 def test_of_an_app_without_supervise_only_that_is_said(healthy: Ledger, redis_url: str) -> None:
     with Celery("plain", broker="amqp://127.0.0.1:1//", set_as_current=False) as plain:
         plain.conf.worker_prefetch_multiplier = 8
-        found = facts_of(Context(redis_url, "plain", plain))
+        found = deployment_of(Context(redis_url, "plain", plain))
     assert [finding.what for finding in examine(found)] == ["this app was not given to supervise()"]
 
 
 def test_settings_that_the_app_overrides(ledger: Ledger, app: Celery) -> None:
     app.conf.worker_prefetch_multiplier = 8
-    [found] = app_facts(app, ledger).overridden
+    [found] = setup_of(app, ledger).overridden
     assert (found.setting, found.value, found.needed) == ("worker_prefetch_multiplier", 8, 1)
 
 

@@ -1,4 +1,4 @@
-"""Facts in, sentences out: one row of the table for each outcome of a tick."""
+"""Question in, sentences out: one row of the table for each outcome of a tick."""
 
 from __future__ import annotations
 
@@ -13,14 +13,13 @@ from supervisor.job.policies import OnCrash
 from supervisor.job.run import Attempt, Obstacle, Run, RunState, StepRecord, tick_id
 from supervisor.job.spec import JobSpec
 from supervisor.ledger.records import BeatRecord, JobRecord, OpenRuns, job_from
-from supervisor.operate.why import answer
-from supervisor.operate.why_facts import (
-    Facts,
-    RunFacts,
+from supervisor.operate.question import (
+    Question,
+    RunView,
     Workers,
-    calendar_of,
     nominal_time,
 )
+from supervisor.operate.why import answer
 
 JOB = JobSpec(name="orders", task="shop.orders", every="5m", max_retries=2)
 USUAL = 240.0
@@ -71,24 +70,24 @@ def tried(state: str, start: datetime, end: datetime, **facts: Any) -> Run:
     return run(state, attempts=attempts, finished_at=end, **facts)
 
 
-def facts(found: Run | RunFacts | None, **more: Any) -> Facts:
+def facts(found: Run | RunView | None, **more: Any) -> Question:
     if isinstance(found, Run):
-        found = RunFacts(found, found.queued_at)
+        found = RunView(found, found.queued_at)
     if found and "no_beat" in more:
         found = replace(found, no_beat=more.pop("no_beat"))
     defaults: dict[str, Any] = {"job": record(), "beat": LED, "at": FIVE_PAST, "now": NOW}
-    return Facts(run=found, **{**defaults, **more})
+    return Question(run=found, **{**defaults, **more})
 
 
-def sentences(found: Run | RunFacts | None, **more: Any) -> list[str]:
+def sentences(found: Run | RunView | None, **more: Any) -> list[str]:
     return answer(facts(found, **more))
 
 
-def blocked(state: str, blocker: Run | None, **more: Any) -> RunFacts:
+def blocked(state: str, blocker: Run | None, **more: Any) -> RunView:
     name = tick_id("orders", NINE)
     blocked_run = run(state, blocked_by=name, finished_at=FIVE_PAST, **more)
-    other = RunFacts(blocker, NINE, usual=USUAL) if blocker else None
-    return RunFacts(blocked_run, FIVE_PAST, blocker=other)
+    other = RunView(blocker, NINE, usual=USUAL) if blocker else None
+    return RunView(blocked_run, FIVE_PAST, blocker=other)
 
 
 SLOW = tried("succeeded", at(8, 57, 48), at(9, 12, 40), nominal_at=NINE)
@@ -127,8 +126,8 @@ STEPS = tuple(
 
 
 def told(
-    found: Run | RunFacts | None, *parts: str, **more: Any
-) -> tuple[Run | RunFacts | None, tuple[str, ...], dict[str, Any]]:
+    found: Run | RunView | None, *parts: str, **more: Any
+) -> tuple[Run | RunView | None, tuple[str, ...], dict[str, Any]]:
     """A run or its facts, and further facts; of each sentence that is said of it a part."""
     return found, parts, more
 
@@ -187,14 +186,12 @@ TABLE = {
         paused_at=NINE,
     ),
     "expired": told(
-        RunFacts(
-            run("expired", finished_at=at(10, 0), sent_at=at(9, 30), sends=3), NINE, "reports"
-        ),
+        RunView(run("expired", finished_at=at(10, 0), sent_at=at(9, 30), sends=3), NINE, "reports"),
         "09:05 expired at 10:00: no worker started it within 1h (`start_deadline`); it was queued "
         "in reports at 09:05",
     ),
     "expired as its call said": told(
-        RunFacts(
+        RunView(
             run("expired", finished_at=at(9, 10), sent_at=at(9, 6), sends=1, expires_at=at(9, 10)),
             NINE,
             "mail",
@@ -207,25 +204,25 @@ TABLE = {
         "09:05 succeeded at 09:06, after 59s on worker w3",
     ),
     "succeeded late, for want of a worker": told(
-        RunFacts(tried("succeeded", at(9, 8), at(9, 9)), FIVE_PAST, "reports"),
+        RunView(tried("succeeded", at(9, 8), at(9, 9)), FIVE_PAST, "reports"),
         "09:05 succeeded at 09:09",
         "it started 3m late, at 09:08",
         "it was queued in reports for 3m until a worker started it",
     ),
     "succeeded late, caught up after an outage": told(
-        RunFacts(tried("succeeded", at(9, 30), at(9, 31), queued_at=at(9, 30)), at(9, 30)),
+        RunView(tried("succeeded", at(9, 30), at(9, 31), queued_at=at(9, 30)), at(9, 30)),
         "09:05 succeeded",
         "it started 25m late",
         "no beat led from 09:03 to 09:30",
         no_beat=(at(9, 3), at(9, 30)),
     ),
     "succeeded late, after a wait for the lock": told(
-        RunFacts(
+        RunView(
             tried(
                 "succeeded", at(9, 12, 41), at(9, 13), queued_at=at(9, 12, 40), blocked_by=SLOW.id
             ),
             FIVE_PAST,
-            blocker=RunFacts(SLOW),
+            blocker=RunView(SLOW),
         ),
         "succeeded",
         "7m41s late",
@@ -246,7 +243,7 @@ TABLE = {
         "attempt 1 failed on worker w3: ValueError: a",
     ),
     "failed in a step": told(
-        RunFacts(
+        RunView(
             run("failed", finished_at=at(9, 7), has_steps=True, reason="step sum failed"),
             FIVE_PAST,
             steps=STEPS,
@@ -278,14 +275,14 @@ TABLE = {
         "09:05 was re-queued 2 times until 10:01: the run of 09:00 has been running",
     ),
     "queued": told(
-        RunFacts(run("queued", sent_at=FIVE_PAST, sends=1), FIVE_PAST, "reports"),
+        RunView(run("queued", sent_at=FIVE_PAST, sends=1), FIVE_PAST, "reports"),
         "09:05 has been queued in reports since 09:05, 55m1s",
         "the server is new: nothing starts before 10:00:20",
         "its message was sent at 09:05",
         grace_until=at(10, 0, 20),
     ),
     "queued, and refused": told(
-        RunFacts(
+        RunView(
             run(
                 "queued",
                 sent_at=FIVE_PAST,
@@ -299,14 +296,14 @@ TABLE = {
         "it was kept from starting 2 times, last at 09:30 by vm:12: its pool, threads, lacks",
     ),
     "queued, sent, and no beat would send it again": told(
-        RunFacts(run("queued", sent_at=FIVE_PAST, sends=1), FIVE_PAST, "reports"),
+        RunView(run("queued", sent_at=FIVE_PAST, sends=1), FIVE_PAST, "reports"),
         "09:05 has been queued in reports",
         "its message was sent at 09:05",
         "no beat leads: one would send a message that is missing",
         beat=SILENT,
     ),
     "queued, of steps": told(
-        RunFacts(
+        RunView(
             run("queued", has_steps=True),
             FIVE_PAST,
             steps=[
@@ -320,33 +317,33 @@ TABLE = {
         "step sum is queued, its message not sent yet",
     ),
     "queued where nobody works": told(
-        RunFacts(run("queued", sent_at=FIVE_PAST), FIVE_PAST, "reports", workers=Workers(0, 0)),
+        RunView(run("queued", sent_at=FIVE_PAST), FIVE_PAST, "reports", workers=Workers(0, 0)),
         "09:05 has been queued in reports",
         "no worker consumes reports",
         "was sent",
     ),
     "queued where nobody knows its task": told(
-        RunFacts(run("queued", sent_at=FIVE_PAST), FIVE_PAST, workers=Workers(2, 8, "proj.new")),
+        RunView(run("queued", sent_at=FIVE_PAST), FIVE_PAST, workers=Workers(2, 8, "proj.new")),
         "has been queued",
         "2 workers with 8 processes",
         "knows the task proj.new",
         "was sent",
     ),
     "queued where no pool has its limit": told(
-        RunFacts(run("queued"), FIVE_PAST, "q", workers=Workers(1, 4, unmet="time_limit")),
+        RunView(run("queued"), FIVE_PAST, "q", workers=Workers(1, 4, unmet="time_limit")),
         "has been queued",
         "1 worker",
         "their pool lacks what its job needs: time_limit",
         "message",
     ),
     "queued where all are busy": told(
-        RunFacts(run("queued", sent_at=FIVE_PAST), FIVE_PAST, "reports", workers=Workers(1, 4)),
+        RunView(run("queued", sent_at=FIVE_PAST), FIVE_PAST, "reports", workers=Workers(1, 4)),
         "queued in reports",
         "1 worker with 4 processes in all for reports",
         "was sent",
     ),
     "running": told(
-        RunFacts(
+        RunView(
             run("running", started_at=at(9, 5, 1), attempts=(attempt(1, at(9, 5, 1), None),)),
             FIVE_PAST,
             usual=USUAL,
@@ -362,20 +359,17 @@ TABLE = {
         "09:03 is not a tick of orders: its schedule is every 5m",
         "the next tick after it is 09:05",
         at=at(9, 3),
-        calendar=calendar_of(JOB, at(9, 3)),
     ),
     "to come": told(
         None,
         "10:05 is still to come, in 4m59s",
         at=at(10, 5),
-        calendar=calendar_of(JOB, at(10, 5)),
         watermark=at(10, 0),
     ),
     "overdue, for Redis refuses writes": told(
         None,
         "09:05 was due 55m1s ago and has not been emitted yet",
         "nothing starts, since Redis refuses writes: MISCONF",
-        calendar=calendar_of(JOB, FIVE_PAST),
         watermark=NINE,
         beat=SILENT,
         refusal="Redis refuses writes: MISCONF",
@@ -384,7 +378,6 @@ TABLE = {
         None,
         "09:05 was due 55m1s ago and has not been emitted yet",
         "no beat has led since 09:00",
-        calendar=calendar_of(JOB, FIVE_PAST),
         watermark=NINE,
         beat=SILENT,
     ),
@@ -434,7 +427,6 @@ TABLE = {
     "older than the history": told(
         None,
         "there is no record of 09:05: the last 200 runs are kept, for up to seven days",
-        calendar=calendar_of(JOB, FIVE_PAST),
         watermark=at(10, 0),
     ),
 }
@@ -456,10 +448,7 @@ def test_every_state_has_an_answer(state: RunState) -> None:
 
 def test_a_job_that_is_not_at_work_says_what_keeps_it() -> None:
     paused = record(paused="1", paused_note="stocktaking")
-    calendar = calendar_of(JOB, NOW)
-    assert sentences(
-        None, at=None, job=paused, paused_at=at(9, 30), beat=SILENT, calendar=calendar
-    ) == [
+    assert sentences(None, at=None, job=paused, paused_at=at(9, 30), beat=SILENT) == [
         "orders has no runs yet",
         "the job has been paused since 09:30: stocktaking",
         "no beat has led since 09:00",
@@ -485,7 +474,7 @@ DUE: dict[str, tuple[datetime, str | None]] = {
 def test_a_deadline_is_said(case: str) -> None:
     now, expected = DUE[case]
     job = record(NIGHTLY, last_success_start=str(round((TWO - DAY).timestamp() * 1000)))
-    told = sentences(None, at=None, job=job, now=now, calendar=calendar_of(NIGHTLY, now))
+    told = sentences(None, at=None, job=job, now=now)
     assert [sentence for sentence in told if "Europe/Berlin" in sentence] == (
         [expected] if expected else []
     )
@@ -493,19 +482,19 @@ def test_a_deadline_is_said(case: str) -> None:
 
 def test_a_paused_job_has_no_deadline() -> None:
     job = record(NIGHTLY, last_success_start="1", paused="1")
-    told = sentences(run("failed", TWO), at=None, job=job, calendar=calendar_of(NIGHTLY, NOW))
+    told = sentences(run("failed", TWO), at=None, job=job)
     assert not [sentence for sentence in told if "succeed" in sentence]
 
 
 def test_a_pause_that_excluded_the_newest_run_is_named_once() -> None:
     paused = record(paused="1", paused_note="stocktaking")
     newest = run("excluded", reason="paused")
-    found = sentences(newest, at=None, job=paused, paused_at=at(9, 0), calendar=None)
+    found = sentences(newest, at=None, job=paused, paused_at=at(9, 0))
     assert len([sentence for sentence in found if "paused since" in sentence]) == 1
 
 
 def test_of_many_open_runs_some_are_told_and_the_others_counted() -> None:
-    told = RunFacts(run("queued"), FIVE_PAST)
+    told = RunView(run("queued"), FIVE_PAST)
     told_of = sentences(None, at=None, open_runs=[told], open_count=9, job=record())
     assert told_of[0].startswith("09:05 has been queued")
     assert "and 8 more runs, waiting, queued or running" in told_of
@@ -520,10 +509,10 @@ def test_excluded_and_skipped_times_are_named_as_next_names_them() -> None:
         exclude=("2026-11-19",),
     )
     left_out = nominal_time("2026-11-19T02:30", spec, NOW)
-    told = sentences(None, job=record(spec), at=left_out, calendar=calendar_of(spec, left_out))
+    told = sentences(None, job=record(spec), at=left_out)
     assert "`exclude` removes it" in told[0]
     gap = nominal_time("2027-03-28T02:30", spec, NOW)
-    told = sentences(None, job=record(spec), at=gap, calendar=calendar_of(spec, gap))
+    told = sentences(None, job=record(spec), at=gap)
     assert "02:30 does not exist in Europe/Berlin, runs at 03:00" in told[1]
 
 

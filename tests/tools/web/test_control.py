@@ -11,7 +11,7 @@ import pytest
 
 from supervisor.job.run import RunState
 from supervisor.ledger.ledger import Ledger
-from supervisor.operate.why_facts import nominal_time
+from supervisor.operate.question import nominal_time
 from tests.commands import supervisor_at
 from tests.jobs import admitted, begun, job, run_id
 from tests.waiting import wait_until

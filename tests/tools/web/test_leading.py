@@ -8,9 +8,9 @@ import pytest
 from supervisor.ledger.leader import ABSENCE
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.replies import ms_of
+from supervisor.operate.deployment import read
 from supervisor.operate.doctor import examine
-from supervisor.operate.doctor_facts import read
-from supervisor.operate.why_facts import facts_of_job
+from supervisor.operate.question import question_of_job
 from tests.jobs import job
 from tests.presence import beat_is_there
 
@@ -31,7 +31,7 @@ def test_all_that_report_a_leader_agree(
     tick_ago(ledger, ago)
     assert ledger.beat().leads(ledger.now()) is leads
     tick_ago(ledger, ago)
-    assert facts_of_job(ledger, "nightly").beat_leads is leads
+    assert question_of_job(ledger, "nightly").beat_leads is leads
     tick_ago(ledger, ago)
     assert ("nothing is emitted" not in reader.get("/").text) is leads
     tick_ago(ledger, ago)

@@ -19,8 +19,8 @@ from supervisor.ledger.presence import Broker, Registration, WorkerFacts
 from supervisor.ledger.replies import ms_of
 from supervisor.operate.planning import plan_of
 from supervisor.operate.plans import plan_lines
+from supervisor.operate.question import question_of_run
 from supervisor.operate.why import answer
-from supervisor.operate.why_facts import facts_of_run_id
 from supervisor.web.access import Access
 from supervisor.web.jobs_page import PAGE_SIZE
 from supervisor.web.server import create
@@ -588,7 +588,7 @@ def test_the_list_the_page_and_why_say_the_same_of_durations(
     assert "p95 29s" in text
     assert "the longest 30s" in text
     assert "usually finishes within 29s" in " ".join(
-        answer(facts_of_run_id(ledger, run_id(spec, 40)))
+        answer(question_of_run(ledger, run_id(spec, 40)))
     )
     plan = plan_of({}, {spec.name: spec}, ledger.durations_of([spec]), ledger.now())
     assert "median 15s, p95 29s, longest 30s, of 30 runs" in "\n".join(plan_lines(plan))

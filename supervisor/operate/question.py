@@ -1,4 +1,4 @@
-"""The facts behind an answer of `why`: a tick, its run and its job, as the ledger has them."""
+"""What `why` is asked about: a tick, its run and its job, as the ledger has them."""
 
 from __future__ import annotations
 
@@ -16,11 +16,9 @@ from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.page_reads import absences, admitted_at, server_since
 from supervisor.ledger.records import BeatRecord, JobRecord
 from supervisor.ledger.replies import ms_of
-from supervisor.operate.planning import excluded
 from supervisor.operate.words import LocalTime
 from supervisor.schedule import schedule_of, ticks_between
-from supervisor.schedule.clock_changes import ClockChange, clock_changes
-from supervisor.times import DAY, INSTANT, clock_time
+from supervisor.times import INSTANT, clock_time
 
 #: States of ticks that never became a run; one record stands for a range of them.
 PASSED_OVER = (RunState.MISSED, RunState.EXCLUDED)
@@ -49,15 +47,15 @@ class Workers:
 
 
 @dataclass(frozen=True, slots=True)
-class RunFacts:
+class RunView:
     """A run and, one level deep, the run that blocked it.
 
     admitted_at: when the ledger recorded it; None once the job's history has dropped that. usual:
-    seconds that 95 of 100 runs in its job's history do not exceed.
-    queue: where its message was sent; before that, as its job says. blocker: None when nothing
-    blocked the run, or the record is gone. no_beat: the time at which no beat led, around the
-    run's. workers: of a run that is queued or expired. drained_at: of such a run, since when its
-    queue is drained. upstreams: what it waits for.
+    seconds that 95 of 100 runs in its job's history do not exceed. queue: where its message was
+    sent; before that, as its job says. blocker: None when nothing blocked the run, or the record is
+    gone. no_beat: the time at which no beat led, around the run's. workers: of a run that is queued
+    or expired. drained_at: of such a run, since when its queue is drained. upstreams: what it waits
+    for.
     """
 
     run: Run
@@ -65,7 +63,7 @@ class RunFacts:
     queue: str | None = None
     usual: float | None = None
     steps: Sequence[StepRecord] = ()
-    blocker: RunFacts | None = None
+    blocker: RunView | None = None
     no_beat: tuple[datetime, datetime] | None = None
     workers: Workers | None = None
     drained_at: datetime | None = None
@@ -73,26 +71,13 @@ class RunFacts:
 
 
 @dataclass(frozen=True, slots=True)
-class Calendar:
-    """What the job's schedule says, as it is loaded now, of one instant.
+class Question:
+    """at: the nominal time in question; None without one.
 
-    excluded: it would be a tick without `exclude`. clock_change: what a clock change did to it.
-    """
-
-    is_tick: bool
-    after: datetime | None
-    excluded: bool = False
-    clock_change: ClockChange | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Facts:
-    """The facts of one question. at: the nominal time in question; None without one.
-
-    open_runs: the first of the job's, where the
-    question names no time, and open_count: how many there are. grace_until: no run starts before,
-    because the server is new. paused_at: None unless the job is paused. upstreams: what a job
-    without a schedule follows. refusal: while no beat leads, why Redis refuses writes, if it does.
+    open_runs: the first of the job's, where the question names no time, and open_count: how many
+    there are. grace_until: no run starts before, because the server is new. paused_at: None unless
+    the job is paused. upstreams: what a job without a schedule follows. refusal: while no beat
+    leads, why Redis refuses writes, if it does.
     """
 
     now: datetime
@@ -100,9 +85,8 @@ class Facts:
     beat: BeatRecord
     watermark: datetime | None = None
     at: datetime | None = None
-    calendar: Calendar | None = None
-    run: RunFacts | None = None
-    open_runs: Sequence[RunFacts] = ()
+    run: RunView | None = None
+    open_runs: Sequence[RunView] = ()
     open_count: int = 0
     grace_until: datetime | None = None
     paused_at: datetime | None = None
@@ -134,49 +118,47 @@ def nominal_time(text: str, spec: JobSpec, now: datetime) -> datetime:
     return ticks[0] if len(ticks) == 1 else at
 
 
-def facts_of_job(ledger: Ledger, name: str) -> Facts:
+def question_of_job(ledger: Ledger, name: str) -> Question:
     """How the job is now, and its newest run. Raises UnknownJob."""
-    facts = about(ledger, name)
-    spec = facts.job.spec
+    question = about(ledger, name)
+    spec = question.job.spec
     newest = ledger.history(name, 1)
     return replace(
-        facts,
-        run=facts_of_run(ledger, newest[0]) if newest else None,
-        open_runs=[facts_of_run(ledger, run) for run in ledger.first_open(name, MOST_OPEN)],
+        question,
+        run=view_of(ledger, newest[0]) if newest else None,
+        open_runs=[view_of(ledger, run) for run in ledger.first_open(name, MOST_OPEN)],
         open_count=ledger.client.scard(ledger.keys.open(name)),
-        calendar=calendar_of(spec, facts.now) if spec.has_schedule else None,
         upstreams={} if spec.has_schedule else upstreams_of(ledger, spec, None),
     )
 
 
-def facts_of_run_id(ledger: Ledger, run_id: str) -> Facts:
+def question_of_run(ledger: Ledger, run_id: str) -> Question:
     """Raises UnknownRun and, of a run whose job is gone, UnknownJob."""
     step_id = StepId.of(run_id)
     run = ledger.run(step_id.run if step_id else run_id)
-    facts = about(ledger, run.job)
-    return replace(facts, at=run.nominal_at, run=facts_of_run(ledger, run))
+    question = about(ledger, run.job)
+    return replace(question, at=run.nominal_at, run=view_of(ledger, run))
 
 
-def facts_of_tick(ledger: Ledger, name: str, at: datetime) -> Facts:
+def question_of_tick(ledger: Ledger, name: str, at: datetime) -> Question:
     """Raises UnknownJob."""
-    facts = about(ledger, name)
-    spec = facts.job.spec
+    question = about(ledger, name)
+    spec = question.job.spec
     run = known_run(ledger, tick_id(name, at)) or passed_over(ledger, spec, at)
     return replace(
-        facts,
+        question,
         at=at,
-        calendar=calendar_of(spec, at) if spec.has_schedule else None,
-        run=facts_of_run(ledger, run) if run else None,
+        run=view_of(ledger, run) if run else None,
     )
 
 
-def about(ledger: Ledger, name: str) -> Facts:
+def about(ledger: Ledger, name: str) -> Question:
     """What every answer may need."""
     now, job, beat = ledger.now(), ledger.job(name), ledger.beat()
     since = server_since(ledger)
     mark = ledger.marks([name])[name]
     ready_at = since + job.spec.lease_ttl if since else None
-    return Facts(
+    return Question(
         now=now,
         job=job,
         beat=beat,
@@ -204,40 +186,23 @@ def passed_over(ledger: Ledger, spec: JobSpec, at: datetime) -> Run | None:
     return None
 
 
-# What the job's schedule says about one instant.
-
-
-def calendar_of(spec: JobSpec, at: datetime) -> Calendar:
-    schedule = schedule_of(spec)
-    following = schedule.next_after(at - INSTANT)
-    is_tick = following == at
-    local = at.astimezone(spec.zone).replace(tzinfo=None, fold=0)
-    near = clock_changes(spec, at - DAY, at + DAY)
-    return Calendar(
-        is_tick=is_tick,
-        after=schedule.next_after(at) if is_tick else following,
-        excluded=not is_tick and at in excluded(spec, at - INSTANT, at),
-        clock_change=next((one for one in near if local in (*one.times, *one.runs_at)), None),
-    )
-
-
 # One run, what blocked it, and what it waits for.
 
 
-def facts_of_run(ledger: Ledger, run: Run, *, looks_deeper: bool = True) -> RunFacts:
+def view_of(ledger: Ledger, run: Run, *, looks_deeper: bool = True) -> RunView:
     spec = ledger.some_specs([run.job]).get(run.job)
     queue = run.queue or (spec.routed_queue if spec else None)
     has_usual = run.state is RunState.RUNNING or not looks_deeper
     waits_for_worker = run.state in (RunState.QUEUED, RunState.EXPIRED) and not run.has_steps
     waits_for_others = run.is_held and run.state is RunState.WAITING and run.after is None
     blocker = known_run(ledger, run.blocked_by) if looks_deeper and run.blocked_by else None
-    return RunFacts(
+    return RunView(
         run=run,
         admitted_at=admitted_at(ledger, [run]).get(run.id),
         queue=queue,
         usual=ledger.durations_of([spec])[spec.name].usual if spec and has_usual else None,
         steps=ledger.steps.records(run.id) if run.has_steps else (),
-        blocker=facts_of_run(ledger, blocker, looks_deeper=False) if blocker else None,
+        blocker=view_of(ledger, blocker, looks_deeper=False) if blocker else None,
         no_beat=no_beat_at(ledger, run),
         workers=workers_of(ledger, queue, spec) if waits_for_worker else None,
         drained_at=ledger.drains.since().get(run.queue or "") if waits_for_worker else None,

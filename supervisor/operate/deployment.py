@@ -1,4 +1,4 @@
-"""The facts that the checks of `doctor` look at, read from the ledger and from the app."""
+"""What the checks of `doctor` look at, read from the ledger and from the app."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class DoctorFacts:
+class Deployment:
     """info: what INFO says of the server. snapshots: its `save` setting, empty for none; None where
     it is not revealed, or does not matter. specs: of the loaded jobs. shared_queues: each with the
     other ledger. app: if one was named. refusal: why Redis refuses writes; then beats and workers
@@ -42,7 +42,7 @@ class DoctorFacts:
     specs: Sequence[JobSpec] = ()
     queues: Sequence[Queue] = ()
     shared_queues: Sequence[tuple[str, str]] = ()
-    app: AppFacts | None = None
+    app: AppSetup | None = None
     refusal: str | None = None
     apart: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
@@ -50,7 +50,7 @@ class DoctorFacts:
         return self.now - moment
 
 
-def read(ledger: Ledger, broker: Queues | None = None) -> DoctorFacts:
+def read(ledger: Ledger, broker: Queues | None = None) -> Deployment:
     """All but what the app knows. broker: without it, as the ledger and the workers report it.
 
     Raises NotServed for a Redis Cluster, WrongSchema, and NoPermissionError where Redis forbids
@@ -66,7 +66,7 @@ def read(ledger: Ledger, broker: Queues | None = None) -> DoctorFacts:
     )
     info = ledger.client.info("all")
     broker = broker or LedgerQueues(ledger.client, processes)
-    return DoctorFacts(
+    return Deployment(
         now=now,
         info=info,
         snapshots=None if info["aof_enabled"] else snapshots(ledger),
@@ -98,7 +98,7 @@ def snapshots(ledger: Ledger) -> str | None:
 
 
 @dataclass(frozen=True, slots=True)
-class AppFacts:
+class AppSetup:
     """unguarded: RedBeat's entries that are not jobs, except Celery's own. rows_changed_at: of
     django-celery-beat, that no beat follows, since schedule files were loaded. owner: the name by
     which the ledger would know the app. is_supervised: supervise() was called with it; nothing else
@@ -113,22 +113,22 @@ class AppFacts:
     broker_fault: str | None = None
 
 
-def app_facts(app: Celery, ledger: Ledger | None) -> AppFacts:
+def setup_of(app: Celery, ledger: Ledger | None) -> AppSetup:
     """ledger: None while it is unavailable."""
     if settings_of(app) is None:
-        return AppFacts(is_supervised=False)
+        return AppSetup(is_supervised=False)
     # What matters is the beat that leads, which may be started with another scheduler.
     leads = ledger is not None and ledger.beat().leads(ledger.now())
-    facts = AppFacts(
+    setup = AppSetup(
         overridden=tuple(o for o in overridden(app) if not (leads and o.setting == SCHEDULER)),
         owner=owner_of(app),
         broker_fault=broker_fault(app),
     )
     if ledger is None:
-        return facts
+        return setup
     entries = Entries(app, ledger).unguarded()
     return replace(
-        facts,
+        setup,
         unguarded=tuple(name for name in entries if name != OF_BEAT),
         rows_changed_at=rows_changed_at(app, ledger),
     )
