@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
+import traceback
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from inspect import ismodule
@@ -127,9 +128,15 @@ def supervise(
 def load_app(name: str) -> Celery:
     """The app that ``celery -A name`` finds, with its tasks imported. Raises NotConfigured.
 
-    Errors of the app's own modules are raised as they are.
+    Errors of the app's own modules are raised as they are, but for imports that fail: then a
+    library is missing, or has another version than the one that imports it.
     """
-    return completed(named_app(name))
+    try:
+        return completed(named_app(name))
+    except ImportError as error:
+        *_, frame = traceback.extract_tb(error.__traceback__)
+        place = f"{frame.filename}:{frame.lineno}"
+        raise NotConfigured(f"the app {name!r} cannot be imported: {error} ({place})") from error
 
 
 def named_app(name: str) -> Celery:

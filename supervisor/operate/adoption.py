@@ -30,7 +30,7 @@ from supervisor.features.adoption.import_celery import (
 from supervisor.operate import crowds
 from supervisor.operate.words import plural
 from supervisor.sending.app_settings import REDBEAT_PREFIX, broker_url_of, setting
-from supervisor.sending.queues import queue_of
+from supervisor.sending.queues import broker_fault, channel_of, queue_of
 from supervisor.settings import is_redis
 
 #: How long workers have to say which queues they consume.
@@ -130,7 +130,9 @@ def report(app: Celery, sources: list[Source]) -> Iterator[str]:
     tasks = (guarded_line(app, *each) for each in guarded(app, sources).items())
     yield from section("Tasks that get the guard; all others stay as they are:", tasks)
     yield from section("To look at:", to_look_at(app, sources))
-    lines = (queue_line(*each) for each in queues(app, sources).items())
+    lines = [queue_line(*each) for each in queues(app, sources).items()]
+    if lines and (fault := broker_fault(app)):
+        lines.append(f"the broker cannot be reached: {fault}")
     yield from section("Queues of the jobs, and the workers that consume them:", lines)
     yield from section("Schedules:", schedule_lines(sources))
     if not sources:
@@ -251,11 +253,12 @@ def workers(app: Celery) -> Mapping[str, list[str]]:
     """The workers that answer, with their pools, by queue."""
     found: dict[str, list[str]] = defaultdict(list)
     try:
-        with app.connection_for_write() as connection:
+        with channel_of(app) as channel:
+            connection = channel.connection.client
             inspect = app.control.inspect(timeout=TIMEOUT_SECONDS, connection=connection)
             consumed: dict[str, Any] = inspect.active_queues() or {}
             stats: dict[str, Any] = inspect.stats() or {}
-    except (OperationalError, OSError):
+    except (OperationalError, OSError):  # `report` says why
         return found
     for worker, queues in consumed.items():
         pool = stats[worker]["pool"]["implementation"] if worker in stats else "pool unknown"

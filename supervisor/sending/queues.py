@@ -69,7 +69,8 @@ class AppQueues:
 def channel_of(app: Celery) -> Iterator[Any]:
     """A channel to the broker. Raises OperationalError or OSError if it is unavailable or hangs.
 
-    The transport's own errors are raised as OperationalError.
+    The transport's own errors are raised as OperationalError, and so is any other while it
+    connects: a library of the app may have patched kombu, or one that kombu needs is missing.
     """
     options = time_outs(app, TIMEOUT_SECONDS)
     with app.connection_for_read(
@@ -77,6 +78,11 @@ def channel_of(app: Celery) -> Iterator[Any]:
     ) as connection:
         try:
             connection.ensure_connection(max_retries=1, timeout=TIMEOUT_SECONDS)
+        except (OperationalError, OSError):
+            raise
+        except Exception as error:
+            raise OperationalError(f"kombu cannot connect: {error!r}") from error
+        try:
             yield connection.default_channel
         except connection.connection_errors + connection.channel_errors as error:
             raise OperationalError(str(error)) from error

@@ -211,7 +211,7 @@ def test_a_run_with_a_limit_that_the_pool_lacks_is_refused(workers: Workers) -> 
     assert {sign.pid for run in runs for sign in workers.starts(run)} != {unfit.pid}
 
 
-def test_limits_of_the_task_itself_are_as_without_the_guard(workers: Workers) -> None:
+def test_a_time_limit_of_the_task_itself_is_accepted_with_a_warning(workers: Workers) -> None:
     run = workers.project.run_when(workers.trigger("bounded").id, "succeeded")
     [logged] = workers.project.events_of(workers.worker_of(run), "limit of a task has no effect")
     pool = pool_of(workers)

@@ -278,6 +278,50 @@ def test_rows_that_the_app_saves_are_followed(tmp_path: Path, redis_url: str) ->
     assert gone[1].keys() == {"nightly"}, "a look of the test's own; no beat makes one"
 
 
+LOADED = """
+from supervisor.ledger.ledger import Ledger
+from supervisor.ledger.replies import ms_of
+from supervisor.sending.app_settings import required_settings
+
+ledger = Ledger.open(required_settings(mysite.app))
+"""
+
+#: Beat has loaded schedule files after the row was made.
+LOAD = """
+add("nightly", crontab=days)
+ledger.client.hset(ledger.keys.beat, "last_reload", ms_of(ledger.now()) + 1000)
+"""
+
+#: And the app's code saves it again, some time later.
+SAVE = """
+row = PeriodicTask.objects.get(name="nightly")
+row.enabled = False
+row.save()
+ledger.client.hset(ledger.keys.beat, "last_reload", 1)
+"""
+
+
+def test_doctor_notes_rows_that_drift_from_the_jobs_made_of_them(
+    tmp_path: Path, redis_url: str
+) -> None:
+    (tmp_path / "mysite_settings.py").write_text(SETTINGS.replace("redis://", redis_url))
+    (tmp_path / "mysite.py").write_text(
+        f"{APP}\nfrom supervisor.app import supervise\nsupervise(app, schedules='schedules')\n"
+    )
+
+    def rows() -> list[str]:
+        done = run(tmp_path, "-m", "supervisor", "-A", "mysite", "doctor", "--json")
+        return [each["what"] for each in json.loads(done.stdout) if each["check"] == "rows"]
+
+    done = run(tmp_path, "-c", FILL + LOADED + LOAD)
+    assert done.returncode == 0, done.stderr
+    assert rows() == []
+    again = FILL[: FILL.index('call_command("migrate"')] + LOADED + SAVE
+    done = run(tmp_path, "-c", again)
+    assert done.returncode == 0, done.stderr
+    assert ["rows of django-celery-beat were changed" in what for what in rows()] == [True]
+
+
 OFFSET = """\
 from django_celery_beat.schedulers import DatabaseScheduler
 class OffsetScheduler(DatabaseScheduler):

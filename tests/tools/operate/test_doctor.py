@@ -227,6 +227,15 @@ def test_settings_that_the_app_overrides(ledger: Ledger, app: Celery) -> None:
     assert (found.setting, found.value, found.needed) == ("worker_prefetch_multiplier", 8, 1)
 
 
+def test_the_beat_that_leads_is_judged_and_not_the_setting(ledger: Ledger, app: Celery) -> None:
+    """It may be started with `-S supervisor`, whatever `beat_scheduler` says."""
+    app.conf.beat_scheduler = "django_celery_beat.schedulers:DatabaseScheduler"
+    [found] = setup_of(app, ledger).overridden
+    assert found.setting == "beat_scheduler"
+    assert ledger.leader("leader", "schedule").look().leads
+    assert setup_of(app, ledger).overridden == ()
+
+
 # `supervisor health`, as probes ask
 
 
