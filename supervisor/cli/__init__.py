@@ -49,7 +49,9 @@ SECTIONS: Mapping[str, Mapping[str, Lazy]] = {
     "Jobs": {
         "jobs": Lazy("jobs", "List the loaded jobs: next run, last run, state, counts."),
         "next": Lazy("ticks", "List the next nominal times of a job."),
-        "why": Lazy("diagnosis", "Explain what became of a tick, or why a job is not running."),
+        "why": Lazy(
+            "diagnosis", "Explain what happened at a scheduled time, or why a job does not run."
+        ),
         "pause": Lazy("ticks", "Stop scheduled runs until the jobs are resumed."),
         "resume": Lazy("ticks", "Start scheduled runs of paused jobs again, from now on."),
         "put": Lazy("jobs", "Load jobs at run time from a schedule FILE, all or none."),
@@ -60,7 +62,7 @@ SECTIONS: Mapping[str, Mapping[str, Lazy]] = {
         "runs": Lazy("runs", "List the latest runs, of all jobs or of one."),
         "show": Lazy("runs", "Show everything known about a run, and the end of its log."),
         "trigger": Lazy("runs", "Run a job now or at a given time, even if it is paused."),
-        "retry": Lazy("runs", "Run again what has ended, with the same arguments."),
+        "retry": Lazy("runs", "Run ended runs again, with the same arguments."),
         "cancel": Lazy("runs", "Cancel a run, or one step of it."),
         "backfill": Lazy("ticks", "Run a job for nominal times in the past."),
     },
@@ -119,16 +121,16 @@ class Verbs(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in VERBS:
             return None
-        found = vars(import_module(f"supervisor.cli.{VERBS[cmd_name].module}")).values()
-        commands = (value for value in found if isinstance(value, click.Command))
+        values = vars(import_module(f"supervisor.cli.{VERBS[cmd_name].module}")).values()
+        commands = (value for value in values if isinstance(value, click.Command))
         return next(command for command in commands if command.name == cmd_name)
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        name, known = args[0], self.list_commands(ctx)
-        if name not in known and not name.startswith("-") and not ctx.resilient_parsing:
-            ctx.fail(f"no such command {name!r}{did_you_mean(name, known)}")
+        name, names = args[0], self.list_commands(ctx)
+        if name not in names and not name.startswith("-") and not ctx.resilient_parsing:
+            ctx.fail(f"no such command {name!r}{did_you_mean(name, names)}")
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

@@ -32,7 +32,9 @@ if TYPE_CHECKING:
 )
 @click.option("--to", "end", type=MomentType(), help="Up to here; default: the last tick.")
 @click.option(
-    "--acknowledge", is_flag=True, help="Accept the findings: metrics and alerts drop them."
+    "--acknowledge",
+    is_flag=True,
+    help="Accept the findings: metrics and alerts no longer report them.",
 )
 @reason_option
 @json_option
@@ -67,10 +69,10 @@ def audit_ticks(
     records = compared(context, specs, start, end) if start else {}
     by_name = {spec.name: spec for spec in specs}
     wrong = ledger.figures.unaccounted(list(by_name))
-    known = ledger.records_of([by_name[name] for name in wrong])
-    findings = {job.spec.name: job.finding or {} for job in known}
+    judged = ledger.records_of([by_name[name] for name in wrong])
+    findings = {job.spec.name: job.finding or {} for job in judged}
     if as_json:
-        shapes = {name: records_shape(found) for name, found in records.items()}
+        shapes = {name: records_shape(each) for name, each in records.items()}
         print_json({"unaccounted_ticks": wrong, "findings": findings, "records": shapes})
     else:
         click.echo(f"{plural(len(specs), 'job')} audited, {len(wrong)} with findings")
@@ -82,7 +84,7 @@ def audit_ticks(
             by, jobs = context.actor, (name,)
             action = Action(by, "acknowledge", name, reason, jobs, changes=(change,))
             ledger.audit_spans.acknowledge(name, action)
-    if wrong or any(found.missing or found.doubled for found in records.values()):
+    if wrong or any(each.missing or each.doubled for each in records.values()):
         sys.exit(1)
 
 
@@ -93,7 +95,7 @@ def compared(
     from supervisor.times import INSTANT
 
     marks = context.ledger.marks([spec.name for spec in specs])
-    found, now = {}, context.ledger.now()
+    records, now = {}, context.ledger.now()
     for spec in specs:
         first, dealt_with = moment_of(start, spec.zone, now), marks[spec.name].watermark
         to = moment_of(end, spec.zone, now)
@@ -102,8 +104,8 @@ def compared(
         if first and dealt_with:
             dealt_with += INSTANT  # the tick itself included
             last = min(to or dealt_with, dealt_with)
-            found[spec.name] = compare_records(context.ledger, spec, first, last)
-    return found
+            records[spec.name] = compare_records(context.ledger, spec, first, last)
+    return records
 
 
 def lines(
@@ -123,18 +125,18 @@ def lines(
                 f"overdue, {finding['unsettled']} without an outcome"
             )
             yield from (f"  missing: {at}" for at in finding["missing"])
-    for name, found in records.items():
-        yield f"{name}: {found.named} ticks, record by record since {iso_utc(found.since)}"
-        yield from (f"  missing: {iso_utc(at)}" for at in found.missing)
-        yield from (f"  doubled: {iso_utc(at)}" for at in found.doubled)
+    for name, each in records.items():
+        yield f"{name}: {each.named} ticks, record by record since {iso_utc(each.since)}"
+        yield from (f"  missing: {iso_utc(at)}" for at in each.missing)
+        yield from (f"  doubled: {iso_utc(at)}" for at in each.doubled)
 
 
-def records_shape(found: Records) -> dict[str, Any]:
+def records_shape(records: Records) -> dict[str, Any]:
     from supervisor.operate.shapes import iso_utc
 
     return {
-        "since": iso_utc(found.since),
-        "named": found.named,
-        "missing": [iso_utc(at) for at in found.missing],
-        "doubled": [iso_utc(at) for at in found.doubled],
+        "since": iso_utc(records.since),
+        "named": records.named,
+        "missing": [iso_utc(at) for at in records.missing],
+        "doubled": [iso_utc(at) for at in records.doubled],
     }

@@ -127,7 +127,7 @@ def answer_shape(question: Question, sentences: Sequence[str]) -> dict[str, Any]
 @click.option("--json", "as_json", is_flag=True, help="Print JSON: the sentences and the run.")
 @pass_context
 def why(context: Context, job: str, time: str | None, as_json: bool) -> None:
-    """Explain what became of a tick, or why a job is not running.
+    """Explain what happened at a scheduled time, or why a job does not run.
 
     TIME is a nominal time in the job's time zone, as 09:05 (today, else yesterday) or
     2026-03-01T09:05, or the id of a run. Without TIME, explains the present state of the job.
@@ -202,16 +202,20 @@ POLL_SECONDS = 0.5
 
 @click.command(epilog=examples("log --job 'report-*' --since 2d", "log --follow --json"))
 @click.option("--job", help="Only actions on this job, or on all that match: 'report-*'.")
-@click.option("--by", help="Only actions by this name or system user; 'deploy-*' is possible too.")
+@click.option(
+    "--by", help="Only actions by this name or system user, or by all that match: 'deploy-*'."
+)
 @click.option("--verb", help="Only this action: trigger, cancel, pause, put, apply, login ...")
-@click.option("--since", type=MomentType(), help="Only from then on: 2d (ago), 09:05, 2026-03-01.")
+@click.option(
+    "--since", type=MomentType(), help="Only actions from then on: 2d (ago), 09:05, 2026-03-01."
+)
 @click.option(
     "-n",
     "--limit",
     type=click.IntRange(1, 100_000),
     default=50,
     show_default=True,
-    help="Show up to this many.",
+    help="Show up to this many actions.",
 )
 @click.option(
     "--follow", "follows", is_flag=True, help="Print new actions as they are entered, until Ctrl-C."
@@ -239,26 +243,26 @@ def log(
 
     ledger = context.ledger
     moment = moment_of(since, ZoneInfo("UTC"), ledger.now())
-    wanted = WantedActions(job=job, by=by, verb=verb, since=moment, limit=limit)
+    search = WantedActions(job=job, by=by, verb=verb, since=moment, limit=limit)
     if follows:
         for entry in followed(ledger.actions):
-            if wanted.matches(entry.action):
+            if search.matches(entry.action):
                 click.echo(line_of(entry, as_json=as_json))
         return
-    found = ledger.actions.search(wanted)
+    entries = ledger.actions.search(search)
     if as_json:
-        print_json([shapes.RecordedAction.dumped(entry) for entry in found])
+        print_json([shapes.RecordedAction.dumped(entry) for entry in entries])
     else:
-        print_table(ACTION_COLUMNS, [action_row(entry) for entry in found])
+        print_table(ACTION_COLUMNS, [action_row(entry) for entry in entries])
 
 
 def followed(actions: Actions) -> Iterator[Entry]:
     last = actions.last_id()
     while True:
-        found = actions.after(last)
-        yield from found
-        last = found[-1].id if found else last
-        time.sleep(0 if found else POLL_SECONDS)
+        entries = actions.after(last)
+        yield from entries
+        last = entries[-1].id if entries else last
+        time.sleep(0 if entries else POLL_SECONDS)
 
 
 def line_of(entry: Entry, *, as_json: bool) -> str:

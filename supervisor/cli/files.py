@@ -51,8 +51,8 @@ def check(context: Context, path: Path | None, secrets: bool, as_json: bool) -> 
     PATH is a file or a directory, by default the one that beat follows. With -A, a task that the
     Celery app does not know is a problem too. Connects to nothing.
 
-    It looks further than beat, `plan` and `apply` do: it also warns of notices that need the extra
-    `notify`. With --secrets it reports references that are not set here.
+    Unlike beat, `plan` and `apply`, it also warns of notices that need the extra `notify`. With
+    --secrets it reports references that are not set here.
 
     Exits 1 if there are problems, and 2 if the address of the ledger is not valid, or a certificate
     that it names cannot be read.
@@ -172,17 +172,17 @@ def plan(context: Context, path: Path | None, as_json: bool, exit_code: bool) ->
     from supervisor.ledger.records import FILES
     from supervisor.operate.plans import plan_shape
 
-    wanted, loaded = read_or_exit(context, path, as_json), context.ledger.loaded()
-    exit_if_clashing(loaded, wanted, as_json)
-    found = plan_on(context, loaded.of(FILES), wanted)
+    schedules, loaded = read_or_exit(context, path, as_json), context.ledger.loaded()
+    exit_if_clashing(loaded, schedules, as_json)
+    plan = plan_on(context, loaded.of(FILES), schedules)
     if as_json:
-        print_json(plan_shape(found))
+        print_json(plan_shape(plan))
     else:
-        show(found)
-    warn_of_removal(loaded, wanted)
-    note_crowds(found, wanted)
-    warn_of_entries(context, found, wanted)
-    if exit_code and found.changes:
+        show(plan)
+    warn_of_removal(loaded, schedules)
+    note_crowds(plan, schedules)
+    warn_of_entries(context, plan, schedules)
+    if exit_code and plan.changes:
         sys.exit(1)
 
 
@@ -222,64 +222,64 @@ def apply(
     from supervisor.sending.app_settings import owner_of, required_settings
 
     required_settings(app)
-    wanted, ledger = read_or_exit(context, path, as_json), context.ledger
+    schedules, ledger = read_or_exit(context, path, as_json), context.ledger
     target = str(context.schedules(path))
     with context.acting("apply", target, reason):
         if not take_over:
             ledger.check_owner(owner_of(app))
     everything = ledger.loaded()
-    exit_if_clashing(everything, wanted, as_json)
+    exit_if_clashing(everything, schedules, as_json)
     loaded = everything.of(FILES)
-    found = plan_on(context, loaded, wanted, None if as_json else MOST_SHOWN)
+    plan = plan_on(context, loaded, schedules, None if as_json else MOST_SHOWN)
     if not as_json or not yes:
-        show(found, MOST_SHOWN, err=as_json)
-    warn_of_removal(everything, wanted)
-    note_crowds(found, wanted)
-    warn_of_entries(context, found, wanted)
-    if not found.changes and not take_over:
+        show(plan, MOST_SHOWN, err=as_json)
+    warn_of_removal(everything, schedules)
+    note_crowds(plan, schedules)
+    warn_of_entries(context, plan, schedules)
+    if not plan.changes and not take_over:
         if as_json:
-            print_done("apply", [], plan=plan_shape(found))
+            print_done("apply", [], plan=plan_shape(plan))
         return
-    warn_of_beat(context, wanted)
+    warn_of_beat(context, schedules)
     if not yes:
         click.confirm("Apply?", abort=True, err=True)
     if take_over:
         ledger.take_over(owner_of(app))
         ledger.actions.enter(Action(context.actor, "take over", owner_of(app), reason))
     entries = Entries(app, ledger)
-    seen, places = loaded.specs, wanted.sources
-    words = f"loading {plural(len(found.changes), 'change')}"
+    seen, places = loaded.specs, schedules.sources
+    words = f"loading {plural(len(plan.changes), 'change')}"
     with context.acting("apply", target, reason) as action, progress(words):
-        done = load(ledger, entries, wanted.specs, wanted.digest, None, seen, places, action)
+        done = load(ledger, entries, schedules.specs, schedules.digest, None, seen, places, action)
     click.echo(f"applied: {summary(done)}", err=as_json)
     if as_json:
-        print_done("apply", changed(done), plan=plan_shape(found))
+        print_done("apply", changed(done), plan=plan_shape(plan))
 
 
-def exit_if_clashing(loaded: Loaded, wanted: ScheduleSet, as_json: bool) -> None:
+def exit_if_clashing(loaded: Loaded, schedules: ScheduleSet, as_json: bool) -> None:
     """If jobs of other sources have the same names, prints all of them and exits 1."""
     from supervisor.catalog.refusals import clashes
 
-    if problems := clashes(loaded, wanted):
+    if problems := clashes(loaded, schedules):
         print_problems(problems, as_json)
         sys.exit(1)
 
 
-def warn_of_removal(loaded: Loaded, wanted: ScheduleSet) -> None:
+def warn_of_removal(loaded: Loaded, schedules: ScheduleSet) -> None:
     from supervisor.catalog.refusals import removal_by_files
 
-    if removal := removal_by_files(loaded, wanted):
+    if removal := removal_by_files(loaded, schedules):
         warn(f"{removal}: beat loads that only after `supervisor apply`")
 
 
-def note_crowds(found: Plan, wanted: ScheduleSet) -> None:
+def note_crowds(plan: Plan, schedules: ScheduleSet) -> None:
     from supervisor.operate.crowds import notes
 
-    for line in notes(wanted.specs.values()) if found.changes.added else ():
+    for line in notes(schedules.specs.values()) if plan.changes.added else ():
         click.echo(f"note: {line}", err=True)
 
 
-def warn_of_entries(context: Context, found: Plan, wanted: ScheduleSet) -> None:
+def warn_of_entries(context: Context, plan: Plan, schedules: ScheduleSet) -> None:
     """Warns, with -A, of jobs that replace entries which the app's own code has saved."""
     if context.app is None or not hasattr(context.app, "supervisor"):
         return
@@ -288,31 +288,35 @@ def warn_of_entries(context: Context, found: Plan, wanted: ScheduleSet) -> None:
     ledger = context.ledger
     entries = Entries(context.app, ledger)
     entries.learn_names()
-    edited = [wanted.specs[name] for name in (*found.changes.added, *found.changes.changed)]
+    edited = [schedules.specs[name] for name in (*plan.changes.added, *plan.changes.changed)]
     for name, entry in entries.replaced_by(edited).items():
-        what = f"job {name!r} ({wanted.sources[name]}) takes the place of RedBeat's entry {entry!r}"
+        what = (
+            f"job {name!r} ({schedules.sources[name]}) takes the place of RedBeat's entry {entry!r}"
+        )
         warn(f"{what}; `release` makes the job an entry again")
 
 
-def plan_on(context: Context, loaded: Loaded, wanted: ScheduleSet, most: int | None = None) -> Plan:
+def plan_on(
+    context: Context, loaded: Loaded, schedules: ScheduleSet, most: int | None = None
+) -> Plan:
     """most: of more changes only the first are looked at."""
     from supervisor.job.changes import difference
     from supervisor.operate.planning import plan_of
     from supervisor.operate.words import plural
 
     ledger = context.ledger
-    changes = difference(loaded.specs, wanted.specs, loaded.unread)
-    touched = [wanted.specs[name] for name in changes.names(most) if name in wanted.specs]
+    changes = difference(loaded.specs, schedules.specs, loaded.unread)
+    touched = [schedules.specs[name] for name in changes.names(most) if name in schedules.specs]
     durations = ledger.durations_of(touched)
     with progress(f"planning {plural(len(touched), 'change')}"):
-        found = plan_of(loaded.specs, wanted.specs, durations, ledger.now(), loaded.unread, most)
+        plan = plan_of(loaded.specs, schedules.specs, durations, ledger.now(), loaded.unread, most)
     if context.app is None:
-        return found
+        return plan
     from supervisor.sending.templates import foreseen_apart
 
     app, url = context.app, context.effective_settings.redis_url
-    jobs = (replace(job, apart=foreseen_apart(app, url, job.spec)) for job in found.jobs)
-    return replace(found, jobs=tuple(jobs))
+    jobs = (replace(job, apart=foreseen_apart(app, url, job.spec)) for job in plan.jobs)
+    return replace(plan, jobs=tuple(jobs))
 
 
 #: `apply` shows up to this many jobs; `plan` shows all of them.
@@ -321,18 +325,18 @@ MOST_SHOWN = 20
 SIGNS = {"+": "green", "~": "yellow", "-": "red"}
 
 
-def show(found: Plan, most: int | None = None, *, err: bool = False) -> None:
+def show(plan: Plan, most: int | None = None, *, err: bool = False) -> None:
     from supervisor.operate.plans import plan_lines
     from supervisor.operate.words import harmless
 
-    for line in plan_lines(found, most):
+    for line in plan_lines(plan, most):
         click.echo(click.style(harmless(line), fg=SIGNS.get(line[:1])), err=err)
 
 
-def warn_of_beat(context: Context, wanted: ScheduleSet) -> None:
+def warn_of_beat(context: Context, schedules: ScheduleSet) -> None:
     """Warns if a beat follows other files: it would load those again within a second."""
     beat, now = context.ledger.beat(), context.ledger.now()
-    if beat.leads(now) and beat.follows not in (None, wanted.digest):
+    if beat.leads(now) and beat.follows not in (None, schedules.digest):
         warn(
             f"beat {beat.leader} leads and follows schedule files that differ from these; it will"
             " load its own again"

@@ -190,8 +190,16 @@ ADOPTED = "adopted.yaml"
 
 
 @click.command(epilog=examples("-A proj adopt --dry-run", "-A proj adopt"))
-@to_file
+@click.option(
+    "-o",
+    "--output",
+    metavar="FILE",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Write to FILE instead of adopted.yaml.",
+)
+@click.option("--force", is_flag=True, help="Overwrite FILE.")
 @click.option("--dry-run", is_flag=True, help="Only say what would change in the app.")
+@json_option
 @pass_context
 def adopt(context: Context, output: Path | None, force: bool, dry_run: bool, as_json: bool) -> None:
     """Import all schedules of the app into one schedule file.
@@ -285,28 +293,28 @@ def release(context: Context, dry_run: bool, yes: bool, no_entries: bool, as_jso
     ledger = context.ledger
     ledger.check_owner(owner_of(app))
     there = [present.facts.name for present in ledger.presences.processes().present]
-    found = release_of(app, ledger, with_entries=not no_entries)
+    released = release_of(app, ledger, with_entries=not no_entries)
     count = sum(1 for _ in keys_of(ledger))
-    for name, why in found.lost.items():
+    for name, why in released.lost.items():
         click.echo(f"{name}: no entry: {harmless(why)}", err=True)
     would, taken = "would be " if dry_run else "", None
     if there and not dry_run and not yes:
         what = f"these are running: {', '.join(there)}; stop them, or say --yes"
         raise Failure(harmless(what), REFUSED)
     if not dry_run:
-        taken = give_back(app, ledger, found)
+        taken = give_back(app, ledger, released)
         if taken is None and not as_json:
             click.echo("messages of runs are still in the broker's queues: purge them", err=True)
         elif not as_json:
             click.echo(f"messages of runs removed from queues: {taken}")
-    elif found.entries:
+    elif released.entries:
         click.echo(NO_ENTRIES, err=True)
     if as_json:
-        results = [{"name": one.name, "state": "written"} for one in found.entries]
-        results += [{"name": n, "state": "lost", "reason": why} for n, why in found.lost.items()]
+        results = [{"name": one.name, "state": "written"} for one in released.entries]
+        results += [{"name": n, "state": "lost", "reason": why} for n, why in released.lost.items()]
         counts = {"keys_removed": count, "messages_taken": taken}
         print_done("release", results, done=not dry_run, **counts)
     else:
-        click.echo(f"RedBeat's entries {would}written: {len(found.entries)}")
+        click.echo(f"RedBeat's entries {would}written: {len(released.entries)}")
         click.echo(f"keys of the ledger {would}removed: {count}")
-    raise SystemExit(1 if found.lost else 0)
+    raise SystemExit(1 if released.lost else 0)

@@ -77,7 +77,9 @@ def notify_test(
     if as_json:
         print_done("notify test", results)
     else:
-        columns = Columns.named("DESTINATION, ANSWER, WHY, OF", folds="WHY, OF", drops="OF")
+        columns = Columns.named(
+            "address, answer, reason, named by", folds="reason, named by", drops="named by"
+        )
         print_table(columns, [row_of_test(**result) for result in results])
     if any(result["state"] != Answer.TAKEN for result in results):
         raise SystemExit(1)
@@ -142,8 +144,8 @@ def row_of_test(name: str, state: str, why: str, of: list[str]) -> tuple[str, ..
     from supervisor.features.outbound.answer import Answer
 
     more = len(of) - MOST_NAMED
-    said = "accepted" if state == Answer.TAKEN else state
-    return name, said, why, ", ".join(of[:MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
+    taken = "accepted" if state == Answer.TAKEN else state
+    return name, taken, why, ", ".join(of[:MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
 
 
 # silence, silences, unsilence
@@ -157,15 +159,15 @@ def row_of_test(name: str, state: str, why: str, of: list[str]) -> tuple[str, ..
 )
 @click.argument("job", required=False)
 @click.option(
-    "--label", default="", help="Instead of a JOB: all with this label, such as tenant=acme."
+    "--label", default="", help="Instead of a JOB: all jobs with this label, such as tenant=acme."
 )
 @click.option(
-    "--all", "is_of_all", is_flag=True, help="Instead of a JOB: all, and the service itself."
+    "--all", "is_of_all", is_flag=True, help="Instead of a JOB: all jobs, and the service itself."
 )
 @click.option(
     "--until",
     type=MomentType(ahead=True),
-    help="Its end: 06:00 (in the job's zone), 2026-03-01T06:00.",
+    help="When it ends: 06:00 (in the job's zone), 2026-03-01T06:00.",
 )
 @click.option("--for", "duration", type=DurationType(), help="How long: 90m, 2h.")
 @click.option("--reason", required=True, help="Reason, for those who miss a notice.")
@@ -213,16 +215,16 @@ def silences(context: Context, as_json: bool) -> None:
     from supervisor.operate.tables import Columns
     from supervisor.operate.words import stamp
 
-    found = SilenceStore(context.ledger).in_force(context.ledger.now())
+    silences = SilenceStore(context.ledger).in_force(context.ledger.now())
     if as_json:
-        print_json([shapes.Silence.dumped(each) for each in found])
+        print_json([shapes.Silence.dumped(each) for each in silences])
         return
     rows = [
         (each.id, each.target, stamp(each.ends_at), each.by, each.reason, stamp(each.begins_at))
-        for each in found
+        for each in silences
     ]
     columns = Columns.named(
-        "id, of, until, by, reason, since", folds="reason", drops="since, by, reason"
+        "id, jobs, until, by, reason, since", folds="reason", drops="since, by, reason"
     )
     print_table(columns, rows)
 
@@ -235,8 +237,8 @@ def silences(context: Context, as_json: bool) -> None:
 def unsilence(context: Context, target: str, reason: str, as_json: bool) -> None:
     """End a silence before its time.
 
-    By its id, or all that were made for this job, this label, or all. What still fails is
-    notified of.
+    By its id, or all silences of this job or label, or those of all jobs. Notices of what still
+    fails are sent then.
     """
     from supervisor.operate import control
 

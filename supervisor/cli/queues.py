@@ -42,7 +42,7 @@ MOST_LISTED = 5
 def queues(context: Context, schedules: Path | None, as_json: bool) -> None:
     """List the queues, with the command that starts each worker.
 
-    With the app (-A), jobs that it cannot run are left out, and named on stderr.
+    With -A, jobs that the app cannot run are left out, and named on standard error.
     """
     from supervisor.catalog.schedule_files import load
     from supervisor.job.topology import Topology
@@ -158,13 +158,13 @@ def check_known(ledger: Ledger, queue: str) -> None:
 
     processes = ledger.presences.processes()
     broker = LedgerQueues(ledger.client, processes)
-    found = queues_of(ledger.specs().values(), processes, broker, ledger.drains.since())
-    known = [one.name for one in found]
-    if queue not in known:
-        names = f"known: {', '.join(known)}" if known else "no queue is known"
+    queues = queues_of(ledger.specs().values(), processes, broker, ledger.drains.since())
+    names = [one.name for one in queues]
+    if queue not in names:
+        listed = f"known: {', '.join(names)}" if names else "no queue is known"
         raise NotFound(
-            f"unknown queue {queue!r}{did_you_mean(queue, known)}: no worker consumes it and no job"
-            f" goes to it; {names}"
+            f"unknown queue {queue!r}{did_you_mean(queue, names)}: no worker consumes it and no job"
+            f" goes to it; {listed}"
         )
 
 

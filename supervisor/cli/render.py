@@ -143,16 +143,16 @@ def requested(render: Callable[..., None]) -> Callable[..., None]:
         from supervisor.deploy.plan import LONGEST_RUN, Plan
 
         app = app_name(context)
-        found = context.schedules(schedules)
+        path = context.schedules(schedules)
         limit = context.app.conf.task_time_limit if context.app else None
         plan = Plan.of(
-            load(found, prefix=context.prefix).specs.values(),
+            load(path, prefix=context.prefix).specs.values(),
             app,
             context.default_queue,
             concurrency,
             longest_run or (timedelta(seconds=limit) if limit else LONGEST_RUN),
         )
-        render(Request(output, check, as_json, found, plan, environment), **own)
+        render(Request(output, check, as_json, path, plan, environment), **own)
 
     command.__doc__ = render.__doc__
     command.__name__ = render.__name__.removesuffix("_")
@@ -169,13 +169,13 @@ def deliver(output: Path, target: str, files: Files, *, check: bool, as_json: bo
     """Writes the files. With `check`, exits 1 if the directory has others."""
     from supervisor.deploy import directory
 
-    change = directory.difference if check else directory.write
-    found = change(output, target, files)
+    compare = directory.difference if check else directory.write
+    difference = compare(output, target, files)
     if as_json:
-        print_done("render", changed(found), done=not check)
-    elif found or not check:
-        click.echo("\n".join(found.lines()) or f"{output}: nothing to change")
-    if found and check:
+        print_done("render", changed(difference), done=not check)
+    elif difference or not check:
+        click.echo("\n".join(difference.lines()) or f"{output}: nothing to change")
+    if difference and check:
         raise click.ClickException(f"{output} is not what would be rendered")
 
 
@@ -260,7 +260,7 @@ def systemd_(
 @click.option(
     "--make-secrets",
     is_flag=True,
-    help="Also make the passwords and the token of serve, in files that are not there yet.",
+    help="Also make the passwords and the token of serve, in new files.",
 )
 @requested
 def compose_(

@@ -57,7 +57,7 @@ class StateType(click.ParamType):  # type: ignore[type-arg]
     type=click.IntRange(1, 1000),
     default=50,
     show_default=True,
-    help="List up to this many.",
+    help="List up to this many runs.",
 )
 @click.option(
     "--outcome",
@@ -65,8 +65,10 @@ class StateType(click.ParamType):  # type: ignore[type-arg]
     type=StateType(),
     help="Only runs in this state: running, succeeded, failed, lost, skipped ...",
 )
-@click.option("--since", type=MomentType(), help="Only from then on: 2h (ago), 06:00, 2026-03-01.")
-@click.option("--until", type=MomentType(), help="Only up to then.")
+@click.option(
+    "--since", type=MomentType(), help="Only runs from then on: 2h (ago), 06:00, 2026-03-01."
+)
+@click.option("--until", type=MomentType(), help="Only runs up to then.")
 @json_option
 @pass_context
 def runs(
@@ -92,19 +94,19 @@ def runs(
     ledger = context.ledger
     spec = ledger.spec_or_last(job) if job else None
     zone, asked_at = spec.zone if spec else ZoneInfo("UTC"), ledger.now()
-    wanted = Wanted(
+    filters = Wanted(
         outcome=outcome,
         since=moment_of(since, zone, asked_at),
         until=moment_of(until, zone, asked_at),
         limit=limit,
     )
-    found = search(ledger, [spec.name] if spec else ledger.job_names(), wanted)
+    matching = search(ledger, [spec.name] if spec else ledger.job_names(), filters)
     if as_json:
-        print_json([shapes.Run.dumped(run) for run in found])
+        print_json([shapes.Run.dumped(run) for run in matching])
         return
     now = datetime.now(UTC)
-    progress = {run.id: how_far(ledger, run) for run in found if run.state.is_open}
-    rows = (row for run in found for row in run_rows(run, now, progress.get(run.id, "")))
+    progress = {run.id: how_far(ledger, run) for run in matching if run.state.is_open}
+    rows = (row for run in matching for row in run_rows(run, now, progress.get(run.id, "")))
     print_table(RUN_COLUMNS, rows)
 
 
@@ -251,11 +253,13 @@ def trigger(
     ),
 )
 @click.argument("runs", nargs=-1, metavar="[RUN]...")
-@click.option("--failed", is_flag=True, help="Instead of RUN: what failed of a job.")
+@click.option("--failed", is_flag=True, help="Instead of RUN: the failed runs of a job.")
 @click.option("--job", help="With --failed: of this job.")
-@click.option("--since", type=MomentType(), help="With --failed: only from then on: 2h (ago).")
+@click.option("--since", type=MomentType(), help="With --failed: only runs from then on: 2h (ago).")
 @click.option(
-    "--whole", is_flag=True, help="Of a run of several steps: all of them, not only what failed."
+    "--whole",
+    is_flag=True,
+    help="Of a run of several steps: all steps, not only those that did not succeed.",
 )
 @reason_option
 @json_option
@@ -270,12 +274,12 @@ def retry(
     reason: str,
     as_json: bool,
 ) -> None:
-    """Run again what has ended, with the same arguments.
+    """Run ended runs again, with the same arguments.
 
-    RUN is the id of a run. The new run has the nominal time and the arguments of that run, whatever
-    the job says by now; of a run of several steps, those that succeeded are not run again. With
-    --failed --job JOB, all failed runs of the job are run again, oldest first, without those that
-    have been already. Exits 1 if one of them is skipped or refused.
+    RUN is the id of a run. The new run has the nominal time and the arguments of that run, even if
+    the job has been edited since. Of a run of several steps, steps that succeeded are not run
+    again. With --failed --job JOB, all failed runs of the job are run again, oldest first, except
+    those that have been run again already. Exits 1 if one of them is skipped or refused.
     """
     from supervisor.job.run import RunState
     from supervisor.operate import repeating
@@ -287,17 +291,17 @@ def retry(
         moment = moment_of(since, ledger.spec(job).zone, ledger.now())
         run_ids = repeating.failures_to_repeat(ledger, job, moment)
     if len(run_ids) == 1 and not failed:
-        found = [repeating.retry(ledger, run_ids[0], whole=whole, by=by, reason=reason)]
+        repeats = [repeating.retry(ledger, run_ids[0], whole=whole, by=by, reason=reason)]
     else:
-        found = repeating.retry_each(ledger, run_ids, whole=whole, by=by, reason=reason)
+        repeats = repeating.retry_each(ledger, run_ids, whole=whole, by=by, reason=reason)
     if as_json:
-        print_done("retry", map(repeated_json, found))
-    elif not found:
+        print_done("retry", map(repeated_json, repeats))
+    elif not repeats:
         click.echo(f"no failed run of {job} is left to run again")
     else:
-        for one in found:
+        for one in repeats:
             click.echo(repeated_words(one))
-    if any(one.run is None or one.run.state is RunState.SKIPPED for one in found):
+    if any(one.run is None or one.run.state is RunState.SKIPPED for one in repeats):
         sys.exit(1)
 
 
@@ -354,9 +358,9 @@ def refuse_job(ledger: Ledger, named: str, verb: str) -> None:
         return
     if not ledger.some_specs([named]):
         raise UnknownRun(named, "the id of a run is JOB@TIME, and `supervisor runs` lists them")
-    found = search(ledger, [named], Wanted(outcome=OPEN_STATES if verb == "cancel" else None))
+    runs = search(ledger, [named], Wanted(outcome=OPEN_STATES if verb == "cancel" else None))
     kind = "open run" if verb == "cancel" else "run"
-    how = f"for its latest {kind}, supervisor {verb} {found[0].id}" if found else f"no {kind}"
+    how = f"for its latest {kind}, supervisor {verb} {runs[0].id}" if runs else f"no {kind}"
     raise UnknownRun(named, f"that is a job, and `supervisor runs {named}` lists its runs; {how}")
 
 

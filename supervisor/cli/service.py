@@ -55,7 +55,7 @@ def health(context: Context, what: str, name: str | None, port: int, as_json: bo
 
     if (what == "worker") != (name is not None):
         raise click.UsageError("a worker needs --name; beat and serve do not take it")
-    known = True
+    is_known = True
     if what == "serve":
         fault = fault_of_server(port)
     else:
@@ -63,15 +63,15 @@ def health(context: Context, what: str, name: str | None, port: int, as_json: bo
             ledger = ledger_of(context)
             fault = fault_of(what, name, ledger.presences.processes().present)
             if fault and (refusal := ledger.refusal()):  # nothing can report, nor do better
-                fault, known = f"unknown: {refusal}", False
+                fault, is_known = f"unknown: {refusal}", False
         except (RedisError, OSError) as error:
-            fault, known = f"unknown: the ledger is unavailable ({error})", False
+            fault, is_known = f"unknown: the ledger is unavailable ({error})", False
     if as_json:
-        healthy = fault is None if known else None
+        healthy = fault is None if is_known else None
         print_json({"process": what, "name": name, "healthy": healthy, "fault": fault})
     else:
         click.echo(fault or "fine")
-    if fault and known:
+    if fault and is_known:
         sys.exit(1)
 
 
@@ -122,9 +122,9 @@ def serve(
 ) -> None:
     """Serve the status page, the HTTP API, metrics and health checks.
 
-    At /, /api/v1, /metrics, /healthz and /readyz. Actions, and listening on any address but a
-    loopback one, take a token: SUPERVISOR_TOKEN, or one in the file that SUPERVISOR_ACCESS_FILE
-    names.
+    At /, /api/v1, /metrics, /healthz and /readyz. For actions, and to listen on any address but a
+    loopback one, a token is needed: SUPERVISOR_TOKEN, or one in the file that
+    SUPERVISOR_ACCESS_FILE names.
     """
     import uvicorn
 

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     type=click.IntRange(1, 10_000),
     default=10,
     show_default=True,
-    help="List this many.",
+    help="List this many times.",
 )
 @click.option(
     "--after", type=MomentType(ahead=True), help="From then on instead of now: 2h, 2026-03-01."
@@ -61,21 +61,21 @@ def next_ticks(context: Context, job: str, count: int, after: Named | None, as_j
     spec = scheduled(context, job)
     record = context.ledger.job(job)
     now = context.ledger.now()
-    found = upcoming(spec, moment_of(after, spec.zone, now) or now, count)
+    coming = upcoming(spec, moment_of(after, spec.zone, now) or now, count)
     if as_json:
         print_json(
             {
-                "ticks": [iso_utc(tick) for tick in found.ticks],
-                "excluded": [iso_utc(tick) for tick in found.excluded],
-                "clock_changes": [clock_change_shape(change) for change in found.clock_changes],
+                "ticks": [iso_utc(tick) for tick in coming.ticks],
+                "excluded": [iso_utc(tick) for tick in coming.excluded],
+                "clock_changes": [clock_change_shape(change) for change in coming.clock_changes],
             }
         )
         return
     columns = Columns(("nominal time", spec.timezone, ""))
-    print_table(columns, rows(found, spec.zone))
-    for change in found.clock_changes:
+    print_table(columns, rows(coming, spec.zone))
+    for change in coming.clock_changes:
         click.echo(clock_change_text(change))
-    if not found.ticks:
+    if not coming.ticks:
         click.echo("no more ticks", err=True)
     if record.paused:
         why = pause_words(record.paused_note, record.paused_until)
@@ -90,10 +90,10 @@ def scheduled(context: Context, job: str) -> JobSpec:
     return spec
 
 
-def rows(found: Upcoming, zone: ZoneInfo) -> list[tuple[str, str, str]]:
+def rows(coming: Upcoming, zone: ZoneInfo) -> list[tuple[str, str, str]]:
     from supervisor.operate.shapes import iso_utc
 
-    marked = [*((tick, "") for tick in found.ticks), *((at, "excluded") for at in found.excluded)]
+    marked = [*((tick, "") for tick in coming.ticks), *((at, "excluded") for at in coming.excluded)]
     return [
         (iso_utc(at) or "", at.astimezone(zone).strftime("%a %Y-%m-%d %H:%M:%S %Z"), mark)
         for at, mark in sorted(marked)
@@ -122,7 +122,7 @@ def rows(found: Upcoming, zone: ZoneInfo) -> list[tuple[str, str, str]]:
     type=click.IntRange(1, 100_000),
     default=1_000,
     show_default=True,
-    help="Refuse to run more than this many.",
+    help="Refuse more than this many runs.",
 )
 @click.option("--dry-run", is_flag=True, help="Only list the nominal times.")
 @reason_option
@@ -199,7 +199,7 @@ def result(name: str, state: str, reason: str | None, tick: datetime) -> dict[st
 @click.option(
     "--until",
     type=MomentType(ahead=True),
-    help="Resume by themselves at this time: 1h (from now), 06:00, 2026-03-01T06:00.",
+    help="Resume the jobs at this time: 1h (from now), 06:00, 2026-03-01T06:00.",
 )
 @reason_option
 @json_option
