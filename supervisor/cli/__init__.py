@@ -49,9 +49,7 @@ SECTIONS: Mapping[str, Mapping[str, Lazy]] = {
     "Jobs": {
         "jobs": Lazy("jobs", "List the loaded jobs: next run, last run, state, counts."),
         "next": Lazy("ticks", "List the next nominal times of a job."),
-        "why": Lazy(
-            "diagnosis", "Explain what happened at a scheduled time, or why a job does not run."
-        ),
+        "why": Lazy("diagnosis", "Explain what happened at a time, or why a job does not run."),
         "pause": Lazy("ticks", "Stop scheduled runs until the jobs are resumed."),
         "resume": Lazy("ticks", "Start scheduled runs of paused jobs again, from now on."),
         "put": Lazy("jobs", "Load jobs at run time from a schedule FILE, all or none."),

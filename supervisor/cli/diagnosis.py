@@ -127,7 +127,7 @@ def answer_shape(question: Question, sentences: Sequence[str]) -> dict[str, Any]
 @click.option("--json", "as_json", is_flag=True, help="Print JSON: the sentences and the run.")
 @pass_context
 def why(context: Context, job: str, time: str | None, as_json: bool) -> None:
-    """Explain what happened at a scheduled time, or why a job does not run.
+    """Explain what happened at a time, or why a job does not run.
 
     TIME is a nominal time in the job's time zone, as 09:05 (today, else yesterday) or
     2026-03-01T09:05, or the id of a run. Without TIME, explains the present state of the job.

@@ -131,7 +131,7 @@ def story(view: RunView, question: Question) -> Iterator[str]:
         yield f"an attempt took longer than `max_duration`, {most}"
     elif run.duration_fault == "min_duration":
         least = span(run.rules.min_duration_ms / 1000)
-        yield f"it took less than `min_duration`, {least}: it may have view nothing to do"
+        yield f"it took less than `min_duration`, {least}: it may have found nothing to do"
     for step in view.steps:
         if step.run and step.run.state is not RunState.SUCCEEDED:
             how = f"{went(step.run.state)}{on_worker(step.run.worker)}"

@@ -232,7 +232,9 @@ def test_the_beat_that_leads_is_judged_and_not_the_setting(ledger: Ledger, app: 
     app.conf.beat_scheduler = "django_celery_beat.schedulers:DatabaseScheduler"
     [found] = setup_of(app, ledger).overridden
     assert found.setting == "beat_scheduler"
-    assert ledger.leader("leader", "schedule").look().leads
+    leader = ledger.leader("leader", "schedule")
+    assert leader.look().leads
+    leader.look(last_turn_at=ledger.now())
     assert setup_of(app, ledger).overridden == ()
 
 
