@@ -1,8 +1,8 @@
 """The messages that beat has Celery send, or takes out of queues.
 
 What was just admitted and is not sent yet, what rescue brought back, what a worker that died could
-not hand over: all of that waits in the outbox. Messages that vanished are sent again, and those of
-ended runs are taken out of their queues (queued_messages.py).
+not hand over: all of that waits in the outbox. Messages that vanished are sent again
+(vanished_messages.py), and those of ended runs are taken out of their queues (sweeper.py).
 """
 
 from __future__ import annotations
@@ -11,8 +11,9 @@ import time
 
 from celery import Celery
 
-from supervisor.beat.queued_messages import Sweeper, VanishedMessages
+from supervisor.beat.sweeper import Sweeper
 from supervisor.beat.turn import Turn
+from supervisor.beat.vanished_messages import VanishedMessages
 from supervisor.ledger.ledger import Ledger
 from supervisor.sending.publisher import Publisher
 
@@ -31,12 +32,7 @@ class Publishing:
         self._sweeper = Sweeper(app, ledger)
 
     def is_due(self, turn: Turn) -> bool:
-        look = turn.look
-        return turn.has_outbox or look.has_sent or look.has_leftovers or self._is_sweeping
-
-    @property
-    def _is_sweeping(self) -> bool:
-        return bool(self._sweeper.queue)
+        return turn.has_outbox or turn.look.has_sent or turn.look.has_leftovers
 
     def do(self, turn: Turn) -> None:
         if turn.has_outbox:
@@ -44,7 +40,7 @@ class Publishing:
         if turn.look.has_sent:
             until = time.monotonic() + PUBLISHING_SECONDS
             self._publisher.send_queued(self._vanished.to_resend(turn.look.at), until)
-        if turn.look.has_leftovers or self._is_sweeping:
+        if turn.look.has_leftovers:
             self._sweeper.sweep()
 
     def _publish_outbox(self) -> bool:

@@ -46,30 +46,29 @@ from supervisor.store.keys import Keys
 SHARED_KEPT = timedelta(minutes=15)
 
 #: The fields of a run's hash that a SentRun is made of.
-SENT_RUN_FIELDS = ("state", "queue", "sends", "queued", "job", "options")
+SENT_RUN_FIELDS = ("state", "queue", "sends", "queued", "job")
 
 
 @dataclass(frozen=True, slots=True)
 class SentRun:
-    """`sends`: how often a message was sent for the attempt to come, last at `sent_at`.
-
-    queue: where to, empty if its record has lost that; None of a run that is not queued, or has no
-    record. priority: of its message,
-    where its caller named one.
-    """
-
     id: str
+
     queue: str | None
+    """Where to; empty if its record has lost that, None of a run that is not queued, or has no
+    record."""
+
     sent_at: datetime
+
     sends: int
+    """How often a message was sent for the attempt to come, last at `sent_at`."""
+
     queued_at: datetime
     job: str | None
-    priority: int | None = None
 
 
 def sent_run_from(run_id: str, sent: float, values: Sequence[str | None]) -> SentRun:
     """`sent`: its score, in ms; and the values of SENT_RUN_FIELDS."""
-    state, queue, sends, queued, job, options = values
+    state, queue, sends, queued, job = values
     return SentRun(
         run_id,
         (queue or "") if state == RunState.QUEUED else None,
@@ -77,7 +76,6 @@ def sent_run_from(run_id: str, sent: float, values: Sequence[str | None]) -> Sen
         sends=int(sends or 0) or 1,
         queued_at=instant(queued or sent),
         job=job,
-        priority=json.loads(options).get("priority") if options else None,
     )
 
 

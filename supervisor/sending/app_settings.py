@@ -310,6 +310,11 @@ def owner_of(app: Celery) -> str:
     return f"{options.get('global_keyprefix') or ''}{app.main or 'unnamed'}"
 
 
+def identity_of(app: Celery, prefix: str) -> list[str]:
+    """How the messages of its runs name a ledger. prefix: of its keys."""
+    return [prefix, owner_of(app)]
+
+
 def required_settings(app: Celery) -> Settings:
     """Raises NotConfigured for an app that is not supervised, sends by Celery 3's protocol, or has
     its RedBeat in another Redis."""

@@ -43,23 +43,18 @@ class AppQueues:
         return tuple(dict.fromkeys(found))
 
     def lengths(self, queues: Sequence[str]) -> dict[str, int]:
-        """Messages by queue. Empty while the broker is unavailable."""
-        return {queue: sum(lists.values()) for queue, lists in self.by_priority(queues).items()}
+        """Messages by queue: one round trip with Redis, else one a queue.
 
-    def by_priority(self, queues: Sequence[str]) -> dict[str, dict[int, int]]:
-        """Messages by queue, and by the lowest priority of those that share a list on Redis.
-
-        One round trip with Redis, else one a queue. Empty while the broker is unavailable.
+        Empty while the broker is unavailable.
         """
         try:
             with channel_of(self._app) as channel:
                 if is_on_redis(channel):
                     # The channel knows the names, and the app's prefix.
-                    name, steps = channel._q_for_pri, channel.priority_steps
-                    lists = {(queue, p): [name(queue, p)] for queue in queues for p in steps}
-                    found = lengths_of(channel.client, lists)
-                    return {queue: {p: found[queue, p] for p in steps} for queue in queues}
-                return {queue: {0: message_count(channel, queue)} for queue in queues}
+                    name, priorities = channel._q_for_pri, channel.priority_steps
+                    lists = {queue: [name(queue, p) for p in priorities] for queue in queues}
+                    return lengths_of(channel.client, lists)
+                return {queue: message_count(channel, queue) for queue in queues}
         except (OperationalError, OSError) as error:
             log.warning("queue lengths not read", error=str(error))
             return {}

@@ -8,7 +8,7 @@
 3. **The broker keeps no copy of runs' messages.** Redis has no acknowledgements, so kombu keeps a
    copy of each message until it is acknowledged: two transactions a message, and a second delivery
    of whatever takes longer than the visibility timeout. A run's message names its run and nothing
-   more. One that vanishes with its worker is sent again within seconds (beat/queued_messages.py),
+   more. One that vanishes with its worker is sent again within seconds (beat/vanished_messages.py),
    one that comes twice is refused, and so the copy is of no use. Messages of tasks that are not
    supervised are kept as ever.
 4. **No run is fetched ahead.** A run that a busy worker has fetched would wait for the one before

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from supervisor.beat.queued_messages import GRACE
+from supervisor.beat.vanished_messages import GRACE
 from supervisor.job.run import RunState
 from tools.chaos.chronicle import Kind
 from tools.chaos.facts import Facts, Finding

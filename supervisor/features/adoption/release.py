@@ -22,9 +22,9 @@ from kombu.exceptions import OperationalError
 from redbeat.schedulers import RedBeatSchedulerEntry, ensure_conf
 from redbeat.schedules import rrule
 
-from supervisor.beat.queued_messages import Sweeper, identity_of, take_out
 from supervisor.catalog.entries import Entries, nearest_schedule
 from supervisor.errors import NotTranslatable, Unavailable
+from supervisor.features.adoption.queued_messages import take_out, take_out_of_redis
 from supervisor.job.secrets import TOKEN, named, resolved, texts_in
 from supervisor.job.spec import JobSpec
 from supervisor.ledger.ledger import Ledger
@@ -34,7 +34,7 @@ from supervisor.schedule import schedule_of
 from supervisor.schedule.cron import parse as parse_cron
 from supervisor.schedule.rrule import WEEKDAYS, Rule, numbers_of, times_a_day
 from supervisor.schedule.rrule import parse as parse_rrule
-from supervisor.sending.app_settings import REDBEAT_PREFIX
+from supervisor.sending.app_settings import REDBEAT_PREFIX, identity_of
 from supervisor.sending.queues import AppQueues, channel_of, is_on_redis
 from supervisor.store.connection import Client
 from supervisor.store.keys import TEMPLATES
@@ -44,7 +44,6 @@ from supervisor.times import in_utc
 LIMITS = ("end_at", "exclude", "jitter")
 
 BATCH = 1_000
-MOST_SWEEPS = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,21 +148,17 @@ def cancel_runs(ledger: Ledger) -> None:
 
 
 def take_messages(app: Celery, ledger: Ledger) -> int | None:
+    queues, identity = queues_of_runs(app, ledger), identity_of(app, ledger.keys.prefix)
     try:
         with channel_of(app) as channel:
+            if is_on_redis(channel):
+                return take_out_of_redis(channel, queues, identity)
             if channel.connection.client.transport.driver_type == "amqp":
-                return take_out(channel, queues_of_runs(app, ledger), identity_of(app, ledger))
-            if not is_on_redis(channel):
-                return None
+                return take_out(channel, queues, identity)
+            return None
     except (OperationalError, OSError) as error:
         what = "the broker is unavailable, try again when it is back"
         raise Unavailable(f"{what}: {error}") from error
-    sweeper, taken = Sweeper(app, ledger, pause_seconds=0), 0
-    for _ in range(MOST_SWEEPS):
-        if not sweeper.queue and not ledger.leftovers():
-            break
-        taken += sweeper.sweep()
-    return taken
 
 
 def queues_of_runs(app: Celery, ledger: Ledger) -> list[str]:

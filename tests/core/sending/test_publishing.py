@@ -7,7 +7,6 @@ import time
 from base64 import b64decode
 from collections.abc import Iterator
 from datetime import timedelta
-from itertools import takewhile
 from threading import Thread
 from typing import Any
 
@@ -19,14 +18,11 @@ from celery.worker.request import Request
 from kombu import Exchange, Queue
 
 from supervisor.app import supervise
-from supervisor.beat import queued_messages
-from supervisor.beat.queued_messages import (
-    GRACE_WITH_QUEUE,
-    LIKELIEST,
-    Sweeper,
-    VanishedMessages,
-)
+from supervisor.beat import sweeper as sweeping
+from supervisor.beat import vanished_messages
 from supervisor.beat.scheduler import SupervisedScheduler
+from supervisor.beat.sweeper import Sweeper
+from supervisor.beat.vanished_messages import GRACE_WITH_QUEUE, LIKELIEST, VanishedMessages
 from supervisor.guard.delivery import HEADER, RETRIES
 from supervisor.job.run import RunState
 from supervisor.ledger.ledger import Ledger
@@ -359,36 +355,28 @@ def test_only_messages_of_ended_runs_are_removed(
     assert sweeper.sweep() == 0
 
 
-def test_a_long_queue_is_gone_through_a_part_a_tick(
+def test_a_queue_is_looked_at_as_long_as_its_oldest_messages_are_of_ended_runs(
     app: Celery, ledger: Ledger, sweeper: Sweeper, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(queued_messages, "MESSAGES_PER_TURN", 100)
+    monkeypatch.setattr(sweeping, "OLDEST", 100)
     runs = sent(app, ledger, 450)
-    ledger.cancel(runs[-1], "not wanted")
-    for _ in range(4):
-        assert sweeper.sweep() == 0
-        assert sweeper.queue
-    assert sweeper.sweep() == 1
-    sweeper.sweep()
-    assert not sweeper.queue
-    assert set(in_queue(ledger)) == {*runs[:-1]}
-
-
-def test_in_the_middle_of_a_long_queue_no_message_is_searched_for(
-    app: Celery, ledger: Ledger, sweeper: Sweeper, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """To remove one there, Redis compares all between it and the nearer end."""
-    monkeypatch.setattr(queued_messages, "DEEPEST", 100, raising=False)
-    runs = sent(app, ledger, 450)
-    for run in (runs[0], runs[225], runs[-1]):
+    for run in (*runs[:250], runs[-1]):
         ledger.cancel(run, "not wanted")
-    with ledger.client.monitor() as seen:
-        assert sweeper.sweep() == 2
-        ledger.client.echo("done")
-        commands = list(takewhile(lambda c: "done" not in c, (c["command"] for c in seen.listen())))
-    assert set(in_queue(ledger)) == {*runs} - {runs[0], runs[-1]}
-    assert [c.split()[2] for c in commands if c.startswith("LREM")] == ["-1", "1"]
-    assert not sweeper.queue
+    assert sweeper.sweep() == 250
+    assert set(in_queue(ledger)) == {*runs[250:]}
+    assert ledger.leftovers() == []
+
+
+def test_a_sweep_that_takes_long_goes_on_in_a_later_turn(
+    app: Celery, ledger: Ledger, sweeper: Sweeper, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sweeping, "OLDEST", 100)
+    monkeypatch.setattr(sweeping, "SWEEPING_SECONDS", 0.0)
+    runs = sent(app, ledger, 150)
+    for run in runs:
+        ledger.cancel(run, "not wanted")
+    assert [sweeper.sweep(), sweeper.sweep()] == [100, 50]
+    assert in_queue(ledger) == []
 
 
 def test_a_run_that_is_to_be_run_again_keeps_its_message(
@@ -477,7 +465,7 @@ class Broken:
 
 @pytest.fixture
 def broken(ledger: Ledger, app: Celery, monkeypatch: pytest.MonkeyPatch) -> Broken:
-    monkeypatch.setattr(queued_messages, "CHECK_INTERVAL", timedelta())
+    monkeypatch.setattr(vanished_messages, "CHECK_INTERVAL", timedelta())
     return Broken(app, ledger)
 
 
@@ -548,30 +536,20 @@ def test_a_worker_that_keeps_messages_for_a_rate_limit_has_lost_none(broken: Bro
     assert broken.after(GRACE_WITH_QUEUE) == []
 
 
-def test_of_several_priorities_the_one_with_a_loss_is_published_again(broken: Broken) -> None:
-    broken.send("patient", 3, queue="mail", priority=9)
-    broken.send("plain", 2, queue="mail")
-    [urgent] = broken.send("urgent", queue="mail", priority=3)
-    assert broken.after(MINUTE) == []
-    assert broken.ledger.client.rpop("mail\x06\x163")  # taken by a worker that was killed
-    assert broken.after(timedelta(seconds=1)) == [urgent]
-    assert broken.after(MINUTE) == []
-
-
 def test_what_begins_while_the_broker_is_asked_is_not_lost(
     broken: Broken, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The worker takes the message first, and begins its run while beat counts the others."""
     [first, second] = broken.send("mail", 2)
     broken.ledger.client.rpop("mail")
-    lengths = AppQueues.by_priority
+    lengths = AppQueues.lengths
 
-    def begin_meanwhile(queues: AppQueues, names: list[str]) -> dict[str, dict[int, int]]:
+    def begin_meanwhile(queues: AppQueues, names: list[str]) -> dict[str, int]:
         found = lengths(queues, names)
         begin(broken.ledger, first)
         return found
 
-    monkeypatch.setattr(AppQueues, "by_priority", begin_meanwhile)
+    monkeypatch.setattr(AppQueues, "lengths", begin_meanwhile)
     assert broken.after(MINUTE) == []
     assert broken.ledger.run(second).sends == 1
 
@@ -610,7 +588,7 @@ def test_of_a_long_queue_a_few_at_a_time_are_suspected_the_oldest_first(broken: 
 def test_a_queue_that_nobody_works_does_not_hide_what_others_lose(
     broken: Broken, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(queued_messages, "RUNS_PER_CHECK", 10)
+    monkeypatch.setattr(vanished_messages, "RUNS_PER_CHECK", 10)
     broken.send("stuck", 25)
     lost = broken.send("mail", 2)
     broken.lose("mail")
