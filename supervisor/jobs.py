@@ -42,7 +42,8 @@ from supervisor.ledger.requests import RunRequest
 from supervisor.operate import control
 from supervisor.schedule import schedule_of
 from supervisor.schedule.expectations import next_ticks as ticks_of
-from supervisor.sending.publisher import as_json, publisher_of
+from supervisor.sending.content import as_json
+from supervisor.sending.publisher import publisher_of
 from supervisor.sending.starting import options_of_caller
 from supervisor.times import render_duration, render_moment
 

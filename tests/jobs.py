@@ -45,7 +45,7 @@ def ticks(spec: JobSpec, *seconds: int) -> list[Tick]:
 def with_messages(ledger: Ledger, app: Celery) -> Publisher:
     """Celery has made the messages of all loaded jobs, as it does for the beat that leads."""
     publisher = Publisher(app, ledger)
-    messages = JobMessages(app, ledger, publisher, lambda spec: spec)
+    messages = JobMessages(app, ledger, publisher.sender, lambda spec: spec)
     while not messages.make_some(Look(leads=True, at=ledger.now())):
         pass
     return publisher

@@ -19,9 +19,10 @@ from supervisor.job.spec import JobSpec
 from supervisor.ledger.leader import Look
 from supervisor.ledger.ledger import Ledger
 from supervisor.logs import get_logger
-from supervisor.sending.publisher import Publisher
 from supervisor.sending.queues import UNAVAILABLE
-from supervisor.sending.templates import ELSEWHERE, Recording, is_beside, messages_of
+from supervisor.sending.recording import Recording
+from supervisor.sending.sender import Sender
+from supervisor.sending.templates import ELSEWHERE, messages_of
 
 #: For how long a turn makes messages while nothing is due: about a hundred.
 MAKING_SECONDS = 0.05
@@ -39,12 +40,12 @@ class JobMessages:
         self,
         app: Celery,
         ledger: Ledger,
-        publisher: Publisher,
+        sender: Sender,
         as_admitted: Callable[[JobSpec], JobSpec],
     ) -> None:
         self._app = app
         self._ledger = ledger
-        self._publisher = publisher
+        self._sender = sender
         self._as_admitted = as_admitted
         self._version: int | None = None
         self._to_make: list[str] = []
@@ -79,21 +80,19 @@ class JobMessages:
 
     def _make(self, names: list[str]) -> None:
         loaded = self._ledger.loaded(names)
-        with self._app.producer_or_acquire() as producer:
-            channel = producer.channel
-            beside = is_beside(channel, self._ledger.client)
-            self._publisher.channel_beside = channel if beside else None
-            recording = Recording(self._app, channel) if beside else None
-            made = {
-                name: self._made(spec, recording) if recording else {"apart": ELSEWHERE}
-                for name, spec in loaded.specs.items()
-            }
+        self._sender.look_again()
+        channel = self._sender.channel_beside
+        recording = Recording(self._app, channel) if channel else None
+        made = {
+            name: self._made(spec, recording) if recording else {"apart": ELSEWHERE}
+            for name, spec in loaded.specs.items()
+        }
         versions = {name: loaded.origins[name].version for name in made}
         self._ledger.keep_messages({name: (versions[name], made[name]) for name in made})
 
     def _made(self, spec: JobSpec, recording: Recording) -> dict[str, str]:
         changes: list[str] = []
-        send = partial(self._publisher.send, note=changes.append)
+        send = partial(self._sender.send, note=changes.append)
         try:
             fields = messages_of(self._app, recording, self._as_admitted(spec), send)
         except UNAVAILABLE:

@@ -69,7 +69,7 @@ class Steps:
         )
         self.redbeat_entries = RedBeatEntries(scheduler, self.entries)
         publisher = Publisher(app, ledger)
-        self.messages = JobMessages(app, ledger, publisher, self._as_admitted)
+        self.messages = JobMessages(app, ledger, publisher.sender, self._as_admitted)
         self.emit: tuple[Step, ...] = (
             Recovery(ledger, self.entries),
             Emitter(ledger, self.entries, self.log, self._as_admitted),

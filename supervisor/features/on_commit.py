@@ -32,7 +32,8 @@ from supervisor.sending.calls import (
     request_of,
     spec_of,
 )
-from supervisor.sending.publisher import as_json, publisher_of
+from supervisor.sending.content import as_json
+from supervisor.sending.publisher import publisher_of
 from supervisor.sending.starting import options_of_caller
 
 log = get_logger("supervisor.features")

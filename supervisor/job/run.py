@@ -260,7 +260,7 @@ class Message:
     """The message of a call, made by its caller with all of the app's own code.
 
     queue: as workers consume it. key: the list that the ledger pushes the text to, with marks as in
-    sending/templates.py; empty where Celery publishes it, and the text is JSON of what it gives
+    sending/recording.py; empty where Celery publishes it, and the text is JSON of what it gives
     kombu. said: what it says, if the app's own code has changed that (job/content.py).
     """
 

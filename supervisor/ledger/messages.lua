@@ -1,7 +1,7 @@
 -- The messages of queued runs. The call that queues a run pushes its message, where the broker's queues are keys
 -- beside these; else, or where the message has to be made for this run, its id waits in the outbox for Celery.
 --
--- Celery has made each message once (sending/templates.py), with marks where those of one job's runs differ: \1 and
+-- Celery has made each message once (sending/recording.py), with marks where those of one job's runs differ: \1 and
 -- i for the run's id, t for the delivery tag, r for the number of retries, n for the nominal time in ms.
 
 -- The first lines of a text, and what follows them.

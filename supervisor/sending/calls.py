@@ -16,16 +16,12 @@ A call's run is admitted, and its message sent when it may begin:
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import cache
 from typing import Any
 
-from celery import Celery
-from celery._state import _task_stack  # type: ignore[attr-defined]
-from celery.app.task import Context
 from celery.backends.base import DisabledBackend
 from celery.result import AsyncResult
 from celery.utils.time import maybe_iso8601, maybe_make_aware
@@ -35,20 +31,23 @@ from supervisor.catalog.fitness import guard_in_code, has_own_strategy
 from supervisor.catalog.job_checks import GuardedCall, guarded_task_spec
 from supervisor.errors import InvalidGuard
 from supervisor.guard.current_run import current_run
-from supervisor.guard.delivery import GUARD, HEADER, work_of
+from supervisor.guard.delivery import GUARD, HEADER
 from supervisor.job.run import Message, is_below, manual_id
 from supervisor.job.spec import GuardedTaskSpec
 from supervisor.job.templates import lock_key
 from supervisor.ledger.replies import Placement
-from supervisor.ledger.requests import CallArguments, RunRequest
+from supervisor.ledger.requests import RunRequest
 from supervisor.logs import get_logger
-from supervisor.sending.content import OF_RUNS
+from supervisor.sending.content import OF_RUNS, as_json
 from supervisor.sending.context import headers_of_context
 from supervisor.sending.messages import of_job, run_of
-from supervisor.sending.publisher import NothingSent, Publisher, as_json, publisher_of
+from supervisor.sending.publisher import Publisher, publisher_of
 from supervisor.sending.queues import is_unavailable
 from supervisor.sending.results import GuardedResult, result_class, revoke_skipped
+from supervisor.sending.sender import NothingSent
 from supervisor.times import LONGEST_SECONDS
+
+log = get_logger("supervisor.calls")
 
 
 def lineage(task: Any, options: Mapping[str, Any]) -> dict[str, Any]:
@@ -73,22 +72,6 @@ def lineage(task: Any, options: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-@contextmanager
-def without_parent() -> Iterator[None]:
-    """What this thread sends meanwhile does not belong to the task that it runs."""
-    running = []
-    while (task := _task_stack.pop()) is not None:
-        running.append(task)
-    try:
-        yield
-    finally:
-        for task in reversed(running):
-            _task_stack.push(task)
-
-
-log = get_logger("supervisor.calls")
-
-
 def message_of(publisher: Publisher, spec: GuardedTaskSpec, request: RunRequest) -> Message | None:
     """The message of a call, made here and now by all code of the app that has a say in it.
 
@@ -98,17 +81,13 @@ def message_of(publisher: Publisher, spec: GuardedTaskSpec, request: RunRequest)
     """
     assignment = of_job(run_of(spec, request, datetime.now(UTC)), spec, spec.name)
     try:
-        return publisher.message_of_call(assignment)
+        return publisher.sender.message_of_call(assignment)
     except Exception as error:
         if not (isinstance(error, NothingSent) or is_unavailable(error)):
             raise
-        publisher.channel_beside = None  # it may be its connection, which is then looked up again
+        publisher.sender.look_again()
         log.info("message not made", job=spec.name, error=str(error))
         return None
-
-
-#: Celery's options of a call that each message of a run sets for itself.
-MESSAGES_OWN = ("task_id", "retries", "expires")
 
 
 def request_of(
@@ -233,46 +212,6 @@ def until(moment: Any) -> timedelta | None:
     return timedelta(seconds=min(max(0.0, seconds), LONGEST_SECONDS))
 
 
-def asked_of(header: Mapping[str, Any], request: Context, task: Any) -> CallArguments:
-    """What the caller of a run asked for, read from the run's message.
-
-    Empty for the run of a tick, and without arguments that are the schedule file's own.
-    """
-    if work_of(header).is_tick:
-        return CallArguments()
-    # The ledger has lost the run, and cannot say which arguments are the schedule file's.
-    references = header.get("references", ())
-    found = {
-        **request.as_execution_options(),
-        "priority": (request.delivery_info or {}).get("priority"),
-        "ignore_result": request.ignore_result,
-        "queue": header["queue"],
-    }
-    options = {k: v for k, v in found.items() if v is not None and k not in MESSAGES_OWN}
-    passed_on = options.pop("headers", {})
-    headers = {k: v for k, v in passed_on.items() if k != HEADER}
-    return CallArguments(
-        args=None if "args" in references else as_json(request.args),
-        kwargs=None if "kwargs" in references else as_json(request.kwargs),
-        options=as_json({**options, **({"headers": headers} if headers else {})}),
-        references=[place for place in references if not isinstance(place, str)],
-        is_awaited=is_awaited(task, options),
-        code=spec_text(task) if header["job"] == task.name else "",
-    )
-
-
-def spec_text(task: Any) -> str:
-    try:
-        return spec_of(task).text
-    except InvalidGuard:  # the task's calls are refused; a header may have guarded this one
-        return ""
-
-
-def given(**options: Any) -> dict[str, Any]:
-    """The options that were given, without those that are None."""
-    return {name: value for name, value in options.items() if value is not None}
-
-
 def sendable(options: Mapping[str, Any]) -> dict[str, Any]:
     """The options that a message can have that is sent by another process."""
     return {key: value for key, value in options.items() if key not in ("producer", "connection")}
@@ -318,14 +257,3 @@ def add_to_parent(task: Any, result: AsyncResult[Any], options: Mapping[str, Any
     parent: Any = task.app.current_worker_task
     if parent is not None and options.get("add_to_parent", True):
         parent.add_trail(result)
-
-
-def register_all(app: Celery) -> None:
-    """Registers the guarded tasks before they are called, so that their metrics start at 0."""
-    for task in app.tasks.values():
-        if not guard_in_code(task):
-            continue
-        try:
-            publisher_of(app).ledger.register(spec_of(task))
-        except InvalidGuard as error:  # calls of this task are refused; the others work
-            log.error("guard rejected", task=task.name, problems=error.problems)

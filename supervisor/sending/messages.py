@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
-from supervisor.guard.delivery import NOMINAL, RETRIES
+from supervisor.guard.delivery import NOMINAL, RETRIES, own_headers
 from supervisor.job.run import Reference, Run, RunState, StepId
 from supervisor.job.secrets import has_references
 from supervisor.job.spec import JobSpec
@@ -16,14 +16,9 @@ from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.replies import ms_of
 from supervisor.ledger.requests import RunRequest
 
-#: Up to this many plans of runs are kept: they never change, and a process publishes for a few.
-MOST_PLANS = 200
-
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """What the message of a run says: the run, and its task with queue, limits and retries."""
-
     run: Run
 
     step: Step
@@ -39,39 +34,36 @@ class Assignment:
     references: Sequence[Reference]
     """Which of the arguments a schedule file wrote, with references to secrets in them."""
 
+    context: Mapping[str, Any] = field(default_factory=dict)
+    """The headers that code beside Celery's gave the run's first message in its caller."""
 
-class Assignments:
-    def __init__(self, ledger: Ledger) -> None:
-        self._ledger = ledger
-        self._plans: dict[str, Mapping[str, Step]] = {}
 
-    def of(self, runs: Sequence[Run]) -> dict[str, Assignment]:
-        """Assignments by run id, without runs whose job, or whose run of several steps, is gone.
+def assignments(ledger: Ledger, runs: Sequence[Run]) -> dict[str, Assignment]:
+    """Assignments by run id, without runs whose job, or whose run of several steps, is gone.
 
-        Jobs that only another version of this code can read are left out too.
-        """
-        specs = self._ledger.some_specs({run.job for run in runs if StepId.of(run.id) is None})
-        step_ids = {run.id: step_id for run in runs if (step_id := StepId.of(run.id))}
-        plans = self._plans_of({step_id.run for step_id in step_ids.values()})
-        items = self._ledger.steps.items([run.id for run in runs])
-        found: dict[str, Assignment] = {}
-        for run in runs:
-            step_id, spec = step_ids.get(run.id), specs.get(run.job)
-            step = plans.get(step_id.run, {}).get(step_id.step) if step_id else None
-            if step:
-                found[run.id] = of_step(run, step, items.get(run.id, ()))
-            elif spec and spec.task and not step_id:
-                found[run.id] = of_job(run, spec, spec.task)
-        return found
+    Jobs that only another version of this code can read are left out too.
+    """
+    specs = ledger.some_specs({run.job for run in runs if StepId.of(run.id) is None})
+    step_ids = {run.id: step_id for run in runs if (step_id := StepId.of(run.id))}
+    plans = ledger.steps.plans(sorted({step_id.run for step_id in step_ids.values()}))
+    options = ledger.steps.options(sorted({step_id.run for step_id in step_ids.values()}))
+    items = ledger.steps.items([run.id for run in runs])
+    by_run: dict[str, Assignment] = {}
+    for run in runs:
+        step_id, spec = step_ids.get(run.id), specs.get(run.job)
+        if step_id and (step := plans.get(step_id.run, {}).get(step_id.step)):
+            assignment = of_step(run, step, items.get(run.id, ()))
+            by_run[run.id] = replace(assignment, context=context_of(run, options.get(step_id.run)))
+        elif spec and spec.task and not step_id:
+            assignment = of_job(run, spec, spec.task)
+            by_run[run.id] = replace(assignment, context=context_of(run, run.options))
+    return by_run
 
-    def _plans_of(self, run_ids: Iterable[str]) -> Mapping[str, Mapping[str, Step]]:
-        plans = self._plans  # another thread may replace them meanwhile
-        unknown = [run_id for run_id in run_ids if run_id not in plans]
-        if len(plans) + len(unknown) > MOST_PLANS:
-            plans, unknown = {}, list(run_ids)
-        if unknown:
-            plans = self._plans = {**plans, **self._ledger.steps.plans(unknown)}
-        return plans
+
+def context_of(run: Run, options: Mapping[str, Any] | None) -> dict[str, Any]:
+    """options: of the run, or of the run whose step it is."""
+    first = run.message.headers if run.message else {}
+    return {**own_headers(first), **(options or {}).get("headers", {})}
 
 
 def of_job(run: Run, spec: JobSpec, task: str) -> Assignment:

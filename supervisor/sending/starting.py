@@ -19,8 +19,9 @@ from supervisor.job.policies import OverlapPolicy
 from supervisor.job.spec import JobSpec
 from supervisor.ledger.requests import RunRequest
 from supervisor.logs import get_logger
+from supervisor.sending.content import as_json
 from supervisor.sending.context import headers_of_context
-from supervisor.sending.publisher import Publisher, as_json, publisher_of
+from supervisor.sending.publisher import Publisher, publisher_of
 from supervisor.sending.templates import parts_of, why_apart
 
 log = get_logger("supervisor.calls")
@@ -114,7 +115,7 @@ def options_of_caller(publisher: Publisher, spec: JobSpec) -> dict[str, Any]:
         # The task's own `apply_async` first, which may refuse a step that lacks arguments.
         for fills_up in dict.fromkeys((False, assignment.fills_up)):
             try:
-                message = publisher.message_of_call(replace(assignment, fills_up=fills_up))
+                message = publisher.sender.message_of_call(replace(assignment, fills_up=fills_up))
             except Exception as error:  # noqa: BLE001 - as in `message_of`
                 log.info("message not made", job=spec.name, error=str(error))
             else:

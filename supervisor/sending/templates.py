@@ -1,18 +1,11 @@
-"""Messages that Celery makes once, and the ledger sends: of a job for all its runs, and of calls.
-
-What Celery and kombu would push to Redis is recorded instead of pushed. Marks stand where a message
-differs from run to run; the function that queues a run puts the run's own there and pushes it
-(ledger/messages.lua).
-"""
+"""The message of a job: Celery makes it once for all runs, or for each run, and why."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
-from functools import cache, lru_cache, partial
+from functools import lru_cache, partial
 from typing import Any
 from uuid import uuid4
 
@@ -20,149 +13,17 @@ from celery import Celery, Task, signals
 from celery.app.amqp import AMQP
 from celery.app.routes import MapRoute
 
-from supervisor.guard.delivery import HEADER, NOMINAL, RETRIES
-from supervisor.job.run import Message, Run, RunState, tick_id
+from supervisor.job.run import Run, RunState, tick_id
 from supervisor.job.spec import JobSpec
 from supervisor.job.steps import Step, plan
 from supervisor.sending.app_settings import broker_address
 from supervisor.sending.messages import Assignment, of_job, of_step
-from supervisor.sending.queues import is_on_redis
+from supervisor.sending.recording import Recording
 from supervisor.settings import same_database
-from supervisor.store.connection import Client
-
-#: Publishes one message with a given producer. Returns the name of its queue.
-Publish = Callable[[Any], str]
-
-#: The marks begin with a control character that JSON has in no other place.
-MARK = "\x01"
-RUN_MARK, TAG_MARK, RETRIES_MARK, NOMINAL_MARK = (MARK + letter for letter in "itrn")
 
 #: A run that stands for all of a job, with an id that occurs in no argument.
 NO_MOMENT = datetime(1, 1, 1, tzinfo=UTC)
 NO_RUN = tick_id(f"any-{uuid4().hex}", NO_MOMENT)
-
-
-class Recorder:
-    """Stands in for the client of kombu's Redis transport: keeps the commands, and sends none."""
-
-    def __init__(self) -> None:
-        self.commands: list[tuple[Any, ...]] = []
-
-    def __getattr__(self, command: str) -> Callable[..., None]:
-        return lambda *args, **_: self.commands.append((command, *args))
-
-    def pipeline(self) -> AbstractContextManager[Recorder]:
-        return nullcontext(self)
-
-
-@cache
-def recording_class(own: Any) -> Any:
-    """A class of channels of kombu's Redis transport that push nothing.
-
-    recorder: gets what would be pushed. run_id: of a message that stands for all runs of a job.
-    marks: how many the last message has.
-    """
-
-    class RecordingChannel(own):  # type: ignore[misc]
-        recorder: Recorder
-        run_id: str | None = None
-        marks: int
-
-        def _put(self, queue: str, message: dict[str, Any], **options: Any) -> None:
-            message, self.marks = with_marks(message, self.run_id)
-            self.conn_or_acquire = lambda client=None: nullcontext(self.recorder)
-            try:
-                super()._put(queue, message, **options)
-            finally:
-                del self.conn_or_acquire
-
-        def _put_fanout(self, *_: Any, **__: Any) -> None:
-            self.recorder.publish()
-
-    return RecordingChannel
-
-
-class Recording:
-    """Makes messages as Celery and kombu would push them on a channel, one at a time.
-
-    channel: of kombu's Redis transport. Other threads may use its connection meanwhile.
-    """
-
-    def __init__(self, app: Celery, channel: Any) -> None:
-        own_class: Any = type(channel)
-        kind = recording_class(own_class)
-        self.channel = channel
-        self._own = kind.__new__(kind)
-        vars(self._own).update(vars(channel))
-        self._producer = app.amqp.Producer(self._own, auto_declare=False)
-        self._declare, self._declared = self._producer.maybe_declare, set[str]()
-        self._producer.maybe_declare = self._declare_once  # type: ignore[method-assign,assignment]
-
-    def _declare_once(self, entity: Any, *args: Any, **options: Any) -> None:
-        """kombu knows what is declared too, but copies the queue of each message to find it."""
-        if entity.name not in self._declared:
-            self._declare(entity, *args, **options)
-            self._declared.add(entity.name)
-
-    def message(self, publish: Publish, run_id: str | None = None) -> Message | None:
-        """What would be pushed, with marks as above.
-
-        run_id: of a run that stands for all of a job; without it the message is that of one run,
-        and has marks for its delivery tag and the number of retries. Returns None if that would be
-        none or more than one push (a task that sends itself later, a queue that expires, an
-        exchange of several queues), and for a message that cannot have marks: with that control
-        character of its own, or of a job whose messages expire.
-        """
-        own = self._own
-        own.recorder, own.run_id, own.marks = Recorder(), run_id, 0
-        queue = publish(self._producer)
-        match own.recorder.commands:
-            case [("lpush", key, text)] if own.marks and text.count(escaped(MARK)) == own.marks:
-                text = unescaped(text)
-                if run_id is None or run_id not in text:
-                    return Message(queue, own.global_keyprefix + key, text)
-        return None
-
-
-def with_marks(message: dict[str, Any], run_id: str | None) -> tuple[dict[str, Any], int]:
-    """The message with marks where others of its run, or of its job, differ; and their number.
-
-    That is 0, and the message as it is, for one of no run, and one that stands for all of a job and
-    expires.
-    """
-    headers, properties = {**message["headers"]}, {**message["properties"]}
-    expires = run_id is not None and (headers["expires"] or headers["eta"])
-    if HEADER not in headers or expires:
-        return message, 0
-    ours = headers[HEADER] = {**headers[HEADER], RETRIES: RETRIES_MARK}
-    headers["retries"], properties["delivery_tag"] = RETRIES_MARK, TAG_MARK
-    headers["expires"] = None  # of a call, the ledger has it
-    marks = 3
-    if run_id is not None:
-        ours[NOMINAL] = NOMINAL_MARK
-        marks += 1
-        places = (headers, "id"), (headers, "root_id"), (ours, "run")
-        for fields, name in (*places, (properties, "correlation_id")):
-            if fields.get(name) == run_id:
-                fields[name] = RUN_MARK
-                marks += 1
-    return {**message, "headers": headers, "properties": properties}, marks
-
-
-def unescaped(text: str) -> str:
-    """The marks as the ledger looks for them; some stand for numbers."""
-    for mark in (RETRIES_MARK, NOMINAL_MARK):
-        text = text.replace(f'"{escaped(mark)}"', mark)
-    return text.replace(escaped(MARK), MARK)
-
-
-@cache
-def escaped(mark: str) -> str:
-    """As JSON has it, without quotes."""
-    return json.dumps(mark)[1:-1]
-
-
-# The messages of a job.
 
 
 def messages_of(
@@ -270,23 +131,3 @@ def is_sent_by_celery_alone(app: Celery) -> bool:
     amqp: Any = app.amqp
     parts = ((Task.apply_async, Task), (Celery.send_task, Celery), (amqp.as_task_v2, AMQP))
     return all(getattr(f, "__globals__", {}).get("__name__") == c.__module__ for f, c in parts)
-
-
-#: Two connections with the same of these see the same keys with the same rights.
-SAME_KEYS = ("host", "port", "path", "db", "username")
-
-
-def is_beside(channel: Any, ledger: Client) -> bool:
-    """Whether the broker's queues are keys of the ledger's own database, for the same user."""
-    if not is_on_redis(channel):
-        return False
-    ours = connected_to(channel.client.connection_pool)
-    return ours is not None and ours == connected_to(ledger.connection_pool)
-
-
-def connected_to(pool: Any) -> tuple[str, ...] | None:
-    """The server of a connection pool; None if the pool looks it up, as with Sentinel."""
-    known: Mapping[str, Any] = pool.connection_kwargs
-    if not (known.get("host") or known.get("path")):
-        return None
-    return tuple(str(known.get(key) or "") for key in SAME_KEYS)

@@ -8,6 +8,7 @@ once it is gone.
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache
 from threading import Lock
@@ -16,13 +17,14 @@ from uuid import uuid4
 
 from billiard.exceptions import WorkerLostError
 from celery import Celery, signals
+from celery.app.task import Context
 from celery.exceptions import InvalidTaskError
 from celery.worker import state
 from celery.worker.request import Request
 
-from supervisor.errors import WrongSchema
+from supervisor.errors import InvalidGuard, WrongSchema
 from supervisor.guard import child_table
-from supervisor.guard.delivery import TOKEN, supervised, work_of
+from supervisor.guard.delivery import HEADER, TOKEN, supervised, work_of
 from supervisor.guard.heartbeat import Expected, Heartbeat
 from supervisor.guard.lease import Lease, renewal_seconds_of
 from supervisor.job.run import RunState
@@ -31,7 +33,8 @@ from supervisor.ledger.requests import CallArguments
 from supervisor.logs import get_logger
 from supervisor.process import process_name
 from supervisor.sending.app_settings import required_settings
-from supervisor.sending.calls import asked_of
+from supervisor.sending.calls import is_awaited, spec_of
+from supervisor.sending.content import as_json
 from supervisor.sending.publisher import publisher_of
 from supervisor.store.connection import RedisError
 from supervisor.times import clock
@@ -141,6 +144,45 @@ class GuardedRequest(Request):
 
     def _note_ending(self, outcome: RunState) -> None:
         heartbeat_of(self.app).note_ending(self._token, outcome)
+
+
+#: Celery's options of a call that each message of a run sets for itself.
+MESSAGES_OWN = ("task_id", "retries", "expires")
+
+
+def asked_of(header: Mapping[str, Any], request: Context, task: Any) -> CallArguments:
+    """What the caller of a run asked for, read from the run's message.
+
+    Empty for the run of a tick, and without arguments that are the schedule file's own.
+    """
+    if work_of(header).is_tick:
+        return CallArguments()
+    # The ledger has lost the run, and cannot say which arguments are the schedule file's.
+    references = header.get("references", ())
+    found = {
+        **request.as_execution_options(),
+        "priority": (request.delivery_info or {}).get("priority"),
+        "ignore_result": request.ignore_result,
+        "queue": header["queue"],
+    }
+    options = {k: v for k, v in found.items() if v is not None and k not in MESSAGES_OWN}
+    passed_on = options.pop("headers", {})
+    headers = {k: v for k, v in passed_on.items() if k != HEADER}
+    return CallArguments(
+        args=None if "args" in references else as_json(request.args),
+        kwargs=None if "kwargs" in references else as_json(request.kwargs),
+        options=as_json({**options, **({"headers": headers} if headers else {})}),
+        references=[place for place in references if not isinstance(place, str)],
+        is_awaited=is_awaited(task, options),
+        code=spec_text(task) if header["job"] == task.name else "",
+    )
+
+
+def spec_text(task: Any) -> str:
+    try:
+        return spec_of(task).text
+    except InvalidGuard:  # the task's calls are refused; a header may have guarded this one
+        return ""
 
 
 @cache

@@ -16,7 +16,7 @@ from supervisor.job.secrets import put, texts_in
 from supervisor.ledger.requests import CallArguments
 from supervisor.sending.calls import sendable
 from supervisor.sending.calls import until as from_now
-from supervisor.sending.publisher import as_json
+from supervisor.sending.content import as_json
 from supervisor.worker.celery_fixes import given_once
 
 #: The id of a task that Celery itself sends again.

@@ -10,13 +10,14 @@ from typing import Any
 from billiard import get_start_method, set_start_method
 from celery import Celery, bootsteps, signals
 
-from supervisor.errors import WrongSchema
+from supervisor.catalog.fitness import guard_in_code
+from supervisor.errors import InvalidGuard, WrongSchema
 from supervisor.guard import child_table
 from supervisor.guard.current_run import mark_records
 from supervisor.guard.liveness import Reaper, hold
 from supervisor.logs import get_logger
 from supervisor.sending.app_settings import settle_for_runs
-from supervisor.sending.calls import register_all
+from supervisor.sending.calls import spec_of
 from supervisor.sending.context import headers_of_context
 from supervisor.sending.publisher import publisher_of
 from supervisor.store.connection import RedisError, explained
@@ -63,6 +64,17 @@ def prepare(sender: Any) -> None:
         if not forks(sender):
             raise SystemExit("a worker of jobs forks: leave worker_pool_start_method as it is")
         prepare_children(sender.app)
+
+
+def register_all(app: Celery) -> None:
+    """Registers the guarded tasks before they are called, so that their metrics start at 0."""
+    for task in app.tasks.values():
+        if not guard_in_code(task):
+            continue
+        try:
+            publisher_of(app).ledger.register(spec_of(task))
+        except InvalidGuard as error:  # calls of this task are refused; the others work
+            log.error("guard rejected", task=task.name, problems=error.problems)
 
 
 def prove_life(app: Celery) -> None:

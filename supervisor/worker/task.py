@@ -23,6 +23,7 @@ from uuid import uuid4
 
 from billiard.common import terminate_handler_fired  # type: ignore[attr-defined]
 from celery import Celery, Task, current_app
+from celery._state import _task_stack  # type: ignore[attr-defined]
 from celery.app import trace
 from celery.app.registry import TaskRegistry
 from celery.exceptions import Ignore, Reject, Retry, SoftTimeLimitExceeded
@@ -52,14 +53,9 @@ from supervisor.lists.attempts import AROUND, HOOKS
 from supervisor.logs import get_logger
 from supervisor.process import process_name
 from supervisor.sending.app_settings import owner_of, required_settings
-from supervisor.sending.calls import (
-    call_guarded,
-    given,
-    is_guarded_call,
-    without_parent,
-)
-from supervisor.sending.content import content_of
-from supervisor.sending.publisher import as_json, publisher_of
+from supervisor.sending.calls import call_guarded, is_guarded_call
+from supervisor.sending.content import as_json, content_of
+from supervisor.sending.publisher import publisher_of
 from supervisor.worker.backend import (
     publisher_of_progress,
     store_started,
@@ -137,6 +133,11 @@ class GuardedCalls(Task):  # type: ignore[type-arg]
         if throw:
             raise again
         return again
+
+
+def given(**options: Any) -> dict[str, Any]:
+    """The options that were given, without those that are None."""
+    return {name: value for name, value in options.items() if value is not None}
 
 
 class GuardedTask(Task):  # type: ignore[type-arg]
@@ -276,6 +277,19 @@ def ignore_refused(refused: Refused | None) -> None:
         return
     is_known = refused.refusal is not Refusal.UNAVAILABLE
     raise (Ignore if is_known else NotBegun)(refused.detail or refused.refusal.value)
+
+
+@contextmanager
+def without_parent() -> Iterator[None]:
+    """What this thread sends meanwhile does not belong to the task that it runs."""
+    running = []
+    while (task := _task_stack.pop()) is not None:
+        running.append(task)
+    try:
+        yield
+    finally:
+        for task in reversed(running):
+            _task_stack.push(task)
 
 
 @cache

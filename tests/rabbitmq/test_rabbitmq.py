@@ -22,7 +22,8 @@ from supervisor.features.audit.step import compare_records
 from supervisor.job.run import Run
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.requests import RunRequest
-from supervisor.sending.publisher import KEPT_LONGER_MS, Publisher
+from supervisor.sending.publisher import Publisher
+from supervisor.sending.sender import KEPT_LONGER_MS
 from supervisor.settings import Settings
 from tests import jobs
 from tests.acceptance.project import Project, Sign, overlapping

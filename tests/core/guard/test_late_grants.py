@@ -16,7 +16,7 @@ from supervisor.guard.delivery import HEADER, LEDGER
 from supervisor.job.run import RunState
 from supervisor.job.spec import JobSpec
 from supervisor.ledger.ledger import Ledger
-from supervisor.sending.messages import Assignments, message_header
+from supervisor.sending.messages import assignments, message_header
 from supervisor.times import clock
 from supervisor.worker.task import adopt
 from tests.jobs import admitted, begin, run_id
@@ -58,7 +58,7 @@ def deliver(redis_url: str, way: Proxy, bodies: Bodies, ledger: Ledger) -> Calla
     tracer = build_tracer("proj.nightly", app.tasks["proj.nightly"], app=app)
 
     def deliver(run: str) -> Thread:
-        assignment = Assignments(ledger).of([ledger.run(run)])[run]
+        assignment = assignments(ledger, [ledger.run(run)])[run]
         header = message_header(assignment, "celery")
         headers = {HEADER: {**header, LEDGER: ["supervisor", "proj"]}}
         request = {"id": run, "headers": headers, "retries": 0, **headers}

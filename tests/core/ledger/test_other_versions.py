@@ -21,7 +21,7 @@ from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.presence import Broker, Registration, WorkerFacts
 from supervisor.ledger.replies import ms_of
 from supervisor.schedule.ticks import Tick
-from supervisor.sending.messages import Assignments
+from supervisor.sending.messages import assignments
 from supervisor.sending.publisher import Publisher
 from tests.jobs import job
 from tests.logged import capture_logs
@@ -97,7 +97,7 @@ def test_its_runs_are_left_to_who_can_send_them(
 ) -> None:
     both = [Tick(each, LATER) for each in (newer, spec("ours"))]
     theirs, ours = (admission.run_id for admission in ledger.admit(both))
-    assert list(Assignments(ledger).of(ledger.runs([theirs, ours]))) == [ours]
+    assert list(assignments(ledger, ledger.runs([theirs, ours]))) == [ours]
     assert Publisher(app, ledger).publish(ledger.outbox()) == 1
     assert ledger.run(theirs).state is RunState.QUEUED
     assert ledger.outbox() == []

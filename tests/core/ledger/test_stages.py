@@ -16,7 +16,7 @@ from supervisor.ledger.functions import ITEMS_PER_END, ITEMS_PER_FILL, LARGEST_K
 from supervisor.ledger.ledger import RUNS_PER_RESCUE, Ledger
 from supervisor.ledger.replies import Cancellation, Ending, LeaseState, Refused, Rescue, ms_of
 from supervisor.ledger.requests import RunRequest
-from supervisor.sending.messages import Assignments
+from supervisor.sending.messages import assignments
 from tests.core.ledger.test_comebacks import another_server, grace_is_over, work
 from tests.jobs import (
     MIDNIGHT,
@@ -581,7 +581,7 @@ def test_values_and_names_come_through_as_they_were(ledger: Ledger) -> None:
     spec = pipeline(ledger, steps, params={"odd": ODD, "steps": ODD})
     ledger.admit(ticks(spec, 1))
     run = run_id(spec, 1)
-    [assignment] = Assignments(ledger).of([ledger.run(f"{run}~first")]).values()
+    [assignment] = assignments(ledger, [ledger.run(f"{run}~first")]).values()
     assert (repr([*assignment.args]), repr(assignment.kwargs["odd"])) == (repr(ODD), repr(ODD))
     succeed(ledger, run, "first", **dict.fromkeys(names, ODD))
     found = params(ledger, run)

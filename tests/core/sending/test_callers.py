@@ -86,17 +86,10 @@ def tenants(ledger: Ledger) -> list[tuple[str, str]]:
     return [(m["headers"]["id"], m["headers"].get("tenant")) for m in messages]
 
 
-@pytest.mark.parametrize("knows_the_channel", [True, False])
-def test_a_call_that_waits_is_its_callers(
-    app: Celery, ledger: Ledger, knows_the_channel: bool
-) -> None:
+def test_a_call_that_waits_is_its_callers(app: Celery, ledger: Ledger) -> None:
     task, publisher = guarded(app), publisher_of(app)
-    if knows_the_channel:
-        task.apply_async((0,), headers={"guard": {"key": "to warm up"}})
-        ledger.client.delete("celery")
     with within("t1"):
         first = task.delay(1).id
-    publisher.channel_beside = publisher.channel_beside if knows_the_channel else None
     with within("t2"):
         second = task.delay(2)
     assert second.admission.placement is Placement.WAIT
