@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 
 from supervisor.beat.turn import Turn
-from supervisor.guard.liveness import Reaper
+from supervisor.guard.reaper import Reaper
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.presence import PRESENCE_INTERVAL, BeatFacts, Broker, Registration
 

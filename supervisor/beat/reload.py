@@ -1,4 +1,4 @@
-"""Follows the schedule files and the other sources of jobs, and loads what changed.
+"""Follows the schedule files, and loads what changed.
 
 Ticks do not wait for files, whatever stands in them, and a broken file changes nothing:
 
@@ -22,24 +22,21 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import partial
 from pathlib import Path
-from typing import Any
-
-from watchfiles import Change, DefaultFilter, watch
 
 from supervisor.beat.turn import Turn
+from supervisor.beat.watching import Watching
 from supervisor.catalog.entries import Entries
 from supervisor.catalog.fitness import not_guardable
-from supervisor.catalog.load import Outcome, load, look_at, withdraw
+from supervisor.catalog.load import load, withdraw
 from supervisor.catalog.refusals import clashes, removal_by_files
 from supervisor.catalog.schedule_files import ScheduleSet
 from supervisor.catalog.schedule_files import load as read_files
 from supervisor.errors import ScheduleFilesInvalid
-from supervisor.job.changes import registered
 from supervisor.ledger.actions import Action, Actor
 from supervisor.ledger.leader import LEADER_TTL
 from supervisor.ledger.ledger import Ledger
@@ -48,96 +45,9 @@ from supervisor.logs import get_logger
 from supervisor.process import Child, Limits
 
 log = get_logger("supervisor.reloading")
-sources_log = get_logger("supervisor.sources")
-
-#: Editors' temporary files are ignored; directories are not, whatever their names.
-FILTER = DefaultFilter(ignore_dirs=())
 
 #: The time between two turns while files change or are being read.
 BUSY_INTERVAL = timedelta(seconds=0.2)
-
-#: Files that keep changing for this long are read all the same.
-LONGEST_BURST_SECONDS = 1.0
-
-#: Files that cannot be watched are read again after this.
-UNWATCHED_SECONDS = 5.0
-
-
-class Watching:
-    """Changes below `path`, which may be absent and may be replaced by another directory.
-
-    The kernel notices them (inotify and the like). No thread waits for them: beat asks each turn.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._changes: Iterator[Any] | None = None
-        self._watched: tuple[int, int] | None = None
-        self._names = {path}
-        self._has_warned = False
-        self._next_look = 0.0
-        #: Since when there are changes to be read; at first, whatever happened before.
-        self._since: float | None = time.monotonic()
-        #: Files are changing at this moment: to be asked again soon.
-        self.is_changing = False
-
-    def look_again(self) -> None:
-        """Behaves as if something had changed."""
-        self._since = self._since or time.monotonic()
-
-    def has_changed(self) -> bool:
-        """True once after each change, when the files have come to rest."""
-        self.is_changing = self._changes_now()
-        if self.is_changing:
-            self.look_again()
-        if self._since is None:
-            return False
-        if self.is_changing and time.monotonic() - self._since < LONGEST_BURST_SECONDS:
-            return False
-        self._since = None
-        return True
-
-    def _changes_now(self) -> bool:
-        try:
-            self._follow()
-            # A signal that comes at this very moment is raised as KeyboardInterrupt.
-            changes = next(self._changes) if self._changes else set()
-            if any(
-                change is Change.deleted and Path(name) in self._names for change, name in changes
-            ):
-                self._watched = None  # another in its place may have the same inode number
-            return bool(changes)
-        except (OSError, RuntimeError) as error:
-            # Absent, unreadable, or the kernel has no more watches (an OSError) or instances of
-            # inotify (a RuntimeError of watchfiles) for this user.
-            if not self._has_warned:
-                facts = {"path": str(self._path), "error": str(error)}
-                log.warning("schedules not watched", **facts, read_every=UNWATCHED_SECONDS)
-            self._has_warned, self._watched = True, None
-            if time.monotonic() >= self._next_look:
-                self._next_look = time.monotonic() + UNWATCHED_SECONDS
-                self.look_again()
-            return False
-
-    def _follow(self) -> None:
-        """Watches the directory, unless it is the one that is watched already."""
-        found = self._path.stat()
-        if (found.st_dev, found.st_ino) == self._watched:
-            return
-        self._watched = None
-        self._names = {self._path, self._path.absolute(), self._path.resolve()}
-        self._changes = watch(
-            self._path,
-            watch_filter=FILTER,
-            yield_on_timeout=True,
-            rust_timeout=1,
-            step=1,
-            raise_interrupt=True,
-        )
-        next(self._changes)
-        self._watched, self._has_warned = (found.st_dev, found.st_ino), False
-        self.look_again()
-
 
 #: Problems kept for the status page and `supervisor doctor`; the log has all of them.
 PROBLEMS_KEPT = 20
@@ -376,88 +286,3 @@ class Reloading:
 def some(jobs: Sequence[str]) -> list[str]:
     more = len(jobs) - JOBS_NAMED
     return [*jobs[:JOBS_NAMED], f"and {more} more"] if more > 0 else list(jobs)
-
-
-# Other sources of jobs: what they have is what is loaded of them.
-#
-# A source loads each edit itself, as soon as it is committed. This is for what it could not load,
-# since Redis was unavailable, and for a Redis that has lost its data:
-#
-# 1. Twice a minute, and when a beat begins to lead, a child process asks each source for its
-#    fingerprint, and reads it where that is another than when it was last loaded.
-# 2. What is loaded of the source is compared with what it has. Only what differs is put or removed,
-#    and only if it is still of the version that was compared: an edit meanwhile wins, and the next
-#    look deals with the rest.
-# 3. A source that is unavailable changes nothing. Nor does one that has lost more than half of its
-#    jobs: `manage.py supervisor sync --yes` is for a person who means it.
-
-#: How often sources are asked, and when a child that asks them is ended: a database may hang.
-LOOK_SECONDS = 30.0
-LONGEST_SECONDS = 120.0
-
-
-class FollowedSources:
-    """Only the leading beat follows sources."""
-
-    def __init__(self, ledger: Ledger, entries: Entries) -> None:
-        self._ledger = ledger
-        self._entries = entries
-        self._child: Child | None = None
-        self._next_look = 0.0
-        self._problems: dict[str, list[str]] = {}
-
-    def look_soon(self) -> None:
-        self._next_look = 0.0
-
-    def stop(self) -> None:
-        if self._child:
-            self._child.end()
-            self._child = None
-
-    def is_due(self, _: Turn) -> bool:
-        return True
-
-    def do(self, _: Turn) -> None:
-        self.follow()
-
-    def follow(self) -> None:
-        """Returns at once: a child asks the sources."""
-        if self._child is None:
-            if time.monotonic() >= self._next_look:
-                self._next_look = time.monotonic() + LOOK_SECONDS
-                self._child = Child(self._look_in_child, LIMITS) if registered() else None
-            return
-        if self._child.has_ended():
-            self._receive(self._child)
-        elif self._child.age_seconds > LONGEST_SECONDS:
-            sources_log.error(
-                "sources not followed", error=f"more than {LONGEST_SECONDS:.0f} seconds"
-            )
-            self.stop()
-
-    def _receive(self, child: Child) -> None:
-        try:
-            outcomes: list[Outcome] = child.result()
-        except Exception as error:  # noqa: BLE001 - of a look, which is repeated
-            sources_log.error("sources not followed", error=repr(error))
-            outcomes = []
-        self._child = None
-        for outcome in outcomes:
-            self._report(outcome)
-
-    def _report(self, outcome: Outcome) -> None:
-        if outcome.changes:
-            sources_log.info(
-                "source loaded",
-                source=outcome.source,
-                added=some(outcome.changes.added),
-                changed=some(outcome.changes.changed),
-                removed=some(outcome.changes.removed),
-            )
-        if outcome.problems != self._problems.get(outcome.source, []):
-            for problem in some(outcome.problems):
-                sources_log.error("source not loaded", source=outcome.source, problem=problem)
-        self._problems[outcome.source] = outcome.problems
-
-    def _look_in_child(self) -> list[Outcome]:
-        return [look_at(self._ledger, self._entries, source) for source in registered()]

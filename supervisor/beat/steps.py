@@ -32,7 +32,8 @@ from supervisor.beat.presence import Presence
 from supervisor.beat.publishing import Publishing
 from supervisor.beat.recovery import Recovery
 from supervisor.beat.redbeat_entries import RedBeatEntries
-from supervisor.beat.reload import FollowedSources, Reloading
+from supervisor.beat.reload import Reloading
+from supervisor.beat.sources import FollowedSources
 from supervisor.beat.turn import Beat, Part, Step
 from supervisor.catalog.entries import Entries
 from supervisor.job.spec import JobSpec

@@ -18,8 +18,9 @@ from itertools import dropwhile
 from traceback import StackSummary, TracebackException
 from typing import Any
 
-from supervisor.guard.attempt import Attempt, Hook
+from supervisor.guard.attempt import Attempt
 from supervisor.guard.current_run import current_attempt
+from supervisor.guard.guard import Hook
 from supervisor.job.policies import RunLog
 from supervisor.job.run import LINE_LENGTH
 

@@ -10,7 +10,7 @@ import selectors
 import signal
 from collections.abc import Iterable
 
-from supervisor.guard import child_table
+from supervisor.guard import interrupts
 
 
 class Children:
@@ -26,8 +26,8 @@ class Children:
         return pid in self._fds
 
     def send(self, number: signal.Signals, pid: int) -> None:
-        """As `child_table.send`."""
-        child_table.send(number, pid, self._fds.get(pid))
+        """As `interrupts.send`."""
+        interrupts.send(number, pid, self._fds.get(pid))
 
     def wake(self) -> None:
         """Ends the current call of `wait`, or else the next one."""

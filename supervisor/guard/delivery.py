@@ -126,6 +126,12 @@ def supervised(headers: Any, task_id: str) -> dict[str, Any] | None:
     return header if isinstance(header, dict) and header.get("run") == task_id else None
 
 
+def run_header(message: Any) -> dict[str, Any] | None:
+    """The same of a message as kombu has it."""
+    headers = message.headers
+    return supervised(headers, str(headers.get("id"))) if isinstance(headers, dict) else None
+
+
 def note_shared_queue(ledger: Ledger, delivery: Delivery) -> None:
     """Reports a message of another ledger: in the log, once for all processes, and by `doctor`."""
     queue, other = delivery.queue, f"{delivery.prefix} of {delivery.owner}"

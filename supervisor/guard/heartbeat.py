@@ -19,7 +19,7 @@ A tick's path, step 5 of 6. Next: ledger/finish.lua.
    child table whether that child is inside the run's code.
 4. A renewal also says which runs are to end: those that were cancelled or replaced, and those whose
    lease is now another attempt's. The clock says it of a lease that is no longer trusted
-   (lease.py). The child is interrupted (child_table.py), and killed if it does not end within its
+   (lease.py). The child is interrupted (interrupts.py), and killed if it does not end within its
    grace. If the last call hung, no new call is made that could end later than the next moment at
    which a child must be interrupted or killed. Interrupts and kills are decided by the clock after
    every call, whether it succeeded or not, and no run holds up another.
@@ -40,8 +40,9 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from supervisor.errors import WrongSchema
-from supervisor.guard import child_table
+from supervisor.guard.child_table import ChildTable
 from supervisor.guard.children import Children, process_exists
+from supervisor.guard.interrupts import CANCELLED, LEASE_LOST
 from supervisor.guard.lease import Lease, State
 from supervisor.job.run import RunState
 from supervisor.ledger.ledger import Ledger
@@ -73,9 +74,10 @@ class Expected:
 
 
 class Heartbeat(threading.Thread):
-    def __init__(self, ledger: Ledger) -> None:
+    def __init__(self, ledger: Ledger, table: ChildTable) -> None:
         super().__init__(name="supervisor-heartbeat", daemon=True)
         self._ledger = ledger
+        self._table = table
         self._leases: dict[Hashable, Lease] = {}
         self._expected: dict[str, Expected] = {}
         self._to_undo: list[Lease] = []
@@ -191,7 +193,7 @@ class Heartbeat(threading.Thread):
         """Watches what children have begun, whether or not they will be heard of."""
         for token, expected in list(self._expected.items()):
             pid = expected.child()
-            asked_at = pid and child_table.asked_at(pid, token)
+            asked_at = pid and self._table.asked_at(pid, token)
             if pid and asked_at is not None:
                 self.watch(expected.lease(pid, asked_at))
 
@@ -233,7 +235,7 @@ class Heartbeat(threading.Thread):
                     log.warning("lease reasserted", job=lease.work.job, run=lease.run_id)
                 if renewal.state is LeaseState.STOP:
                     kill_at = clock() + lease.stop_grace.total_seconds()
-                    self._interrupt(lease, child_table.CANCELLED, kill_at)
+                    self._interrupt(lease, CANCELLED, kill_at)
             case LeaseState.LOST:
                 # Kept: each further renewal makes the measured overlap longer.
                 self._note_taken(lease, renewal.detail)
@@ -280,7 +282,7 @@ class Heartbeat(threading.Thread):
         log.error("lease lost", **facts, aborts=lease.aborts_when_lost)
         if lease.aborts_when_lost:
             kill_at = since + lease.abort_grace.total_seconds()
-            self._interrupt(lease, child_table.LEASE_LOST, kill_at)
+            self._interrupt(lease, LEASE_LOST, kill_at)
 
     def _interrupt(self, lease: Lease, number: signal.Signals, kill_at: float) -> None:
         """Signals the child once. If it is interrupted twice, the earlier `kill_at` counts."""
@@ -293,7 +295,7 @@ class Heartbeat(threading.Thread):
             self._children.send(number, lease.pid)
             was_raised = True
         else:
-            was_raised = child_table.interrupt(lease.token, number)
+            was_raised = self._table.interrupt(lease.token, number)
         event = "run interrupted" if was_raised else "run asked to end"
         log.warning(event, job=lease.work.job, run=lease.run_id, signal=number.name)
         lease.is_interrupted = True
@@ -301,7 +303,7 @@ class Heartbeat(threading.Thread):
 
     def _kill(self, lease: Lease) -> None:
         """Kills the child, unless it has left the job's code and only reports its end."""
-        if lease.is_active() and child_table.is_running(lease.pid, lease.token):
+        if lease.is_active() and self._table.is_running(lease.pid, lease.token):
             event = "run killed" if lease.has_child else "run cannot be killed"
             log.error(event, job=lease.work.job, run=lease.run_id, pid=lease.pid)
             if lease.has_child:
@@ -355,7 +357,7 @@ class Heartbeat(threading.Thread):
             self._ledger.note_obstacle([lease.run_id], lease.work.worker, text)
             return
         reason = f"worker process {lease.pid} died"
-        recorded = child_table.end_of(lease.pid, lease.token)
+        recorded = self._table.end_of(lease.pid, lease.token)
         if recorded is None:
             finished = self._ledger.report_dead(lease.run_id, lease.token, reason, lease.known)
             if finished.is_first:  # not what the child reported before it died

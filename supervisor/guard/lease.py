@@ -41,7 +41,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from enum import Enum, auto
 
-from supervisor.guard import child_table
+from supervisor.guard.child_table import ChildTable
 from supervisor.job.policies import OnLeaseLost
 from supervisor.ledger.replies import Known
 from supervisor.ledger.requests import Begun, CallArguments, Work
@@ -92,6 +92,8 @@ class Lease:
 
     is_active: Callable[[], bool]
     """Whether the worker still waits for this delivery's task."""
+
+    table: ChildTable
 
     asked: Callable[[], CallArguments] = CallArguments
     """Returns what the run's caller gave it, for a ledger that has forgotten the run."""
@@ -200,10 +202,10 @@ class Lease:
 
     def look(self) -> None:
         """Notes what its child was granted."""
-        self.known = child_table.known(self.pid, self.token) or self.known
+        self.known = self.table.known(self.pid, self.token) or self.known
 
     def _may_be_running(self) -> bool:
-        return child_table.is_running(self.pid, self.token)
+        return self.table.is_running(self.pid, self.token)
 
     def is_over(self) -> bool:
         """Whether the task ended some time ago: its child has reported the end, or given up."""

@@ -345,7 +345,7 @@ class Ledger(Readings):
         """Asks for the lease of one attempt; `token` is fresh for each delivery.
 
         retries: of the run, when the message was made. process: the worker's proof of life
-        (guard/liveness.py). content: of the message, which is not compared without it.
+        (guard/lock_file.py). content: of the message, which is not compared without it.
         """
         asked_at = 0.0
         fields: dict[str, Any] = {"run_id": run_id, "token": token, "worker": worker}

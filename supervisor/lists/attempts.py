@@ -8,7 +8,8 @@ from typing import Any
 
 from supervisor.features import run_log
 from supervisor.features.opentelemetry import tracing as opentelemetry
-from supervisor.guard.attempt import Attempt, Hook
+from supervisor.guard.attempt import Attempt
+from supervisor.guard.guard import Hook
 
 HOOKS: list[Hook] = [
     run_log.KeptLines(),

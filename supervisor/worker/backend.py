@@ -23,9 +23,6 @@ log = get_logger("supervisor.tasks")
 
 PROGRESS = "PROGRESS"
 
-#: Names of the tasks whose start Celery would store, with `task_track_started`.
-_tracked: set[str] = set()
-
 
 def take_over_started(task: Any) -> None:
     """From now on only `store_started` stores in this process that the task has started.
@@ -33,13 +30,12 @@ def take_over_started(task: Any) -> None:
     Celery would store it before a delivery can be refused, and overwrite the running attempt's.
     """
     if task.track_started:
-        task.track_started = False
-        _tracked.add(task.name)
+        task.track_started, task.stores_started = False, True
 
 
 def store_started(task: Any, request: Context, *, is_run: bool) -> None:
     """Stores it for every run, and for other tasks as Celery does. No run fails by its backend."""
-    if not (is_run or task.name in _tracked) or not keeps_results(task, request):
+    if not (is_run or task.stores_started) or not keeps_results(task, request):
         return
     meta = {"pid": os.getpid(), "hostname": request.hostname}
     try:

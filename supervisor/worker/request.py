@@ -11,37 +11,31 @@ import time
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache
-from threading import Lock
 from typing import Any
 from uuid import uuid4
 
 from billiard.exceptions import WorkerLostError
-from celery import Celery, signals
 from celery.app.task import Context
 from celery.exceptions import InvalidTaskError
 from celery.worker import state
 from celery.worker.request import Request
 
 from supervisor.errors import InvalidGuard, WrongSchema
-from supervisor.guard import child_table
 from supervisor.guard.delivery import HEADER, TOKEN, supervised, work_of
-from supervisor.guard.heartbeat import Expected, Heartbeat
+from supervisor.guard.heartbeat import Expected
 from supervisor.guard.lease import Lease, renewal_seconds_of
 from supervisor.job.run import RunState
-from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.requests import CallArguments
 from supervisor.logs import get_logger
 from supervisor.process import process_name
-from supervisor.sending.app_settings import required_settings
 from supervisor.sending.calls import is_awaited, spec_of
 from supervisor.sending.content import as_json
 from supervisor.sending.publisher import publisher_of
 from supervisor.store.connection import RedisError
 from supervisor.times import clock
 from supervisor.worker.celery_fixes import GivenRun
+from supervisor.worker.main_process import main_process_of
 from supervisor.worker.task import NotBegun
-
-_starting = Lock()
 
 log = get_logger("supervisor.worker")
 
@@ -55,6 +49,7 @@ class GuardedRequest(Request):
         if header is None:
             raise InvalidTaskError("the run is not named where Celery reads it")
         self._header = header
+        self._main = main_process_of(self.app)
         try:
             self._work = work_of(header)
         except (LookupError, TypeError, ValueError) as error:
@@ -68,19 +63,19 @@ class GuardedRequest(Request):
     def on_given(self, result: GivenRun) -> None:
         """The pool is to write this delivery to a child."""
         expected = Expected(result.child, self._lease, renewal_seconds_of(self._work))
-        heartbeat_of(self.app).expect(self._token, expected)
+        self._main.heartbeat.expect(self._token, expected)
 
     def on_taken_back(self) -> None:
-        heartbeat_of(self.app).expect_no_more(self._token)
+        self._main.heartbeat.expect_no_more(self._token)
 
     def on_accepted(self, pid: Any, time_accepted: float) -> None:
         try:
             super().on_accepted(pid, time_accepted)
         finally:
-            pid = child_table.own_pid or pid  # a greenlet's `pid` is no process id
+            pid = self._main.table.own_pid or pid  # a greenlet's `pid` is no process id
             # Before the child asked for the lease, however late this process hears of it.
             accepted_at = clock() - max(0.0, time.monotonic() - time_accepted)
-            heartbeat_of(self.app).watch(self._lease(pid, accepted_at))
+            self._main.heartbeat.watch(self._lease(pid, accepted_at))
 
     def _lease(self, pid: int, taken_at: float) -> Lease:
         return Lease(
@@ -88,13 +83,14 @@ class GuardedRequest(Request):
             token=self._token,
             pid=pid,
             is_active=lambda: self._is_active(pid),
+            table=self._main.table,
             asked=self._asked,
             taken_at=taken_at,
         )
 
     def _is_active(self, pid: int) -> bool:
         """Whether task or child still run: Celery counts a task as over before it ends it."""
-        return self in state.active_requests or child_table.is_running(pid, self._token)
+        return self in state.active_requests or self._main.table.is_running(pid, self._token)
 
     def _asked(self) -> CallArguments:
         """What the caller asked for, if the ledger forgot the run. Must not wait: see heartbeat."""
@@ -129,21 +125,21 @@ class GuardedRequest(Request):
     def on_failure(self, exc_info: Any, *more: Any, **options: Any) -> Any:
         error = getattr(exc_info.exception, "exc", exc_info.exception)
         if isinstance(error, NotBegun):
-            heartbeat_of(self.app).undo_begin(self._token, str(error))
+            self._main.heartbeat.undo_begin(self._token, str(error))
         if isinstance(error, WorkerLostError):  # Celery's line would have a traceback of its pool
             log.error("child died", run=str(self.id), task=self.name, reason=str(error))
             options["return_ok"] = True
         return super().on_failure(exc_info, *more, **options)
 
     def terminate(self, pool: Any, signal: Any = None) -> None:
-        if child_table.own_pid:
+        if self._main.table.own_pid:
             self._cancel_run()  # nothing can be killed: the run is asked to end
             return
         self._note_ending(RunState.CANCELLED)
         super().terminate(pool, signal)
 
     def _note_ending(self, outcome: RunState) -> None:
-        heartbeat_of(self.app).note_ending(self._token, outcome)
+        self._main.heartbeat.note_ending(self._token, outcome)
 
 
 #: Celery's options of a call that each message of a run sets for itself.
@@ -189,22 +185,3 @@ def spec_text(task: Any) -> str:
 def guarded_request(own: Any) -> Any:
     """The main process' side of the guard over a task's own request class. Raises TypeError."""
     return type(own.__name__, (GuardedRequest, own), {"__module__": own.__module__})
-
-
-@signals.worker_shutdown.connect(weak=False)
-def stop_heartbeat(sender: Any, **_: Any) -> None:
-    if _heartbeat_of.cache_info().currsize:
-        heartbeat_of(sender.app).stop()
-
-
-def heartbeat_of(app: Any) -> Heartbeat:
-    """Started with the first guarded task: nothing of it exists when children are forked."""
-    with _starting:  # in a pool of threads, tasks are accepted side by side
-        return _heartbeat_of(app)
-
-
-@cache
-def _heartbeat_of(app: Celery) -> Heartbeat:
-    heartbeat = Heartbeat(Ledger.open_without_retries(required_settings(app)))
-    heartbeat.start()
-    return heartbeat

@@ -52,11 +52,11 @@ def asked_again(
     references: list[Reference] = []
     for what, given in (("args", args), ("kwargs", kwargs)):
         if given is None:
-            own = (path for path in attempt.references if not isinstance(path, str))
+            own = (path for path in attempt.arguments.references if not isinstance(path, str))
             references += [path for path in own if path[0] == what]
             continue
         for path, text in list(texts_in(given)):
-            written = attempt.written.get(text)
+            written = attempt.arguments.written.get(text)
             if written is not None:
                 put(given, path, written)
                 references.append([what, *path])

@@ -12,9 +12,8 @@ from celery import Celery, bootsteps, signals
 
 from supervisor.catalog.fitness import guard_in_code
 from supervisor.errors import InvalidGuard, WrongSchema
-from supervisor.guard import child_table
 from supervisor.guard.current_run import mark_records
-from supervisor.guard.liveness import Reaper, hold
+from supervisor.guard.reaper import Reaper
 from supervisor.logs import get_logger
 from supervisor.sending.app_settings import settle_for_runs
 from supervisor.sending.calls import spec_of
@@ -22,8 +21,12 @@ from supervisor.sending.context import headers_of_context
 from supervisor.sending.publisher import publisher_of
 from supervisor.store.connection import RedisError, explained
 from supervisor.worker.celery_fixes import end_orphans, read_results_whole, take_any_message
-from supervisor.worker.intake import Intake, expects_runs, forks, keep_no_record_of_runs
+from supervisor.worker.intake import Intake
+from supervisor.worker.main_process import main_process_of
+from supervisor.worker.prefetch import expects_runs
 from supervisor.worker.presence import Attends
+from supervisor.worker.refused_runs import forks
+from supervisor.worker.run_qos import keep_no_record_of_runs
 from supervisor.worker.task import guard_of
 
 log = get_logger("supervisor.worker")
@@ -33,14 +36,14 @@ class TellsChildren(bootsteps.StartStopStep):
     """Tells children that wait for the ledger that the worker stops, however it is stopped."""
 
     def close(self, worker: Any) -> None:
-        child_table.set_stopping()
+        main_process_of(worker.app).table.set_stopping(True)
 
 
 def prepare(sender: Any) -> None:
     """Prepares a worker. Refuses a ledger of another schema."""
     # A thread that imports while a child is forked leaves it a lock that is never released.
     headers_of_context()  # imports what features need for it
-    child_table.share()
+    main_process_of(sender.app).table.set_stopping(False)
     mark_records()
     end_orphans()
     sender.app.steps["worker"].add(TellsChildren)
@@ -80,7 +83,7 @@ def register_all(app: Celery) -> None:
 def prove_life(app: Celery) -> None:
     """Also looks for earlier workers that are gone: this one may replace one of them."""
     Reaper(publisher_of(app).ledger).look()
-    hold()
+    main_process_of(app).lock_file.hold()
 
 
 def prepare_children(app: Celery) -> None:

@@ -39,10 +39,11 @@ from supervisor.errors import (
     RunInterrupted,
     UnusableReturn,
 )
-from supervisor.guard.attempt import Attempt, Guard, NextAttempt, Phase, raise_in_current_run
-from supervisor.guard.child_table import receive_interrupts
+from supervisor.guard.attempt import Attempt, NextAttempt, Phase, raise_in_current_run
 from supervisor.guard.current_run import current_attempt, current_run
 from supervisor.guard.delivery import CONTENT, TOKEN, Delivery, supervised
+from supervisor.guard.guard import Guard
+from supervisor.guard.interrupts import receive_interrupts
 from supervisor.guard.progress import Reporter
 from supervisor.job.run import RunState
 from supervisor.job.steps import filled, handed_on
@@ -62,6 +63,7 @@ from supervisor.worker.backend import (
     take_over_started,
 )
 from supervisor.worker.endings import is_of_a_stop, of_base, reason_of
+from supervisor.worker.main_process import main_process_of
 from supervisor.worker.retries import asked_again, delay_of, is_sent_again, retry_of, sent_again
 
 Body = Callable[..., Any]
@@ -145,6 +147,9 @@ class GuardedTask(Task):  # type: ignore[type-arg]
 
     abstract = True
 
+    #: Whether Celery would store that the task has started, with `task_track_started`.
+    stores_started = False
+
     def before_start(self, task_id: str, args: Any, kwargs: Any) -> None:
         """Asks for the lease of a run's delivery. Raises Ignore when it is refused."""
         request = self.request
@@ -213,14 +218,14 @@ class GuardedTask(Task):  # type: ignore[type-arg]
     def _call(self, attempt: Attempt, body: Body, args: Any, kwargs: Any) -> Any:
         """The task's body; a step's arguments are filled up, and what it returns is kept."""
         run = current_run()
-        if attempt.references:
-            args, kwargs = attempt.with_secrets(args, kwargs, os.environ)
+        if attempt.arguments.references:
+            args, kwargs = attempt.arguments.with_secrets(args, kwargs, os.environ)
         if run is None or run.step is None:
-            attempt.hide(args, kwargs)
+            attempt.arguments.hide(args, kwargs)
             ignore_refused(attempt.confirm())
             return result_of(body(*args, **kwargs))
         kwargs = filled(self.run, args, kwargs, run.params)
-        attempt.hide(args, kwargs)
+        attempt.arguments.hide(args, kwargs)
         ignore_refused(attempt.confirm())
         returned = result_of(body(*args, **kwargs))
         if run.item is None:
@@ -298,7 +303,17 @@ def guard_of(app: Celery, pid: int) -> Guard:
     receive_interrupts(raise_in_current_run)
     publisher = publisher_of(app)
     publish = without_parent()(publisher.publish)
-    return Guard(publisher.ledger, publish, process_name(pid), owner_of(app), loads, hooks=HOOKS)
+    main = main_process_of(app)
+    return Guard(
+        publisher.ledger,
+        publish,
+        process_name(pid),
+        owner_of(app),
+        loads,
+        hooks=HOOKS,
+        table=main.table,
+        lock_file=main.lock_file,
+    )
 
 
 # How tasks are put under the guard: those with a `guard`, and those of jobs.

@@ -10,7 +10,7 @@ from kombu import Connection, Consumer, Queue
 from kombu.transport import redis
 
 from supervisor.deploy.embedded import EmbeddedServer
-from supervisor.worker.intake import RunQoS
+from supervisor.worker.run_qos import RunQoS
 
 
 @pytest.mark.parametrize("collected", [False, True])

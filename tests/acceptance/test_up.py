@@ -18,7 +18,7 @@ import pytest
 from celery import Celery
 
 from supervisor.deploy.up import TOPOLOGY_SECONDS
-from supervisor.guard.attempt import REPORT_TIMEOUT
+from supervisor.guard.guard import REPORT_TIMEOUT
 from supervisor.job.run import Batch, RunState
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.requests import RunRequest

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from supervisor.deploy.embedded import EmbeddedServer
-from supervisor.guard import liveness
+from supervisor.guard import lock_file
 from tests.acceptance import warm
 from tests.waiting import scaled, wait_until
 
@@ -29,10 +29,10 @@ LIMITS = Limits(cpu_seconds=10, memory=1 << 28)
 def test_what_is_made_under_any_umask_is_this_users_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv(liveness.DIRECTORY_VARIABLE, str(tmp_path / "locks" / "of" / "app"))
+    monkeypatch.setenv(lock_file.DIRECTORY_VARIABLE, str(tmp_path / "locks" / "of" / "app"))
     before = os.umask(0)
     try:
-        liveness.directory()
+        lock_file.directory()
         with EmbeddedServer(tmp_path / "state" / "valkey"):
             made = [path for path in tmp_path.rglob("*") if path.is_dir()]
     finally:

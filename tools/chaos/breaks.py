@@ -56,7 +56,7 @@ BEATS = {"SIGSTOP leading beat": 1}
 OLDER = {"older snapshot restored": 1, "lagging replica promoted": 1}
 
 #: Where a worker that is gone is known by its leases alone, and no other process reports its runs.
-NO_PROOF = ("guard/liveness.py", "        yield os.fstat(fd).st_ino\n", "        yield None\n")
+NO_PROOF = ("guard/lock_file.py", "        yield os.fstat(fd).st_ino\n", "        yield None\n")
 
 BREAKS = (
     break_of(
@@ -149,7 +149,7 @@ BREAKS = (
         "a living worker is taken for a dead one",
         KILLS,
         (
-            "guard/liveness.py",
+            "guard/lock_file.py",
             "    except OSError:\n        yield None\n    else:",
             "    except OSError:\n        yield os.fstat(fd).st_ino\n    else:",
         ),

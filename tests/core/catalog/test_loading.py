@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 
 from supervisor.beat import reload as reloading
-from supervisor.beat.reload import Reloading, Watching
+from supervisor.beat.reload import Reloading
+from supervisor.beat.watching import Watching
 from supervisor.catalog.entries import Entries
 from supervisor.catalog.load import load, put_jobs
 from supervisor.catalog.schedule_files import ScheduleSet

@@ -14,9 +14,10 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from supervisor.guard import child_table
 from supervisor.guard import lease as lease_module
-from supervisor.guard.attempt import Attempt, Guard
+from supervisor.guard.attempt import Attempt
+from supervisor.guard.child_table import ChildTable
+from supervisor.guard.guard import Guard
 from supervisor.guard.heartbeat import Heartbeat
 from supervisor.guard.lease import SURELY_OVER_SECONDS, Lease, State
 from supervisor.job.run import RunState
@@ -51,6 +52,10 @@ Deaf = subprocess.Popen[str]
 Publish = Callable[[Sequence[str]], None]
 
 
+#: Of children of which nothing is known, and which count as running therefore.
+UNKNOWN = ChildTable(is_shared=False)
+
+
 @contextmanager
 def asleep() -> Iterator[Child]:
     with subprocess.Popen(["sleep", "60"]) as process:
@@ -74,7 +79,7 @@ def dead_pid() -> int:
 
 @contextmanager
 def beating(ledger: Ledger) -> Iterator[Heartbeat]:
-    thread = Heartbeat(ledger)
+    thread = Heartbeat(ledger, UNKNOWN)
     thread.start()
     yield thread
     thread.stop()
@@ -87,10 +92,17 @@ def heartbeat(ledger: Ledger) -> Iterator[Heartbeat]:
         yield thread
 
 
-def held(spec: JobSpec, pid: int, second: int = 0, *, active: bool = True) -> Lease:
+def held(
+    spec: JobSpec,
+    pid: int,
+    second: int = 0,
+    *,
+    active: bool = True,
+    table: ChildTable = UNKNOWN,
+) -> Lease:
     [tick] = ticks(spec, second)
     work = Work(tick.run_id, spec.name, tick.nominal_at, spec.rules(), "worker")
-    return Lease(work, "token", pid, lambda: active)
+    return Lease(work, "token", pid, lambda: active, table)
 
 
 def test_a_dead_child_gives_its_lock_to_the_next_run_at_once(
@@ -354,12 +366,10 @@ def test_a_run_without_its_lease_comes_back_to_a_server_that_forgot_it(
 
 
 def test_a_run_that_could_not_begin_for_long_is_not_killed_once_it_has(
-    ledger: Ledger, redis_url: str, deaf: Deaf, monkeypatch: pytest.MonkeyPatch
+    ledger: Ledger, redis_url: str, deaf: Deaf
 ) -> None:
-    monkeypatch.setattr(child_table, "_table", None)
-    child_table.share()  # in which the child says nothing yet
     spec = admitted(ledger, 0, lease_ttl="4s")
-    lease = held(spec, deaf.pid)
+    lease = held(spec, deaf.pid, table=ChildTable())  # in which the child says nothing yet
     with proxy_to(redis_url) as way:
         settings = Settings(redis_url=way.url)
         hurried = Ledger(connect_for_heartbeat(settings), Keys(settings.prefix))

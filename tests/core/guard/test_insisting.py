@@ -13,8 +13,9 @@ import pytest
 from structlog.typing import EventDict
 
 from supervisor.deploy.embedded import EmbeddedServer
-from supervisor.guard import child_table
-from supervisor.guard.attempt import Attempt, Guard
+from supervisor.guard.attempt import Attempt
+from supervisor.guard.child_table import ChildTable
+from supervisor.guard.guard import Guard
 from supervisor.job.run import RunState
 from supervisor.job.spec import JobSpec
 from supervisor.ledger.ledger import Ledger
@@ -36,21 +37,26 @@ def fragile(tmp_path: Path) -> Iterator[EmbeddedServer]:
 
 
 @pytest.fixture
-def table(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As in a worker; the process is its own child here."""
-    monkeypatch.setattr(child_table, "_table", None)
-    child_table.share()
+def table() -> ChildTable:
+    return ChildTable()
 
 
 class Child:
     """A guard with a run at work, whose end another thread reports."""
 
     def __init__(self, url: str) -> None:
+        self.table = ChildTable()  # as in a worker; this process is its own child here
         self.ledger = Ledger.open(Settings(redis_url=url))
         self.ledger.acknowledge_server()
         self.spec: JobSpec = job(self.ledger)
         self.ledger.admit(ticks(self.spec, 0))
-        guard = Guard(self.ledger, lambda _: None, "worker", report_timeout=REPORT_TIMEOUT)
+        guard = Guard(
+            self.ledger,
+            lambda _: None,
+            "worker",
+            report_timeout=REPORT_TIMEOUT,
+            table=self.table,
+        )
         self.attempt = Attempt(guard, delivery(run_id(self.spec, 0)))
         assert self.attempt.begin() is None
         self.thread = threading.Thread(target=self._end, daemon=True)
@@ -91,18 +97,18 @@ def test_an_end_is_reported_however_long_the_server_was_away(fragile: EmbeddedSe
 
 
 def test_an_end_is_given_up_some_time_after_the_worker_was_told_to_stop(
-    fragile: EmbeddedServer, table: None
+    fragile: EmbeddedServer,
 ) -> None:
     with Child(fragile.url) as child:
         fragile.stop()
         child.thread.start()
         wait_until(child.is_insisting, 20)
         assert child.thread.is_alive()
-        child_table.set_stopping()
+        child.table.set_stopping(True)
         child.thread.join(scaled(20))
         assert child.has_given_up()
         # What it could not say is known to who buries it.
-        told = child_table.end_of(os.getpid(), "token")
+        told = child.table.end_of(os.getpid(), "token")
         assert told is not None
         assert told[0] is RunState.SUCCEEDED
 
@@ -129,29 +135,29 @@ def test_an_end_is_reported_once_the_server_has_memory_again(redis_url: str) -> 
         assert child.outcomes == ["succeeded"]
 
 
-def test_the_end_of_another_attempt_is_nobodys(table: None) -> None:
-    child_table.record_end("token", RunState.FAILED, 1.5)
-    assert child_table.end_of(os.getpid(), "token") == (RunState.FAILED, 1.5)
-    assert child_table.end_of(os.getpid(), "toke") is None
-    assert child_table.end_of(os.getpid() + 1, "token") is None
-    assert not child_table.is_running(os.getpid(), "token")
+def test_the_end_of_another_attempt_is_nobodys(table: ChildTable) -> None:
+    table.record_end("token", RunState.FAILED, 1.5)
+    assert table.end_of(os.getpid(), "token") == (RunState.FAILED, 1.5)
+    assert table.end_of(os.getpid(), "toke") is None
+    assert table.end_of(os.getpid() + 1, "token") is None
+    assert not table.is_running(os.getpid(), "token")
 
 
-def test_who_is_at_work_is_so_for_one_attempt(table: None) -> None:
-    child_table.enter("token", cast(Attempt, None), 1.5, Known(7, 1, 1))
-    assert child_table.is_running(os.getpid(), "token")
-    assert not child_table.is_running(os.getpid(), "the next one's")
-    assert child_table.end_of(os.getpid(), "token") is None
-    child_table.leave("token")
-    assert not child_table.is_running(os.getpid(), "token")
+def test_who_is_at_work_is_so_for_one_attempt(table: ChildTable) -> None:
+    table.enter("token", cast(Attempt, None), 1.5, Known(7, 1, 1))
+    assert table.is_running(os.getpid(), "token")
+    assert not table.is_running(os.getpid(), "the next one's")
+    assert table.end_of(os.getpid(), "token") is None
+    table.leave("token")
+    assert not table.is_running(os.getpid(), "token")
 
 
 def test_the_main_process_knows_an_end_before_a_server_that_hangs(
-    redis_url: str, ledger: Ledger, table: None
+    redis_url: str, ledger: Ledger
 ) -> None:
     with proxy_to(redis_url) as way, Child(way.url) as child:
         way.freeze()
         child.thread.start()
-        wait_until(lambda: child_table.end_of(os.getpid(), "token"), 3)
+        wait_until(lambda: child.table.end_of(os.getpid(), "token"), 3)
         assert child.log == []
         way.thaw()

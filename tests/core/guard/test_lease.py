@@ -11,8 +11,9 @@ from typing import Any, cast
 
 import pytest
 
-from supervisor.guard import child_table, lease
+from supervisor.guard import lease
 from supervisor.guard.attempt import Attempt
+from supervisor.guard.child_table import ENTRIES, ChildTable
 from supervisor.guard.heartbeat import Heartbeat
 from supervisor.guard.lease import Lease, State
 from supervisor.job.spec import JobSpec
@@ -22,7 +23,7 @@ from supervisor.ledger.requests import Begun, Work
 from tests.logged import capture_logs
 
 #: Of a child's entry in the table, which is found by what is left of its process id.
-CHILD = os.getpid() + child_table.ENTRIES
+CHILD = os.getpid() + ENTRIES
 
 TTL = 6
 TAKEN_AT = 1000.0
@@ -49,10 +50,9 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return clock
 
 
-@pytest.fixture(autouse=True)
-def table(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(child_table, "_table", None)
-    child_table.share()
+@pytest.fixture
+def table() -> ChildTable:
+    return ChildTable()
 
 
 def held(
@@ -60,12 +60,13 @@ def held(
     is_active: Callable[[], bool] = lambda: True,
     on_lease_lost: str = "abort",
     stop_grace: str = "10s",
+    table: ChildTable | None = None,
     **facts: Any,
 ) -> Lease:
     keys: dict[str, Any] = {"on_lease_lost": on_lease_lost, "stop_grace": stop_grace}
     spec = JobSpec(name="nightly", task="t", every="1m", lease_ttl=f"{TTL}s", **keys)
     work = Work("nightly@1", spec.name, datetime(2026, 3, 1, tzinfo=UTC), spec.rules(), "worker")
-    return Lease(work, "token", pid, is_active, taken_at=TAKEN_AT, **facts)
+    return Lease(work, "token", pid, is_active, table or ChildTable(), taken_at=TAKEN_AT, **facts)
 
 
 HELD = {"state": State.HELD}
@@ -96,6 +97,7 @@ UNHEARD = {"state": State.UNHEARD}
 )
 def test_what_is_known_of_a_lease(
     clock: Clock,
+    table: ChildTable,
     facts: dict[str, Any],
     works: bool,
     seconds: float,
@@ -104,10 +106,9 @@ def test_what_is_known_of_a_lease(
     known: bool,
     deadline: float,
 ) -> None:
-    lease = held(**facts)
-    child_table.enter("token", ANY_ATTEMPT, TAKEN_AT, GRANTED) if works else child_table.leave(
-        "token"
-    )
+    lease = held(table=table, **facts)
+    if works:
+        table.enter("token", ANY_ATTEMPT, TAKEN_AT, GRANTED)
     clock.now += seconds
     found = lease.has_surely_begun, lease.begun, lease.should_be_known, lease.deadline
     assert found == (surely, begun, known, pytest.approx(deadline))
@@ -177,7 +178,7 @@ def test_a_lease_that_is_lost_keeps_what_is_known_of_its_run(state: State, lost:
 
 
 def test_an_overlap_and_a_loss_are_logged_once() -> None:
-    beats, lease = Heartbeat(cast(Ledger, None)), held(is_active=lambda: False)
+    beats, lease = Heartbeat(cast(Ledger, None), ChildTable()), held(is_active=lambda: False)
     beats.watch(lease)
     with capture_logs() as lines:
         for _ in range(3):
@@ -186,24 +187,24 @@ def test_an_overlap_and_a_loss_are_logged_once() -> None:
 
 
 def test_a_lease_is_not_replaced_when_its_start_is_heard_of_late() -> None:
-    beats, found = Heartbeat(cast(Ledger, None)), held(is_interrupted=True)
+    beats, found = Heartbeat(cast(Ledger, None), ChildTable()), held(is_interrupted=True)
     beats.watch(found)
     beats.watch(held())
     assert beats._leases == {CHILD: found}
 
 
-def test_an_attempt_is_found_while_its_process_is_inside_its_code() -> None:
-    child_table.enter("token", ANY_ATTEMPT, TAKEN_AT, GRANTED)
-    assert child_table.asked_at(os.getpid(), "token") == TAKEN_AT
-    assert child_table.asked_at(os.getpid(), "another") is None
-    assert child_table.known(os.getpid(), "token") == GRANTED
-    assert child_table.known(os.getpid(), "another") is None
-    child_table.leave("token")
-    assert child_table.asked_at(os.getpid(), "token") is None
-    assert child_table.known(os.getpid(), "token") is None
+def test_an_attempt_is_found_while_its_process_is_inside_its_code(table: ChildTable) -> None:
+    table.enter("token", ANY_ATTEMPT, TAKEN_AT, GRANTED)
+    assert table.asked_at(os.getpid(), "token") == TAKEN_AT
+    assert table.asked_at(os.getpid(), "another") is None
+    assert table.known(os.getpid(), "token") == GRANTED
+    assert table.known(os.getpid(), "another") is None
+    table.leave("token")
+    assert table.asked_at(os.getpid(), "token") is None
+    assert table.known(os.getpid(), "token") is None
 
 
-def test_a_process_whose_entry_another_took_counts_as_running() -> None:
-    child_table.enter("another", ANY_ATTEMPT, TAKEN_AT, GRANTED)
-    assert child_table.is_running(CHILD, "token")
-    assert not child_table.is_running(os.getpid(), "token")
+def test_a_process_whose_entry_another_took_counts_as_running(table: ChildTable) -> None:
+    table.enter("another", ANY_ATTEMPT, TAKEN_AT, GRANTED)
+    assert table.is_running(CHILD, "token")
+    assert not table.is_running(os.getpid(), "token")

@@ -10,8 +10,9 @@ from typing import cast
 
 import pytest
 
-from supervisor.guard.attempt import Attempt, Guard
+from supervisor.guard.attempt import Attempt
 from supervisor.guard.current_run import CurrentRun
+from supervisor.guard.guard import Guard
 from supervisor.guard.progress import Report
 from supervisor.job.run import LINE_LENGTH, LINES_KEPT, LogLine, Reported, log_place
 from supervisor.operate.words import LogText, harmless

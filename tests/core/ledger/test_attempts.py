@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import sqlite3
 from collections.abc import Iterator
@@ -15,8 +14,9 @@ import pytest
 
 from supervisor.errors import RunCancelled
 from supervisor.features.outbound.store import ReportKind, RunReport
-from supervisor.guard import child_table
-from supervisor.guard.attempt import Attempt, Guard, Phase
+from supervisor.guard.attempt import Attempt, Phase
+from supervisor.guard.guard import Guard
+from supervisor.guard.interrupts import CANCELLED
 from supervisor.guard.progress import Reporter
 from supervisor.job.run import RunState
 from supervisor.ledger.functions import ATTEMPTS_KEPT
@@ -178,14 +178,11 @@ def test_only_its_own_begin_is_undone(ledger: Ledger) -> None:
     assert ledger.run(run).state is RunState.RUNNING
 
 
-def test_a_second_message_that_its_own_process_drops_is_counted(
-    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_second_message_that_its_own_process_drops_is_counted(ledger: Ledger) -> None:
     """Where runs share a process, as with threads and gevent, the ledger is not asked."""
-    monkeypatch.setattr(child_table, "own_pid", os.getpid())
-    monkeypatch.setattr(child_table, "here", {})
     spec = admitted(ledger, 0)
     guard, run = Guard(ledger, lambda _: None, "worker"), run_id(spec, 0)
+    guard.table.run_here()
     assert Attempt(guard, delivery(run, "first")).begin() is None
     refused = Attempt(guard, delivery(run, "second")).begin()
     assert refused is not None
@@ -207,7 +204,7 @@ def test_a_run_that_was_to_end_before_its_body_does_not_start_it(ledger: Ledger)
     spec = admitted(ledger, 0)
     attempt = Attempt(Guard(ledger, lambda _: None, "worker"), delivery(run_id(spec, 0)))
     assert attempt.begin() is None
-    attempt.raise_in_code(child_table.CANCELLED)  # the lease is there, the body is not yet
+    attempt.raise_in_code(CANCELLED)  # the lease is there, the body is not yet
     with pytest.raises(RunCancelled), attempt.running(Reporter(lambda: ledger.reports), None):
         pytest.fail("the body began")
     assert attempt.phase is Phase.LEFT

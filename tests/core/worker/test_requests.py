@@ -15,7 +15,8 @@ from celery.exceptions import Ignore, InvalidTaskError, Reject, Retry
 from celery.worker.request import Request
 
 from supervisor.app import supervise
-from supervisor.guard.attempt import Attempt, Guard
+from supervisor.guard.attempt import Attempt
+from supervisor.guard.guard import Guard
 from supervisor.job.run import manual_id
 from supervisor.worker.endings import end_of
 from supervisor.worker.intake import RunStrategies

@@ -8,7 +8,7 @@ from shutil import rmtree
 import pytest
 import yaml
 
-from supervisor.beat.reload import Watching
+from supervisor.beat.watching import Watching
 from supervisor.catalog.schedule_files import load
 from supervisor.deploy import targets
 from supervisor.deploy.directory import texts_of

@@ -12,8 +12,9 @@ from typing import IO
 
 import pytest
 
-from supervisor.guard import liveness
-from supervisor.guard.liveness import Reaper
+from supervisor.guard import lock_file, reaper
+from supervisor.guard.lock_file import LockFile
+from supervisor.guard.reaper import Reaper
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.replies import Finished, LeaseState
 from tests.acceptance import warm
@@ -23,19 +24,20 @@ from tests.waiting import wait_until
 
 WORKER = """
 import os, signal, sys
-from supervisor.guard import liveness
+from supervisor.guard.lock_file import LockFile
 
-liveness.hold()
+own = LockFile()
+own.hold()
 child = os.fork() if "forks" in sys.argv else 0
 if child or "forks" not in sys.argv:
-    print(liveness.own_process(), child, flush=True)
+    print(own.process, child, flush=True)
 signal.pause()
 """
 
 
 @pytest.fixture
 def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv(liveness.DIRECTORY_VARIABLE, str(tmp_path))
+    monkeypatch.setenv(lock_file.DIRECTORY_VARIABLE, str(tmp_path))
     return tmp_path
 
 
@@ -84,12 +86,12 @@ def hire(ledger: Ledger, directory: Path) -> Iterator[Hire]:
 
 @pytest.fixture
 def seen(ledger: Ledger, directory: Path) -> Look:
-    reaper = Reaper(ledger)
+    of_beat = Reaper(ledger)
 
     def look() -> list[str]:
         """The runs that it reports."""
         before = crashes()
-        reaper.look()
+        of_beat.look()
         return [run for run, number in crashes().items() if number > before.get(run, 0)]
 
     def crashes() -> dict[str, int]:
@@ -149,7 +151,7 @@ def test_a_damaged_run_keeps_no_other_from_being_reported(
         assert seen() == [other]
     errors = [entry["run"] for entry in logs if entry["event"] == "dead worker not reported"]
     assert errors == [worker.run] * logged
-    monkeypatch.setattr(liveness, "REPORTED_SECONDS", 0)
+    monkeypatch.setattr(reaper, "REPORTED_SECONDS", 0)
     with capture_logs() as logs:
         assert (seen(), logs) == ([], [])
 
@@ -199,15 +201,16 @@ def test_old_files_of_the_dead_go_with_the_next_worker(
 ) -> None:
     dead, living = hire(), hire()
     dead.kill()
-    others = ["worker1.pid", f"{liveness.boot()}.log"]
+    others = ["worker1.pid", f"{lock_file.boot()}.log"]
     for name in others:
         (directory / name).touch()
-    (directory / f"{liveness.boot()}.0123456789abcdef.new").touch()
-    monkeypatch.setattr(liveness, "OLD", timedelta(0))
-    liveness.hold()
-    names = [f"{liveness.boot()}.{proof}" for proof in (living.proof, liveness.own_process())]
+    (directory / f"{lock_file.boot()}.0123456789abcdef.new").touch()
+    monkeypatch.setattr(lock_file, "OLD", timedelta(0))
+    own = LockFile()
+    own.hold()
+    names = [f"{lock_file.boot()}.{proof}" for proof in (living.proof, own.process)]
     assert sorted(path.name for path in directory.iterdir()) == sorted([*names, *others])
-    liveness.let_go()
+    own.let_go()
 
 
 def test_a_child_that_lives_on_is_a_worker_that_lives(hire: Hire, seen: Look) -> None:
@@ -225,7 +228,7 @@ def test_a_child_forked_during_a_look_hides_the_death_from_no_reaper(
     worker = hire()
     worker.kill()
     [path] = directory.iterdir()
-    with liveness.locked(path):
+    with lock_file.locked(path):
         child = os.fork()
         while not child:
             signal.pause()
@@ -237,7 +240,8 @@ def test_a_child_forked_during_a_look_hides_the_death_from_no_reaper(
 
 
 def test_a_worker_closes_no_file_of_the_app_in_place_of_its_own(directory: Path) -> None:
-    liveness.hold()
+    own = LockFile()
+    own.hold()
     [path] = directory.iterdir()
     [number] = [
         int(link.name)
@@ -247,7 +251,7 @@ def test_a_worker_closes_no_file_of_the_app_in_place_of_its_own(directory: Path)
     os.close(number)  # as code that makes a daemon does with all of them
     with Path(os.devnull).open() as devnull:
         assert devnull.fileno() == number
-        liveness.let_go()
+        own.let_go()
         assert os.path.samestat(os.fstat(number), Path(os.devnull).stat())
 
 
@@ -273,11 +277,12 @@ def test_a_copy_of_a_living_workers_file_proves_nothing(
 
 
 def test_a_child_that_has_closed_the_file_records_no_proof(directory: Path) -> None:
-    liveness.hold()
-    assert liveness.own_process() and liveness._own is not None
-    os.close(liveness._own.fd)
-    assert liveness.own_process() == ""
-    liveness.let_go()
+    own = LockFile()
+    own.hold()
+    assert own.process
+    os.close(own._fd)
+    assert own.process == ""
+    own.let_go()
 
 
 @pytest.mark.parametrize("fault", [PermissionError, OSError])
@@ -289,24 +294,26 @@ def test_a_directory_that_cannot_be_read_harms_nobody(
 
     monkeypatch.setattr(Path, "iterdir", broken)
     monkeypatch.setattr(Path, "glob", broken)
-    liveness.hold()
-    assert liveness.own_process() == ""
+    own = LockFile()
+    own.hold()
+    assert own.process == ""
     assert seen() == []
 
 
 def test_a_worker_ends_though_its_file_cannot_be_removed(
     directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    liveness.hold()
+    own = LockFile()
+    own.hold()
 
     def broken(*_: object, **__: object) -> None:
         raise OSError("read-only file system")
 
     monkeypatch.setattr(Path, "unlink", broken)
     monkeypatch.setattr(Path, "stat", broken)
-    liveness.check_own_file()
-    liveness.let_go()
-    assert liveness.own_process() == ""
+    own.check()
+    own.let_go()
+    assert own.process == ""
 
 
 def test_many_of_the_dead_are_looked_up_at_once(
@@ -316,7 +323,7 @@ def test_many_of_the_dead_are_looked_up_at_once(
     for number in range(200):
         path = directory / "new"
         path.touch()
-        path.rename(directory / f"{liveness.boot()}.{number:016x}-{path.stat().st_ino}")
+        path.rename(directory / f"{lock_file.boot()}.{number:016x}-{path.stat().st_ino}")
 
     def calls() -> int:
         return int(ledger.client.info("stats")["total_commands_processed"])
@@ -364,26 +371,26 @@ def test_an_attempt_of_a_worker_of_an_older_version_is_left_alone(
 
 
 def test_a_file_that_the_apps_code_has_closed_is_taken_away(directory: Path) -> None:
-    liveness.hold()
-    liveness.check_own_file()
+    own = LockFile()
+    own.hold()
+    own.check()
     [path] = directory.iterdir()
-    assert liveness._own is not None
-    os.close(liveness._own.fd)
-    liveness.check_own_file()
+    os.close(own._fd)
+    own.check()
     assert not path.exists()
-    liveness.let_go()
+    own.let_go()
 
 
 def test_a_directory_that_others_may_write_is_used_only_if_named(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.delenv(liveness.DIRECTORY_VARIABLE, raising=False)
+    monkeypatch.delenv(lock_file.DIRECTORY_VARIABLE, raising=False)
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    found = liveness.directory()
+    found = lock_file.directory()
     assert found is not None
     found.chmod(0o777)
-    assert liveness.directory() is None
-    monkeypatch.setenv(liveness.DIRECTORY_VARIABLE, str(found))
-    assert liveness.directory() == found
-    monkeypatch.setenv(liveness.DIRECTORY_VARIABLE, "")
-    assert liveness.directory() is None
+    assert lock_file.directory() is None
+    monkeypatch.setenv(lock_file.DIRECTORY_VARIABLE, str(found))
+    assert lock_file.directory() == found
+    monkeypatch.setenv(lock_file.DIRECTORY_VARIABLE, "")
+    assert lock_file.directory() is None
