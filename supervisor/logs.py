@@ -23,7 +23,6 @@ LOG_FORMAT = "SUPERVISOR_LOG_FORMAT"
 QUIET = {
     "httpcore": logging.WARNING,
     "httpx": logging.WARNING,
-    "watchfiles": logging.WARNING,
     "celery.utils.functional": logging.WARNING,
     "celery.bootsteps": logging.INFO,
 }

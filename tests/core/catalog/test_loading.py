@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import resource
 import time
 from collections.abc import Callable, Iterator, KeysView
 from datetime import UTC, datetime, timedelta
@@ -15,7 +14,6 @@ import pytest
 
 from supervisor.beat import reload as reloading
 from supervisor.beat.reload import Reloading
-from supervisor.beat.watching import Watching
 from supervisor.catalog.entries import Entries
 from supervisor.catalog.load import load, put_jobs
 from supervisor.catalog.schedule_files import ScheduleSet
@@ -32,7 +30,6 @@ from supervisor.schedule import schedule_of
 from supervisor.schedule.emission import emission
 from supervisor.schedule.ticks import Pause, Tick
 from supervisor.times import parse_duration
-from tests.logged import capture_logs
 from tests.waiting import scaled, wait_until
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
@@ -62,7 +59,7 @@ class Interrupted(dict[str, JobSpec]):
 
 def read_and_load(reloading: Reloading, loaded: str | None) -> None:
     """As beat's ticks do it, until what has changed is loaded or refused."""
-    reloading._watching.look_again()  # the kernel may tell of a change a moment later
+    reloading._watching.look_again()
     reloading.reload(NOW, loaded)
     wait_until(lambda: (reloading.reload(NOW, loaded), not reloading.is_busy)[1])
 
@@ -218,34 +215,6 @@ def test_a_beat_that_loads_files_is_in_the_record(
     assert (added.verb, added.target, added.jobs) == ("load", str(tmp_path), ("a",))
     assert [(change.key, change.text) for change in edited.changes] == [("every", "5m -> 9m")]
     assert {edited.by.name, edited.by.origin} == {"beat"}
-
-
-def test_files_that_the_kernel_cannot_watch_are_read_again_now_and_then(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A user has 128 instances of inotify on many machines; without files left it is one error."""
-    watching = Watching(tmp_path)
-
-    def has_changed() -> bool:
-        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-        os.close(first_free := os.dup(0))
-        resource.setrlimit(resource.RLIMIT_NOFILE, (first_free, hard))
-        try:
-            return watching.has_changed()
-        finally:
-            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-
-    with capture_logs() as logged:
-        monkeypatch.setattr(reloading, "UNWATCHED_SECONDS", 0)
-        assert [has_changed() for _ in range(3)] == [True, True, True]
-        monkeypatch.setattr(reloading, "UNWATCHED_SECONDS", 3_600)
-        assert [has_changed() for _ in range(3)] == [True, False, False]
-    [warning] = logged
-    assert warning["event"] == "schedules not watched"
-    assert "Too many open files" in warning["error"]
-    wait_until(watching.has_changed)
-    (tmp_path / "jobs.yaml").write_text("jobs: {}")
-    wait_until(watching.has_changed)
 
 
 class Unjudged(type(Path())):  # type: ignore[misc]
