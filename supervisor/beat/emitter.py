@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
@@ -59,23 +59,7 @@ def collect_rarely(**_: Any) -> None:
     process.collect_rarely()
 
 
-@dataclass
-class Emitted:
-    """of_redbeat: keys of entries that are none of ours (`beat_schedule`, other programs).
-
-    leaves_messages: Celery has to make some of the messages. is_complete: no entry that was due is
-    left for the next turn.
-    """
-
-    emissions: list[Emission] = field(default_factory=list)
-    of_redbeat: list[str] = field(default_factory=list)
-    leaves_messages: bool = False
-    is_complete: bool = True
-
-
 class Emitter:
-    """as_admitted: a job as its runs are admitted; the same each time for the same job."""
-
     def __init__(
         self,
         ledger: Ledger,
@@ -83,6 +67,7 @@ class Emitter:
         admission_log: AdmissionLog,
         as_admitted: Callable[[JobSpec], JobSpec],
     ) -> None:
+        """as_admitted: a job as its runs are admitted; the same each time for the same job."""
         self._ledger = ledger
         self._entries = entries
         self._as_admitted = as_admitted
@@ -93,21 +78,14 @@ class Emitter:
         return turn.look.has_due
 
     def do(self, turn: Turn) -> None:
-        emitted = self.emit(turn.look.at)
-        turn.emissions, turn.of_redbeat = emitted.emissions, emitted.of_redbeat
-        turn.has_more |= not emitted.is_complete
-        turn.has_outbox |= emitted.leaves_messages
-        for each in emitted.emissions:
-            turn.wake_at(each.next_at)
-
-    def emit(self, now: datetime) -> Emitted:
         """Admits the ticks of the entries that are due.
 
         Ticks that were not taken, because this beat no longer leads or the server refused them,
         are still due.
         """
+        now = turn.look.at
         version, due = self._entries.due(now, ENTRIES_PER_TURN + 1, first=now - PROMPT)
-        emitted = Emitted(is_complete=len(due) <= ENTRIES_PER_TURN)
+        is_complete = len(due) <= ENTRIES_PER_TURN
         ticks = 0
         undecided: dict[str, Exception] = {}
         portions = [*chunks(due[:ENTRIES_PER_TURN], ENTRIES_PER_PORTION)]
@@ -117,7 +95,7 @@ class Emitter:
         ):
             for entries in loaded:
                 if ticks >= TICKS_AT_MOST:
-                    emitted.is_complete = False
+                    is_complete = False
                     break
                 emissions, errors = emissions_of(entries, now, self._as_admitted)
                 undecided |= errors
@@ -125,14 +103,16 @@ class Emitter:
                 for tick in (tick for each in emissions for tick in each.ticks):
                     admitting.add(run_of_tick(tick))
                     ticks += 1
-                emitted.emissions += emissions
-                emitted.of_redbeat += [entry.key for entry in entries if entry.spec is None]
+                turn.emissions += emissions
+                turn.of_redbeat += [entry.key for entry in entries if entry.spec is None]
             admissions = admitting.admissions()
-        emitted.is_complete &= self._record(emitted.emissions, admissions, now, version)
-        emitted.leaves_messages = any(admission.to_publish for admission in admissions)
+        is_complete &= self._record(turn.emissions, admissions, now, version)
+        turn.has_more |= not is_complete
+        turn.has_outbox |= any(admission.to_publish for admission in admissions)
+        for each in turn.emissions:
+            turn.wake_at(each.next_at)
         self._log.add(admissions)
-        self._note_failing(undecided, admissions, emitted.is_complete)
-        return emitted
+        self._note_failing(undecided, admissions, is_complete)
 
     def _note_failing(
         self,
@@ -190,16 +170,16 @@ def emissions_of(
     as_admitted: Callable[[JobSpec], JobSpec],
 ) -> tuple[list[Emission], dict[str, Exception]]:
     """What is due for the jobs among the entries; and why, by job, where that cannot be decided."""
-    found, errors = [], {}
+    emissions, errors = [], {}
     for entry in entries:
         if entry.spec is None:
             continue
         try:
             spec = as_admitted(entry.spec)
-            found.append(emission_of(spec, entry.mark, now))
+            emissions.append(emission_of(spec, entry.mark, now))
         except Exception as error:  # noqa: BLE001 - keeps no other job from its ticks
             errors[entry.spec.name] = error
-    return found, errors
+    return emissions, errors
 
 
 def emission_of(spec: JobSpec, mark: Mark, now: datetime) -> Emission:
@@ -210,8 +190,8 @@ def emission_of(spec: JobSpec, mark: Mark, now: datetime) -> Emission:
     """
     watermark = mark.watermark or now
     dealt_until = min(mark.dealt_until or watermark, now - PROMPT)
-    found = emission(spec, schedule_of(spec), max(watermark, dealt_until), now, mark.pause)
+    due = emission(spec, schedule_of(spec), max(watermark, dealt_until), now, mark.pause)
     if dealt_until <= watermark:
-        return found
+        return due
     again = PassedOver(spec, RunState.MISSED, "", watermark, dealt_until, 0)
-    return replace(found, passed=(again, *found.passed))
+    return replace(due, passed=(again, *due.passed))

@@ -19,10 +19,11 @@ from supervisor.beat import emitter as emitting
 from supervisor.beat.admission_log import AdmissionLog
 from supervisor.beat.emitter import Emitter
 from supervisor.beat.scheduler import SupervisedScheduler
+from supervisor.beat.turn import Turn
 from supervisor.catalog.entries import Entries
 from supervisor.catalog.load import load
 from supervisor.job.spec import JobSpec
-from supervisor.ledger.leader import Leader
+from supervisor.ledger.leader import Leader, Look
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.replies import ms_of
 from supervisor.sending.app_settings import required_settings
@@ -53,6 +54,12 @@ def leader(ledger: Ledger) -> Leader:
 
 def emitter(app: Celery, ledger: Ledger, entries: Entries, leader: Leader) -> Emitter:
     return Emitter(ledger.led_by(leader.leadership), entries, AdmissionLog(), lambda spec: spec)
+
+
+def emit(emitter: Emitter, now: datetime) -> Turn:
+    turn = Turn(Look(leads=True, at=now))
+    emitter.do(turn)
+    return turn
 
 
 def test_a_tick_with_nothing_to_do_is_one_call(
@@ -129,11 +136,11 @@ def test_what_a_relieved_beat_could_not_emit_is_due_still(
     ledger.client.delete(REDBEAT[0])  # its time ran out while the process slept
     assert other.look().leads
     now = start + timedelta(minutes=1)
-    emitted = emitter(app, ledger, entries, relieved).emit(now)
+    emitted = emit(emitter(app, ledger, entries, relieved), now)
     assert [e.spec.name for e in emitted.emissions] == [spec.name]
     assert states(ledger, spec) == []
     assert entries.due(now, 10, now)[1] == [entries.key(spec.name)]
-    emitter(app, ledger, entries, other).emit(now)
+    emit(emitter(app, ledger, entries, other), now)
     assert states(ledger, spec) == ["queued"]
     assert entries.due(now, 10, now)[1] == []
 
@@ -151,7 +158,7 @@ def test_a_tick_that_the_server_refuses_is_logged_when_that_changes(
                 ledger.client.set(ledger.keys.open(spec.name), "not a set")
             else:
                 ledger.client.delete(ledger.keys.open(spec.name))
-            beat.emit(now)
+            emit(beat, now)
             now += timedelta(minutes=0 if is_broken else 1)
     refused = [line["job"] for line in logs if line["event"] == "tick not admitted"]
     assert refused == [spec.name] * 2
@@ -173,7 +180,7 @@ def test_a_tick_that_cannot_be_decided_is_logged_when_that_changes(
     beat = Emitter(ledger.led_by(leader.leadership), entries, AdmissionLog(), as_admitted)
     with capture_logs() as logs:
         for minute in (1, 1, 1, 1, 2):
-            beat.emit(start + timedelta(minutes=minute))
+            emit(beat, start + timedelta(minutes=minute))
     failed = [line for line in logs if line["event"] == "tick not decided"]
     assert [str(line["exc_info"]) for line in failed] == ["no zone", "no rule", "no rule"]
     assert {line["job"] for line in failed} == {spec.name}
@@ -188,11 +195,11 @@ def test_a_tick_with_all_jobs_there_can_be_is_the_only_one(
     load(ledger, entries, specs, "digest", start)
     beat, now = emitter(app, ledger, entries, leader), start + timedelta(minutes=1)
     monkeypatch.setattr(emitting, "ENTRIES_PER_TURN", 3)
-    some, rest = beat.emit(now), beat.emit(now)
-    assert [(e.is_complete, len(e.emissions)) for e in (some, rest)] == [(False, 3), (True, 1)]
+    some, rest = emit(beat, now), emit(beat, now)
+    assert [(e.has_more, len(e.emissions)) for e in (some, rest)] == [(True, 3), (False, 1)]
     monkeypatch.setattr(emitting, "ENTRIES_PER_TURN", 4)
-    whole = beat.emit(now + timedelta(minutes=1))
-    assert (whole.is_complete, len(whole.emissions)) == (True, 4)
+    whole = emit(beat, now + timedelta(minutes=1))
+    assert (whole.has_more, len(whole.emissions)) == (False, 4)
 
 
 def test_runs_are_logged_once_nothing_more_is_due_or_beat_ends(
@@ -243,7 +250,8 @@ def test_what_waits_to_be_logged_is_bounded(
     monkeypatch.setattr(admission_log, "MOST_UNLOGGED", 2)
     load(ledger, entries, jobs_named("abcdef"), "digest", ledger.now() - timedelta(hours=2))
     log = AdmissionLog()
-    Emitter(ledger.led_by(leader.leadership), entries, log, lambda spec: spec).emit(ledger.now())
+    beat = Emitter(ledger.led_by(leader.leadership), entries, log, lambda spec: spec)
+    emit(beat, ledger.now())
     assert len(log) == 2
 
 
@@ -312,7 +320,7 @@ def test_a_broker_elsewhere_that_is_away_keeps_no_run_from_being_admitted(
         start = ledger.now()
         load(ledger, entries, {spec.name: spec}, "digest", start)
         assert leader.look().leads
-        emitter(app, ledger, entries, leader).emit(start + timedelta(minutes=1))
+        emit(emitter(app, ledger, entries, leader), start + timedelta(minutes=1))
         assert states(ledger, spec) == ["queued"]
         leader.resign()
         app.close()
@@ -342,7 +350,7 @@ def test_what_is_applied_while_beat_emits_is_in_force(
     load(ledger, entries, {"job": daily}, "first", start)
     now = start + timedelta(days=1)
     overtaken = Overtaken(app, ledger, often)
-    assert not emitter(app, ledger, overtaken, leader).emit(now).is_complete
+    assert emit(emitter(app, ledger, overtaken, leader), now).has_more
     assert entries.due(now, 10, now)[1] == [entries.key("job")]
 
 
@@ -362,8 +370,8 @@ def test_a_backlog_is_dealt_with_in_passes_and_what_is_due_now_comes_first(
     monkeypatch.setattr(emitting, "TICKS_AT_MOST", 1)
     monkeypatch.setattr(emitting, "ENTRIES_PER_PORTION", 1)
     beat = emitter(app, ledger, entries, leader)
-    passes = [beat.emit(now) for _ in range(3)]
-    assert [e.is_complete for e in passes] == [False, False, True]
+    passes = [emit(beat, now) for _ in range(3)]
+    assert [e.has_more for e in passes] == [True, True, False]
     assert [e.spec.name for done in passes for e in done.emissions] == ["prompt", "a", "b", "c"]
 
 
@@ -375,7 +383,7 @@ def test_a_job_with_more_ticks_than_a_pass_has_not_been_dealt_with(
     load(ledger, entries, {"job": spec}, "first", start)
     beat = emitter(app, ledger, entries, leader)
     now = start + timedelta(minutes=150)
-    assert [beat.emit(now).is_complete for _ in range(2)] == [False, True]
+    assert [emit(beat, now).has_more for _ in range(2)] == [True, False]
     assert ledger.job("job").counters["ticks"] == 150
 
 
