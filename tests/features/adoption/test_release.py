@@ -232,7 +232,7 @@ def test_keys_of_others_stay(app: Celery, ledger: Ledger) -> None:
     spec = loaded(app, ledger, every="1h")
     ledger.trigger(spec)
     others = Keys("supervisor:two")
-    names = [others.jobs, others.run("job@2026"), others.lock("job"), "supervisor", "celery"]
+    names = [others.jobs, others.run("job@2026"), others.lock("job"), "supervisor", "celery-too"]
     for name in names:
         ledger.client.set(name, "1", px=60_000)
     found = list(keys_of(ledger))
