@@ -13,7 +13,7 @@ SOAK_STEPS ?= 200000
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup up test test-system test-adoption test-rabbitmq matrix chaos chaos-catches chaos-two-apps chaos-tenants chaos-notices hostile soak foreign-tests mutants bench bench-smoke check render screenshots docs docs-version lock dist package-test sbom audit clean
+.PHONY: help setup up test test-system test-adoption test-rabbitmq matrix chaos chaos-catches chaos-two-apps soak foreign-tests mutants bench bench-smoke check render screenshots docs docs-version lock dist package-test sbom audit clean
 
 help: ## show this list
 	@echo "To change the project:"
@@ -69,19 +69,8 @@ chaos: $(STAMP) ### kill everything at random for MINUTES=3 (SEED=, DIRECTORY=, 
 	CHAOS_POOL=$(POOL) $(BIN)/python -m tools.chaos --minutes $(MINUTES) \
 	  $(if $(SEED),--seed $(SEED)) $(if $(DIRECTORY),--directory $(DIRECTORY))
 
-chaos-tenants: $(STAMP) ### edit jobs of TENANTS=300 at run time for MINUTES=10 while beats and workers are killed
-	$(BIN)/python -m tools.chaos.tenants --minutes $(if $(filter file,$(origin MINUTES)),10,$(MINUTES)) \
-	  $(if $(TENANTS),--tenants $(TENANTS)) $(if $(RATE),--rate $(RATE)) $(if $(SEED),--seed $(SEED))
-
 chaos-two-apps: $(STAMP) ### kill two apps on one Redis for MINUTES=5: no message goes to the other
 	$(BIN)/python -m tools.chaos.two_apps --minutes $(if $(filter file,$(origin MINUTES)),5,$(MINUTES)) $(if $(SEED),--seed $(SEED))
-
-chaos-notices: $(STAMP) ### kill Redis, beats, a mail server and a webhook for MINUTES=10: no notice is lost
-	$(BIN)/python -m tools.chaos.notices --minutes $(if $(filter file,$(origin MINUTES)),10,$(MINUTES)) \
-	  $(if $(JOBS),--jobs $(JOBS)) $(if $(SEED),--seed $(SEED))
-
-hostile: $(STAMP) ### measure how late ticks are beside hostile files and pings
-	HOSTILE_TICKS=60 $(BIN)/python -m pytest -q -s tests/acceptance/test_hostile_directory.py
 
 chaos-catches: $(STAMP) ### break the product in many ways (ONLY=) and see that chaos notices each
 	$(BIN)/python -m tools.chaos.catches $(if $(ONLY),--only "$(ONLY)") $(if $(SEED),--seed $(SEED))

@@ -19,7 +19,6 @@ from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import ClassVar
 
 import click
 
@@ -90,21 +89,17 @@ SETTLE_SECONDS = 60.0
 class Deployment:
     """One app: two beats, a worker, and one of its serial queue."""
 
-    source: ClassVar[str] = APP
-    schedule: ClassVar[str] = SCHEDULE
-
     directory: Path
     url: str
     prefix: str
-    environ: dict[str, str] = field(default_factory=dict)
     processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
     restarts: dict[str, float] = field(default_factory=dict)
     at_rest: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         (self.directory / "schedules").mkdir(parents=True)
-        (self.directory / "team.py").write_text(self.source)
-        schedule = self.schedule.format(prefix=self.prefix)
+        (self.directory / "team.py").write_text(APP)
+        schedule = SCHEDULE.format(prefix=self.prefix)
         (self.directory / "schedules" / "jobs.yaml").write_text(schedule)
         self.ledger = Ledger.open(Settings(self.url, self.prefix))
         self.ledger.acknowledge_server()
@@ -115,8 +110,7 @@ class Deployment:
         serial = spec.serial_queue if spec else None
         worker = ("worker", "-l", "info", "-c", "2", "-n")
         return {
-            "beat0": ("beat", "-l", "info"),
-            "beat1": ("beat", "-l", "info"),
+            **{name: ("beat", "-l", "info", "-s", f"{name}.db") for name in ("beat0", "beat1")},
             "worker": (*worker, f"worker-{self.prefix}@%h", "-Q", f"queue-{self.prefix}"),
             **({"serial": (*worker, f"serial-{self.prefix}@%h", "-Q", serial)} if serial else {}),
         }
@@ -149,11 +143,6 @@ class Deployment:
         lines = whole_lines(self.directory / "witness.jsonl")
         return [tuple(json.loads(line)) for line in lines]
 
-    def command(self, name: str, arguments: tuple[str, ...]) -> tuple[str, ...]:
-        """The words after ``python -m``."""
-        schedule = ("-s", f"{name}.db") if name.startswith("beat") else ()
-        return ("celery", "-A", "team", *arguments, *schedule)
-
     def logged(self, event: str) -> int:
         logs = "".join(path.read_text() for path in self.directory.glob("*.log"))
         return logs.count(f'"event": "{event}')
@@ -165,11 +154,10 @@ class Deployment:
             "PYTHONPATH": os.pathsep.join((str(self.directory), str(PROJECT))),
             "SUPERVISOR_LOG_FORMAT": "json",
             "SUPERVISOR_PREFIX": self.prefix,
-            **self.environ,
         }
         with (self.directory / f"{name}.log").open("ab") as log:
             return subprocess.Popen(
-                [sys.executable, "-m", *self.command(name, arguments)],
+                [sys.executable, "-m", "celery", "-A", "team", *arguments],
                 cwd=self.directory,
                 env=environment,
                 stdin=subprocess.DEVNULL,
