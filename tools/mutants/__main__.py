@@ -145,8 +145,7 @@ class Slot:
         self.process.wait()
 
 
-def judge_all(mutants: list[Mutant], results: Results, slots: int, is_checked: bool) -> None:
-    """is_checked: the tests are known to pass without a mutant."""
+def judge_all(mutants: list[Mutant], results: Results, slots: int) -> None:
     waiting: queue.SimpleQueue[Mutant] = queue.SimpleQueue()
     for mutant in mutants:
         waiting.put(mutant)
@@ -163,7 +162,7 @@ def judge_all(mutants: list[Mutant], results: Results, slots: int, is_checked: b
         found = [Slot(Path(directory) / str(number)) for number in range(slots)]
         for slot in found:
             stack.callback(slot.close)
-        if mutants and not is_checked and (said := found[0].judge_none(mutants))["noticed"]:
+        if mutants and (said := found[0].judge_none(mutants))["noticed"]:
             raise SystemExit(f"the tests fail without a mutant: {said['by']}")
         threads = [threading.Thread(target=work, args=(slot,)) for slot in found]
         for thread in threads:
@@ -178,9 +177,6 @@ def main() -> int:
     parser.add_argument("--most", type=int, help="judge no more than so many further ones")
     parser.add_argument("--slots", type=int, default=2, help="how many are judged at once")
     parser.add_argument("--results", type=Path, default=ROOT / ".mutants.json")
-    parser.add_argument("--again", action="store_true", help="those that were noticed as well")
-    parser.add_argument("--left", action="store_true", help="only those that were left before")
-    parser.add_argument("--checked", action="store_true", help="the tests pass without a mutant")
     parser.add_argument("--list", action="store_true", help="judge none: name those that were left")
     options = parser.parse_args()
 
@@ -195,13 +191,10 @@ def main() -> int:
     asked = [
         each for each in mutants if fnmatch(each.file, options.only) and each.id not in reasons
     ]
-    wanted = {None, False} | ({True} if options.again else set())
-    if options.left:
-        wanted = {False}
-    chosen = [each for each in asked if results.is_noticed(each) in wanted]
+    chosen = [each for each in asked if not results.is_noticed(each)]
     chosen.sort(key=lambda each: results.is_noticed(each) is not None)  # new ones first
     if not options.list:
-        judge_all(chosen[: options.most], results, options.slots, options.checked)
+        judge_all(chosen[: options.most], results, options.slots)
 
     found = Counter(results.is_noticed(mutant) for mutant in asked)
     left = [mutant.id for mutant in asked if results.is_noticed(mutant) is False]

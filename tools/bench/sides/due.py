@@ -149,29 +149,6 @@ def scraped(jobs):
     return scraping.scraped(Ledger.open(Settings(redis_url=URL)), jobs)
 
 
-def put(jobs):
-    """Seconds to put them all at run time, a thousand at a time; and of a processor."""
-    from supervisor import jobs as at_run_time
-
-    started, worked = time.monotonic(), time.process_time()
-    for start in range(0, jobs, 1000):
-        names = (f"put-{number}" for number in range(start, min(start + 1000, jobs)))
-        at_run_time.put_many(
-            {name: {"task": "due.nothing", "every": "1h", "args": [1]} for name in names}, app=app
-        )
-    return time.monotonic() - started, time.process_time() - worked
-
-
-def put_one():
-    """Seconds to edit one of them, by a process that has edited another."""
-    from supervisor import jobs as at_run_time
-
-    at_run_time.put("put-0", task="due.nothing", every="2h", app=app)
-    started = time.monotonic()
-    at_run_time.put("put-1", task="due.nothing", every="2h", app=app)
-    return time.monotonic() - started
-
-
 def phase(due):
     return round(1000 * due) % 3_600_000
 
