@@ -35,7 +35,26 @@ def job(ledger: Ledger, name: str = "nightly", **keys: Any) -> JobSpec:
 def pause(ledger: Ledger, spec: JobSpec, *, until: datetime | None = None) -> None:
     """A pause that began long before the ticks of the tests."""
     ledger.pause(spec.name, until=until)
-    ledger.client.hset(ledger.keys.job(spec.name), "paused_at", 0)
+    job_has(ledger, spec.name, paused_at=0)
+
+
+def job_has(ledger: Ledger, name: str, **fields: Any) -> None:
+    """As if this had been counted or noted of the job."""
+    ledger.client.hset(ledger.keys.job(name), mapping=fields)
+
+
+def dealt_with_until(ledger: Ledger, name: str, at: datetime) -> None:
+    """As if the job's ticks up to then had been dealt with, and no later one."""
+    job_has(ledger, name, watermark=ms_of(at))
+
+
+def came_from(ledger: Ledger, name: str, place: str) -> None:
+    """As if a schedule file had brought the job."""
+    ledger.client.hset(ledger.keys.sources, name, f"files 7 {place}")
+
+
+def began_at(ledger: Ledger, run: str, at: datetime) -> None:
+    ledger.client.hset(ledger.keys.run(run), "started", ms_of(at))
 
 
 def ticks(spec: JobSpec, *seconds: int) -> list[Tick]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.presence import BeatFacts, Broker, Registration, WorkerFacts, digest_of
 
@@ -25,3 +27,8 @@ def beat_is_there(ledger: Ledger, name: str, *, leads: bool) -> Registration:
     for _ in range(2):
         registration.say(BeatFacts(name, leads, None))
     return registration
+
+
+def beat_says(ledger: Ledger, **fields: Any) -> None:
+    """As if the beat that leads had written this into the ledger."""
+    ledger.client.hset(ledger.keys.beat, mapping=fields)

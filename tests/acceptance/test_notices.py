@@ -19,6 +19,7 @@ from tests.acceptance.project import Project, Sign
 from tests.listener import Listener, listening
 from tests.mailbox import receiving_mail
 from tests.ports import free_port
+from tests.presence import beat_says
 from tests.waiting import scaled, slowness, wait_until
 
 
@@ -80,7 +81,7 @@ def told_outages(listener: Listener) -> list[str]:
 
 def silent_for_long(ledger: Ledger) -> None:
     """The beat that was killed; its lock has run out."""
-    ledger.client.hset(ledger.keys.beat, "last_tick", ms_of(ledger.now() - ABSENCE))
+    beat_says(ledger, last_tick=ms_of(ledger.now() - ABSENCE))
     for lock in ledger.client.scan_iter("*redbeat*:lock"):
         ledger.client.delete(lock)
 

@@ -24,6 +24,7 @@ from supervisor.web.http import BUDGET_SECONDS
 from tests.acceptance import warm
 from tests.jobs import admitted, job
 from tests.ports import free_port
+from tests.presence import beat_says
 from tests.tools.web.visits import TOKEN
 from tests.waiting import scaled, status_of, wait_until
 from tests.written import json_lines
@@ -248,7 +249,7 @@ def test_the_record_of_actions_waits_for_nobody(tmp_path: Path) -> None:
     with EmbeddedServer(tmp_path) as server, (tmp_path / "said").open("w+") as said:
         ledger, by = Ledger.open(Settings(redis_url=server.url)), Actor("ann", "cli", "host")
         job(ledger)
-        ledger.client.hset(ledger.keys.beat, "actions_logged", "0-0")
+        beat_says(ledger, actions_logged="0-0")
         control.pause(ledger, "nightly", "stocktaking", None, by=by)
         token = {"SUPERVISOR_TOKEN": TOKEN, "SUPERVISOR_LOG_FORMAT": "json"}
         with serving(server.url, free_port(), said, **token):

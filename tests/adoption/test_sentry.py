@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from supervisor.ledger.replies import ms_of
 from tests.adoption.conftest import Deploy
 from tests.adoption.foreign_app import ForeignApp
+from tests.jobs import dealt_with_until
 from tests.listener import Listener, listening
 from tests.waiting import clear_of, wait_until
 from tests.written import whole_lines
@@ -76,7 +76,7 @@ def due(foreign_app: ForeignApp, *jobs: str) -> None:
     ledger = foreign_app.ledger
     before = ledger.now() - timedelta(hours=1)
     for job in jobs:
-        ledger.client.hset(ledger.keys.job(job), "watermark", ms_of(before))
+        dealt_with_until(ledger, job, before)
         ledger.client.zadd("redbeat::schedule", {f"redbeat:{job}": before.timestamp()}, xx=True)
 
 

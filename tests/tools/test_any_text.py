@@ -42,7 +42,7 @@ from supervisor.web.pages import PAGES
 from tests.commands import Supervisor
 from tests.jobs import admitted, begin, job, run_id, ticks
 from tests.logged import capture_logs
-from tests.presence import beat_is_there, worker_is_there
+from tests.presence import beat_is_there, beat_says, worker_is_there
 from tests.tools.web.visits import TOKEN, log_in, visiting
 
 #: What Python's `splitlines` takes for the end of a line.
@@ -128,7 +128,7 @@ def written(ledger: Ledger, text: str) -> dict[str, str]:
     worker_is_there(ledger, text[:1000])
     beat_is_there(ledger, text[:1000], leads=False)
     told = {"leader": shown, "problems": json.dumps([text]), "last_reload_successful": 0}
-    ledger.client.hset(ledger.keys.beat, mapping=told)
+    beat_says(ledger, **told)
     ledger.actions.enter(Action(Actor(text, "api", text), "cancel", text, text, (spec.name,)))
     silence(ledger, "called", duration=timedelta(hours=1), by=BY, reason=f"x{text[:400]}")
     ledger.client.hset(ledger.keys.sources, spec.name, f"{AT_RUN_TIME} 7 {shown}")

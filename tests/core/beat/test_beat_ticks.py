@@ -30,6 +30,7 @@ from supervisor.sending.app_settings import required_settings
 from supervisor.store.connection import ResponseError
 from tests.jobs import states
 from tests.logged import capture_logs
+from tests.presence import beat_says
 from tests.waiting import wait_until
 
 REDBEAT = ("redbeat::lock", "redbeat::schedule")
@@ -288,7 +289,7 @@ def test_a_look_tells_what_there_is_to_do(ledger: Ledger) -> None:
     ledger.client.zadd(ledger.keys.outbox, {"run": ms})
     ledger.client.zadd(ledger.keys.sent, {"run": ms})
     ledger.client.zadd(ledger.keys.outbound, {"ping job": ms})
-    ledger.client.hset(ledger.keys.beat, "config", "digest")
+    beat_says(ledger, config="digest")
     ledger.client.zadd(REDBEAT[1], {"due": ms / 1000 - 1, "next": ms / 1000 + 60, "never": -1})
     found = leader.look()
     assert all((found.has_outbox, found.has_sent, found.has_outbound, found.has_due))

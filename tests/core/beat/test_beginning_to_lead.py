@@ -44,6 +44,7 @@ from supervisor.settings import Settings
 from tests.contents import digests
 from tests.jobs import MIDNIGHT
 from tests.logged import capture_logs
+from tests.presence import beat_says
 from tests.proxy import proxy_to
 from tests.waiting import scaled, wait_until
 
@@ -294,7 +295,7 @@ def runs_of(ledger: Ledger) -> dict[str, list[Run]]:
 
 def ago(ledger: Ledger, time: timedelta) -> None:
     """As if the last turn of a beat were that long ago."""
-    ledger.client.hset(ledger.keys.beat, "last_tick", ms_of(ledger.now() - time))
+    beat_says(ledger, last_tick=ms_of(ledger.now() - time))
 
 
 def test_a_job_runs_once_when_the_service_starts_with_its_files(
@@ -352,7 +353,7 @@ def test_a_start_that_a_beat_did_not_finish_is_finished_by_the_next(
         starts.begin(ledger.now(), is_first=False)
         assert starts.at == before.at
         starts.finish()
-        ledger.client.hset(ledger.keys.beat, "starting", ms_of(before.at or MIDNIGHT))
+        beat_says(ledger, starting=ms_of(before.at or MIDNIGHT))
     assert before.at
     assert [run.id for run in ledger.history("nightly")][:-1] == [start_id("nightly", before.at)]
 

@@ -16,10 +16,11 @@ from supervisor.errors import Conflict, InvalidJob, InvalidRequest, JobConflict,
 from supervisor.job.run import RunState
 from supervisor.job.spec import JobSpec
 from supervisor.ledger.ledger import Ledger
-from supervisor.ledger.replies import LoadReply, Placement, ms_of
+from supervisor.ledger.replies import LoadReply, Placement
 from supervisor.schedule import schedule_of, ticks_between
 from supervisor.schedule.ticks import Tick
 from tests.commands import Supervisor
+from tests.jobs import dealt_with_until
 from tests.waiting import wait_until
 
 HOURLY: dict[str, Any] = {"task": "proj.report", "every": "1h"}
@@ -263,7 +264,7 @@ def watermark(ledger: Ledger, name: str = "report") -> datetime:
 
 def begun(ledger: Ledger, at: datetime, name: str = "report") -> None:
     """As if the job's ticks up to then had been dealt with, and no later one."""
-    ledger.client.hset(ledger.keys.job(name), "watermark", ms_of(at))
+    dealt_with_until(ledger, name, at)
     ledger.client.hdel(ledger.keys.job(name), "audited_until")
     ledger.audit_spans.open([name])
 

@@ -30,6 +30,7 @@ from supervisor.schedule import schedule_of
 from supervisor.schedule.emission import emission
 from supervisor.schedule.ticks import Pause, Tick
 from supervisor.times import parse_duration
+from tests.jobs import dealt_with_until
 from tests.waiting import scaled, wait_until
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
@@ -166,7 +167,7 @@ def test_a_watermark_beyond_the_servers_clock_is_not_kept_by_an_edit(
 ) -> None:
     load(ledger, entries, jobs(spec("a")), "before", NOW)
     ahead = ledger.now() + timedelta(days=1)
-    ledger.client.hset(ledger.keys.job("a"), "watermark", ms_of(ahead))
+    dealt_with_until(ledger, "a", ahead)
     load(ledger, entries, jobs(spec("a", every="1m")), "after", NOW)
     assert ledger.marks(["a"])["a"].watermark == NOW
 

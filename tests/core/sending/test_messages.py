@@ -26,7 +26,7 @@ from supervisor.schedule.ticks import Tick
 from supervisor.sending.content import content_of
 from supervisor.sending.publisher import Publisher
 from supervisor.sending.templates import ELSEWHERE, foreseen_apart
-from tests.jobs import begin, job, run_id, ticks, with_messages
+from tests.jobs import begin, came_from, job, run_id, ticks, with_messages
 from tests.waiting import wait_until
 
 
@@ -246,7 +246,7 @@ def test_what_was_made_before_an_edit_is_forgotten(ledger: Ledger, redis_url: st
     spec = job(ledger, task="shop.plain")
     with_messages(ledger, app_on(redis_url))
     made = ledger.client.hgetall(ledger.keys.message(spec.name))
-    ledger.client.hset(ledger.keys.sources, spec.name, "files 7 a.yaml:1")
+    came_from(ledger, spec.name, "a.yaml:1")
     ledger.client.delete(ledger.keys.message(spec.name))
     ledger.keep_messages({spec.name: (0, made)})
     assert not ledger.client.exists(ledger.keys.message(spec.name))

@@ -15,14 +15,24 @@ from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.replies import ms_of
 from supervisor.operate.control import backfill
 from supervisor.schedule.ticks import PassedOver
-from tests.jobs import MIDNIGHT, admitted, begin, job, pause, run_id, ticks
+from tests.jobs import (
+    MIDNIGHT,
+    admitted,
+    begin,
+    dealt_with_until,
+    job,
+    job_has,
+    pause,
+    run_id,
+    ticks,
+)
 
 
 @pytest.fixture
 def spec(ledger: Ledger) -> JobSpec:
     """A job that was loaded at midnight and audited then."""
     loaded = job(ledger, overlap="queue_all")
-    ledger.client.hset(ledger.keys.job(loaded.name), "watermark", int(MIDNIGHT.timestamp() * 1000))
+    dealt_with_until(ledger, loaded.name, MIDNIGHT)
     assert audit(ledger, [loaded], MIDNIGHT) == []
     return loaded
 
@@ -104,7 +114,7 @@ def test_what_is_acknowledged_counts_no_longer(
 
 def test_a_year_of_minutely_ticks_is_audited_at_once(ledger: Ledger) -> None:
     spec = job(ledger, every=None, cron="* * * * *", timezone="Europe/Berlin")
-    ledger.client.hset(ledger.keys.job(spec.name), "watermark", int(MIDNIGHT.timestamp() * 1000))
+    dealt_with_until(ledger, spec.name, MIDNIGHT)
     audit(ledger, [spec], MIDNIGHT)
     year = timedelta(days=365)
     minutes = 365 * 24 * 60
@@ -137,7 +147,7 @@ def test_ticks_that_are_due_and_that_nobody_deals_with_are_overdue(
 def test_records_are_compared_one_by_one(ledger: Ledger, spec: JobSpec) -> None:
     ledger.admit(ticks(spec, 1, 2, 4))
     first, last = MIDNIGHT + timedelta(seconds=4), MIDNIGHT + timedelta(seconds=6)
-    ledger.client.hset(ledger.keys.job(spec.name), "watermark", 1)
+    job_has(ledger, spec.name, watermark=1)
     ledger.pass_over([PassedOver(spec, RunState.MISSED, "window", first, last, 3)])
     records = compare_records(ledger, spec, MIDNIGHT, MIDNIGHT + timedelta(seconds=9))
     assert [at.second for at in records.missing] == [3, 7, 8]
@@ -151,14 +161,14 @@ def is_to_audit(ledger: Ledger, spec: JobSpec, hours: int = 1) -> bool:
 
 def test_a_job_that_does_nothing_is_left_alone(ledger: Ledger) -> None:
     spec = job(ledger)
-    key, now = ledger.keys.job(spec.name), ledger.now()
+    now = ledger.now()
     assert not is_to_audit(ledger, spec)  # no beat has loaded it
-    ledger.client.hset(key, mapping={"watermark": ms_of(now), "next": ms_of(now)})
+    job_has(ledger, spec.name, watermark=ms_of(now), next=ms_of(now))
     assert not is_to_audit(ledger, spec)
     ledger.admit(ticks(spec, 10**9))
     assert is_to_audit(ledger, spec)
     audit(ledger, [spec], now)
-    ledger.client.hset(key, mapping={"overdue": 0, "next": ms_of(now)})
+    job_has(ledger, spec.name, overdue=0, next=ms_of(now))
     assert not is_to_audit(ledger, spec)
 
 
@@ -174,10 +184,10 @@ def test_a_job_that_does_nothing_is_left_alone(ledger: Ledger) -> None:
 )
 def test_a_job_with_something_to_say_is_audited(ledger: Ledger, does: dict[str, str]) -> None:
     spec = job(ledger)
-    key, now = ledger.keys.job(spec.name), ms_of(ledger.now())
-    ledger.client.hset(key, mapping={"watermark": now, "next": now})
+    now = ms_of(ledger.now())
+    job_has(ledger, spec.name, watermark=now, next=now)
     assert not is_to_audit(ledger, spec)
-    ledger.client.hset(key, mapping=does)
+    job_has(ledger, spec.name, **does)
     assert is_to_audit(ledger, spec)
 
 
@@ -211,7 +221,7 @@ def test_beat_audits_some_jobs_at_each_interval_until_all_had_their_turn(
 
 def test_beat_revives_no_job_whose_ticks_are_dealt_with(ledger: Ledger) -> None:
     spec = admitted(ledger, 0, every="1d")
-    ledger.client.hset(ledger.keys.job(spec.name), "watermark", ms_of(ledger.now()))
+    dealt_with_until(ledger, spec.name, ledger.now())
     audit(ledger, [spec], ledger.now())
     revived: list[str] = []
     Auditor(ledger, lambda spec, _: revived.append(spec.name)).audit_some(ledger.now())

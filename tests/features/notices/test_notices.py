@@ -28,7 +28,7 @@ from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.replies import ms_of
 from supervisor.schedule.ticks import PassedOver
 from supervisor.testing import lease_runs_out
-from tests.jobs import MIDNIGHT, at_work, begin, job, run_id, ticks
+from tests.jobs import MIDNIGHT, at_work, begin, job, job_has, run_id, ticks
 from tests.logged import capture_logs
 from tests.waiting import wait_until
 
@@ -472,7 +472,7 @@ def test_due_by_that_has_passed_is_told(ledger: Ledger, watched: Watch) -> None:
     spec = told(ledger, every="1h", due_by="10m")
     now = ledger.now()
     loaded = ms_of(now - timedelta(hours=3))
-    ledger.client.hset(ledger.keys.job(spec.name), "loaded", loaded)
+    job_has(ledger, spec.name, loaded=loaded)
     watched.look(now)
     watched.look(now + timedelta(minutes=1))
     assert events(ledger) == ["due_by"]

@@ -25,9 +25,8 @@ from supervisor.job.run import RunState
 from supervisor.job.spec import JobSpec
 from supervisor.ledger.functions import MOST_PINGS
 from supervisor.ledger.ledger import Ledger
-from supervisor.ledger.replies import ms_of
 from supervisor.testing import lease_runs_out
-from tests.jobs import at_work, begin, job, run_id, ticks
+from tests.jobs import at_work, began_at, begin, job, run_id, ticks
 from tests.listener import Listener, listening
 from tests.logged import capture_logs
 from tests.waiting import scaled, wait_until
@@ -83,8 +82,7 @@ def ended(ledger: Ledger, spec: JobSpec, second: int, outcome: RunState, reason:
 def test_a_ping_says_how_long_the_attempt_took(ledger: Ledger, listener: Listener) -> None:
     spec = pinged(ledger, listener)
     at_work(ledger, spec, 0)
-    started = ms_of(ledger.now()) - 90_000
-    ledger.client.hset(ledger.keys.run(run_id(spec, 0)), "started", started)
+    began_at(ledger, run_id(spec, 0), ledger.now() - timedelta(seconds=90))
     ledger.finish(run_id(spec, 0), "token", RunState.SUCCEEDED)
     start, end = waiting(ledger, spec)
     assert start.lasted < timedelta(seconds=90) <= end.lasted

@@ -17,6 +17,7 @@ from supervisor.ledger.replies import ms_of
 from supervisor.sending.templates import ELSEWHERE
 from tests.commands import Supervisor, as_json
 from tests.jobs import job, lasted
+from tests.presence import beat_says
 
 APP, PLAIN = (f"tests.tools.cli.planned_app:{name}" for name in ("app", "plain"))
 
@@ -48,7 +49,7 @@ def loaded(ledger: Ledger) -> Ledger:
 def lead(ledger: Ledger, follows: str) -> None:
     """What a beat that leads has written into the ledger."""
     signs = {"leader": "host:1", "last_tick": ms_of(ledger.now()), "follows": follows}
-    ledger.client.hset(ledger.keys.beat, mapping=signs)
+    beat_says(ledger, **signs)
 
 
 def test_a_plan_has_a_block_for_each_job_and_the_counts(
@@ -213,7 +214,7 @@ def test_apply_warns_where_a_beat_follows_other_files(
 
 def test_apply_does_not_warn_of_a_beat_that_is_gone(loaded: Ledger, supervisor: Supervisor) -> None:
     lead(loaded, "another digest")
-    loaded.client.hset(loaded.keys.beat, "last_tick", ms_of(loaded.now()) - 60_000)
+    beat_says(loaded, last_tick=ms_of(loaded.now()) - 60_000)
     assert "warning" not in supervisor("apply", "--yes", app=APP).stderr
 
 

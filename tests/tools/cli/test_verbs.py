@@ -21,7 +21,8 @@ from supervisor.ledger.page_reads import PAGE
 from supervisor.ledger.replies import ms_of
 from supervisor.schedule.ticks import Tick
 from tests.commands import Supervisor, Terminal, as_json
-from tests.jobs import admitted, begin, begun, job, run_id, ticks, try_often
+from tests.jobs import admitted, begin, begun, job, job_has, run_id, ticks, try_often
+from tests.presence import beat_says
 from tests.waiting import clear_of, scaled, status_of, wait_until
 
 
@@ -41,7 +42,7 @@ def test_jobs_says_what_is_wrong_with_files_that_beat_did_not_load(
     ledger: Ledger, supervisor: Supervisor, words: tuple[str, ...], loaded: int, code: int
 ) -> None:
     problem = "jobs.yaml:3: job 'a': no 'cron'"
-    ledger.client.hset(ledger.keys.beat, "problems", json.dumps([problem]))
+    beat_says(ledger, problems=json.dumps([problem]))
     if loaded:
         job(ledger)
     told = supervisor("jobs", *words)
@@ -290,7 +291,7 @@ def test_a_pause_can_be_caught_up(ledger: Ledger, supervisor: Supervisor) -> Non
     spec = job(ledger, every="1h", catchup="all", catchup_window="1d")
     supervisor("pause", spec.name)
     before = ms_of(ledger.now() - timedelta(hours=3))
-    ledger.client.hset(ledger.keys.job(spec.name), "paused_at", before)
+    job_has(ledger, spec.name, paused_at=before)
     assert supervisor("resume", spec.name, "--catch-up").stdout == "nightly resumed, 3 caught up\n"
     assert ledger.job(spec.name).counters["triggered"] == 3
 

@@ -30,8 +30,8 @@ from supervisor.operate.deployment import setup_of
 from supervisor.operate.doctor import examine
 from supervisor.settings import Settings
 from tests.commands import supervisor_at
-from tests.jobs import job
-from tests.presence import beat_is_there, worker_is_there
+from tests.jobs import job, job_has
+from tests.presence import beat_is_there, beat_says, worker_is_there
 from tests.waiting import wait_until
 
 
@@ -51,13 +51,13 @@ def healthy(ledger: Ledger) -> Ledger:
     for name in ("a", "b"):
         beat_is_there(ledger, name, leads=name == "a")
     now = round(datetime.now(UTC).timestamp() * 1000)
-    ledger.client.hset(ledger.keys.beat, mapping={"leader": "a", "last_tick": now})
+    beat_says(ledger, leader="a", last_tick=now)
     return ledger
 
 
 def test_why_celery_makes_each_message_is_a_note(healthy: Ledger, redis_url: str) -> None:
     [spec, *_] = healthy.scheduled().values()
-    healthy.client.hset(healthy.keys.job(spec.name), "apart", "a router of task_routes is code")
+    job_has(healthy, spec.name, apart="a router of task_routes is code")
     result = doctor(redis_url)
     assert result.exit_code == 0
     assert f"each run of {spec.name}: a router of task_routes is code" in result.output
@@ -81,7 +81,7 @@ def test_nobody_is_there(ledger: Ledger, redis_url: str) -> None:
 def test_notes_are_nothing_wrong(ledger: Ledger, redis_url: str) -> None:
     beat_is_there(ledger, "a", leads=True)
     now = round(datetime.now(UTC).timestamp() * 1000)
-    ledger.client.hset(ledger.keys.beat, mapping={"leader": "a", "last_tick": now})
+    beat_says(ledger, leader="a", last_tick=now)
     result = doctor(redis_url)
     assert (result.exit_code, "only one beat" in result.output) == (0, True)
 
@@ -142,7 +142,7 @@ def test_a_primary_that_has_become_a_replica_is_told_of(tmp_path: Path) -> None:
 def test_what_is_read_of_the_ledger_is_told(healthy: Ledger, redis_url: str) -> None:
     job(healthy, name="slow", serial=True)
     rejected = {"last_reload_successful": 0, "problems": '["jobs.yaml:1: no"]'}
-    healthy.client.hset(healthy.keys.beat, mapping=rejected)
+    beat_says(healthy, **rejected)
     checks = sorted(finding["check"] for finding in said(redis_url) if finding["wrong"])
     assert checks == ["queues", "schedule files"]
 
@@ -154,7 +154,7 @@ def test_after_a_first_broken_file_nothing_stays_in_force(
     if has_jobs:
         job(ledger)
     rejected = {"last_reload_successful": 0, "problems": '["jobs.yaml:1: no"]'}
-    ledger.client.hset(ledger.keys.beat, mapping=rejected)
+    beat_says(ledger, **rejected)
     [found] = [finding for finding in said(redis_url) if finding["check"] == "schedule files"]
     assert ("stay in force" in found["why"]) is has_jobs
     assert ("nothing is loaded yet" in found["why"]) is not has_jobs

@@ -26,7 +26,8 @@ from supervisor.ledger.replies import LoadVerdict
 from supervisor.ledger.requests import JobChange, RunRequest
 from supervisor.operate import control
 from tests.commands import Supervisor, as_json
-from tests.jobs import MIDNIGHT, begun, failed, job, ticks
+from tests.jobs import MIDNIGHT, begun, failed, job, job_has, ticks
+from tests.presence import beat_says
 
 APP = "tests.tools.cli.planned_app:app"
 
@@ -68,7 +69,7 @@ ACTING: dict[str, tuple[Callable[[Ledger], object], str]] = {
         "nightly --from 2026-03-01 --to 2026-03-02",
     ),
     "audit": (
-        lambda ledger: ledger.client.hset(ledger.keys.job(job(ledger).name), "n:unaccounted", 3),
+        lambda ledger: job_has(ledger, job(ledger).name, **{"n:unaccounted": 3}),
         "nightly --acknowledge",
     ),
     "drain": (lambda _: None, "reports --force"),
@@ -236,7 +237,7 @@ def test_a_load_that_changes_nothing_is_no_action(app: Celery, ledger: Ledger) -
     assert load(change, "files") is LoadVerdict.ELSEWHERE
     assert load(change, links="1") is LoadVerdict.OUTDATED
     assert load(replace(change, version=None, due_at=MIDNIGHT)) is LoadVerdict.DUE
-    ledger.client.hset(ledger.keys.beat, "at_run_time", MOST_JOBS)
+    beat_says(ledger, at_run_time=MOST_JOBS)
     assert load(replace(change, job="b")) is LoadVerdict.FULL
     assert len(entries(ledger)) == 1
 

@@ -15,7 +15,8 @@ from supervisor.ledger.replies import ms_of
 from supervisor.schedule.ticks import PassedOver, Tick
 from supervisor.testing import lease_runs_out
 from tests.commands import Supervisor
-from tests.jobs import admitted, begin, begun, job, pause, run_id, ticks
+from tests.jobs import admitted, begin, begun, job, job_has, pause, run_id, ticks
+from tests.presence import beat_says
 from tests.waiting import clear_of, wait_until
 
 
@@ -93,7 +94,7 @@ def test_a_pause_is_told_with_its_note_also_when_it_is_over(
 ) -> None:
     spec = job(ledger)
     pause(ledger, spec)
-    ledger.client.hset(ledger.keys.job(spec.name), "paused_note", "stocktaking")
+    job_has(ledger, spec.name, paused_note="stocktaking")
     ledger.admit(ticks(spec, 0, 1))
     assert "the job has been paused since 1970" in why(supervisor, spec.name)
     ledger.resume(spec.name)
@@ -183,8 +184,6 @@ def test_mistakes_are_told(
 ) -> None:
     admitted(ledger, 0)
     problems = json.dumps(["reports.yaml:3: no 'cron'"])
-    ledger.client.hset(
-        ledger.keys.beat, mapping={"problems": problems, "last_tick": ms_of(ledger.now())}
-    )
+    beat_says(ledger, problems=problems, last_tick=ms_of(ledger.now()))
     result = supervisor("why", *words)
     assert (result.exit_code, said in result.output) == (status, True), result.output

@@ -32,6 +32,7 @@ from tests.acceptance.workers import Workers
 from tests.conftest import database, emptied
 from tests.jobs import at_work, failed, job, run_id, ticks
 from tests.ports import free_port
+from tests.presence import beat_says
 from tests.programs import needs
 from tests.tools.web.browser import PHONE, chromium, has_stayed, log_in, stays
 from tests.tools.web.visits import TOKEN, serving
@@ -290,10 +291,7 @@ def test_rows_of_jobs_stay_where_they_are_whatever_happens(
     page.evaluate(WATCH)
     status, rows = page.locator(".panel").first, page.locator("table tr[data-row]")
     problems = [f"schedules/a.yaml, line {n}: 'evry' is not a key of a job" for n in range(20)]
-    ledger.client.hset(
-        ledger.keys.beat,
-        mapping={"problems": json.dumps(problems), "last_reload_successful": 0},
-    )
+    beat_says(ledger, problems=json.dumps(problems), last_reload_successful=0)
     expect(status).to_contain_text("line 19")
     SummaryStore(ledger).save(A_DAY)
     expect(status).to_contain_text("Slower than usual")

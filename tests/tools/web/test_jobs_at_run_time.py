@@ -16,7 +16,7 @@ from supervisor.features.notices.keys import DEFAULT_EVENTS, Event
 from supervisor.ledger.ledger import Ledger
 from supervisor.web.access import Access
 from supervisor.web.api import API
-from tests.jobs import job, lasted
+from tests.jobs import came_from, job, lasted
 from tests.presence import worker_is_there
 from tests.tools.web.conftest import Serve
 from tests.tools.web.test_api import checked
@@ -123,7 +123,7 @@ def test_a_name_that_is_no_name_is_refused(maker: httpx.Client, ledger: Ledger, 
 
 def test_a_job_of_files_is_read_only_here(maker: httpx.Client, ledger: Ledger) -> None:
     job(ledger, "report")
-    ledger.client.hset(ledger.keys.sources, "report", "files 7 schedules/a.yaml:12")
+    came_from(ledger, "report", "schedules/a.yaml:12")
     found = checked(maker.get(JOB), PATH, 200)
     assert (found["source"], found["place"], found["editable"]) == (
         "files",
@@ -461,7 +461,7 @@ def test_a_job_of_files_shows_its_file_and_has_no_form(
     editor: httpx.Client, ledger: Ledger
 ) -> None:
     job(ledger, "report")
-    ledger.client.hset(ledger.keys.sources, "report", "files 7 schedules/a.yaml:12")
+    came_from(ledger, "report", "schedules/a.yaml:12")
     page = editor.get("jobs/report").text
     assert "schedules/a.yaml:12, read-only here" in page
     assert "actions/edit" not in page

@@ -12,14 +12,14 @@ from supervisor.operate.deployment import read
 from supervisor.operate.doctor import examine
 from supervisor.operate.question import question_of_job
 from tests.jobs import job
-from tests.presence import beat_is_there
+from tests.presence import beat_is_there, beat_says
 
 SECONDS = ABSENCE.total_seconds()
 
 
 def tick_ago(ledger: Ledger, seconds: float) -> None:
     last = ms_of(ledger.now()) - round(seconds * 1000)
-    ledger.client.hset(ledger.keys.beat, mapping={"leader": "a", "last_tick": last})
+    beat_says(ledger, leader="a", last_tick=last)
 
 
 @pytest.mark.parametrize(("ago", "leads"), [(SECONDS - 10, True), (SECONDS + 0.1, False)])

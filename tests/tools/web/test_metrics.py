@@ -34,8 +34,8 @@ from supervisor.settings import Settings
 from supervisor.web.access_file import AccessFile
 from supervisor.web.metrics import Metrics, label_names
 from supervisor.web.metrics_table import COUNTERS
-from tests.jobs import MIDNIGHT, admitted, at_work, begin, begun, job, renew, run_id, ticks
-from tests.presence import beat_is_there, worker_is_there
+from tests.jobs import MIDNIGHT, admitted, at_work, begin, begun, job, job_has, renew, run_id, ticks
+from tests.presence import beat_is_there, beat_says, worker_is_there
 from tests.programs import needed
 from tests.waiting import scaled, wait_until
 
@@ -75,7 +75,7 @@ def test_the_default_policy_has_thirty_series_a_job_at_most(ledger: Ledger) -> N
     at_work(ledger, spec, 0)
     ledger.finish(run_id(spec, 0), "token", RunState.SUCCEEDED)
     seen = dict.fromkeys(HISTOGRAM_FIELDS["duration"], 24) | {"next": ms_of(ledger.now())}
-    ledger.client.hset(ledger.keys.job(spec.name), mapping=seen)
+    job_has(ledger, spec.name, **seen)
     idle = series_of(ledger, spec.name)
     at_work(ledger, spec, 1)
     working = series_of(ledger, spec.name)
@@ -133,7 +133,7 @@ def test_everything_that_the_ledger_counts_is_shown(ledger: Ledger) -> None:
     job(ledger)
     counted = {counted: 1_000 + number for number, counted in enumerate(COUNTED)}
     fields = {f"n:{name}": count for name, count in counted.items()}
-    ledger.client.hset(ledger.keys.job("nightly"), mapping=fields)
+    job_has(ledger, "nightly", **fields)
     found = samples(ledger)
     for row in COUNTERS:
         for name, labels in row.series:
@@ -162,7 +162,7 @@ def test_a_histogram_shows_some_of_the_bounds_that_the_ledger_counts_by(ledger: 
     spec = job(ledger)
     *in_each_bucket, total_ms = HISTOGRAM_FIELDS["duration"]
     seen = dict.fromkeys(in_each_bucket, 1) | {total_ms: 7_500}
-    ledger.client.hset(ledger.keys.job(spec.name), mapping=seen)
+    job_has(ledger, spec.name, **seen)
     found, name = samples(ledger), "supervisor_run_duration_seconds"
     up_to = {key[1]: value for key, value in found.items() if key[0] == f"{name}_bucket"}
     assert up_to == {"5.0": 5, "60.0": 8, "900.0": 10, "14400.0": 12, "+Inf": 13}
@@ -205,11 +205,9 @@ def everything_happens(ledger: Ledger) -> None:
     begin(ledger, run_id(spec, 1))
     happened = {f"n:{name}": 1 for name in COUNTED}
     happened |= {"next": 1, "loaded": 1, "last_failure": 1}
-    ledger.client.hset(ledger.keys.job(spec.name), mapping=happened)
-    ledger.client.hset(ledger.keys.job(job(ledger, "paused").name), "paused", 1)
-    ledger.client.hset(
-        ledger.keys.beat, mapping={"leader": "b", "last_tick": 1, "last_reload_successful": 1}
-    )
+    job_has(ledger, spec.name, **happened)
+    job_has(ledger, job(ledger, "paused").name, paused=1)
+    beat_says(ledger, leader="b", last_tick=1, last_reload_successful=1)
     ledger.client.zadd(ledger.keys.unsent, {"destination": 1})
     worker_is_there(ledger, "w@host", queues=("serial.nightly",))
     beat_is_there(ledger, "b", leads=True)
@@ -283,19 +281,18 @@ def said(families: Iterable[Metric]) -> set[tuple[Any, ...]]:
 
 def test_a_counter_that_redis_lost_a_write_of_does_not_go_down(ledger: Ledger) -> None:
     spec, metrics = job(ledger), Metrics(ledger)
-    key = ledger.keys.job(spec.name)
 
     def started() -> str:
         [line] = re.findall(r"^supervisor_runs_started_total\{.*\} (.*)$", text_of(metrics), re.M)
         return str(line)
 
-    ledger.client.hset(key, mapping={"n:started": 100, "created": 1})
+    job_has(ledger, spec.name, **{"n:started": 100, "created": 1})
     assert started() == "100.0"
-    ledger.client.hset(key, "n:started", 99)
+    job_has(ledger, spec.name, **{"n:started": 99})
     assert started() == "100.0"
-    ledger.client.hincrby(key, "n:started", 2)
+    job_has(ledger, spec.name, **{"n:started": 101})
     assert started() == "101.0"
-    ledger.client.hset(key, mapping={"n:started": 3, "created": 2})
+    job_has(ledger, spec.name, **{"n:started": 3, "created": 2})
     assert started() == "3.0", "another ledger began to count"
 
 
@@ -454,8 +451,8 @@ FIELDS = ("n:started", "next", "absent")
 
 
 def test_the_integers_of_a_job_are_in_the_order_of_the_fields(ledger: Ledger) -> None:
-    ledger.client.hset(ledger.keys.job("nightly"), mapping={"next": "1790000000000", "x": "7"})
-    ledger.client.hset(ledger.keys.job("ended"), mapping={"n:started": "-3", "next": ""})
+    job_has(ledger, "nightly", next="1790000000000", x="7")
+    job_has(ledger, "ended", **{"n:started": "-3", "next": ""})
     figures = ledger.figures.of(["ended", "unknown", "nightly"], FIELDS)
     assert [*figures] == [(-3, 0, 0), (0, 0, 0), (0, 1_790_000_000_000, 0)]
 
@@ -481,7 +478,7 @@ def test_a_ledger_of_another_version_is_read_and_not_written(ledger: Ledger) -> 
 def test_a_connection_that_is_lost_meanwhile_is_made_anew(ledger: Ledger) -> None:
     jobs = [f"job-{number}" for number in range(50 * JOBS_PER_CALL)]
     for number, name in enumerate(jobs):
-        ledger.client.hset(ledger.keys.job(name), "n:started", number)
+        job_has(ledger, name, **{"n:started": number})
     figures = ledger.figures.of(jobs, FIELDS)
     first = next(figures)
     ledger.client.client_kill_filter(_type="normal", skipme=True)
@@ -530,6 +527,6 @@ def test_a_job_that_was_put_again_is_counted_from_its_beginning(ledger: Ledger) 
     counters.begin()
     assert counters.added() == {}
     ledger.client.delete(ledger.keys.job(spec.name))
-    ledger.client.hset(ledger.keys.job(spec.name), "created", 1)
+    job_has(ledger, spec.name, created=1)
     succeeded(ledger, spec, 3)
     wait_until(lambda: counters.added() == counts(1))

@@ -25,8 +25,21 @@ from supervisor.web.access import Access
 from supervisor.web.jobs_page import PAGE_SIZE
 from supervisor.web.server import create
 from tests.core.ledger.test_many_waiting import crowd
-from tests.jobs import admitted, at_work, begin, begun, job, lasted, pause, run_id, ticks, try_often
-from tests.presence import worker_is_there
+from tests.jobs import (
+    admitted,
+    at_work,
+    began_at,
+    begin,
+    begun,
+    job,
+    job_has,
+    lasted,
+    pause,
+    run_id,
+    ticks,
+    try_often,
+)
+from tests.presence import beat_says, worker_is_there
 from tests.tools.web.conftest import Serve
 from tests.tools.web.visits import FROM_OUR_PAGE, TOKEN, log_in, serving_app
 
@@ -71,7 +84,7 @@ def evil(ledger: Ledger) -> str:
     ledger.admit(ticks(steps, 0))
     ledger.pause("steps", EVIL)
     said_by_beat = {"leader": EVIL, "problems": json.dumps([EVIL]), "last_reload_successful": 0}
-    ledger.client.hset(ledger.keys.beat, mapping=said_by_beat)
+    beat_says(ledger, **said_by_beat)
     return first
 
 
@@ -106,7 +119,7 @@ def test_after_a_first_broken_file_the_page_asks_for_no_file(
         job(ledger)
     problem = "jobs.yaml:3: job 'a': no 'cron'"
     said_by_beat = {"problems": json.dumps([problem]), "last_reload_successful": 0}
-    ledger.client.hset(ledger.keys.beat, mapping=said_by_beat)
+    beat_says(ledger, **said_by_beat)
     page = reader.get("/", headers={"accept": "text/html"}).text
     assert unescape(page).count(problem) == 1
     assert ("The files loaded last stay in force." in page) is has_jobs
@@ -187,7 +200,7 @@ def test_jobs_are_found_by_name_and_by_state(reader: httpx.Client, ledger: Ledge
 def standing(ledger: Ledger, name: str, **fields: object) -> None:
     job(ledger, name)
     if fields:
-        ledger.client.hset(ledger.keys.job(name), mapping=fields)
+        job_has(ledger, name, **fields)
 
 
 def test_jobs_are_sorted_by_how_they_stand(reader: httpx.Client, ledger: Ledger) -> None:
@@ -240,7 +253,7 @@ def test_deadlines_of_a_job_and_how_its_runs_missed_them_are_shown(
 ) -> None:
     spec = job(ledger, due_by="45m", max_duration="1h", min_duration="5m")
     hour_ago = ms_of(ledger.now()) - 3_610_000
-    ledger.client.hset(ledger.keys.job(spec.name), "loaded", hour_ago)
+    job_has(ledger, spec.name, loaded=hour_ago)
     at_work(ledger, spec, 0)
     ledger.finish(run_id(spec, 0), "token", RunState.FAILED)
     at_work(ledger, spec, 1)
@@ -252,7 +265,7 @@ def test_deadlines_of_a_job_and_how_its_runs_missed_them_are_shown(
     assert "5m or more, up to 1h" in text
     assert "longer than max_duration" in text
     assert "longer than max_duration" in reader.get(f"/runs/{run_id(spec, 1)}").text
-    ledger.client.hset(ledger.keys.run(run_id(spec, 1)), "started", ms_of(ledger.now()))
+    began_at(ledger, run_id(spec, 1), ledger.now())
     ledger.finish(run_id(spec, 1), "token", RunState.SUCCEEDED)
     text = reader.get(f"/runs/{run_id(spec, 1)}").text
     assert "shorter than min_duration" in text
