@@ -1,10 +1,30 @@
-"""Processes of other programs, as /proc shows them."""
+"""Processes: how one is started whose words are kept, and what /proc says of others."""
 
 from __future__ import annotations
 
 import os
 import signal
+import subprocess
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
+
+
+def started(
+    words: Sequence[str | Path],
+    directory: Path,
+    log: Path,
+    environ: Mapping[str, str] | None = None,
+    **options: Any,
+) -> subprocess.Popen[bytes]:
+    """Runs in the directory, and writes what it says to the end of this file.
+
+    options: of Popen. environ: in place of this process' own.
+    """
+    with log.open("ab") as output:
+        return subprocess.Popen(
+            words, cwd=directory, env=environ, **{"stdout": output, "stderr": output, **options}
+        )
 
 
 def parent_of(pid: int) -> int:

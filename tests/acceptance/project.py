@@ -25,6 +25,7 @@ from supervisor.job.run import Run
 from supervisor.ledger.ledger import Ledger
 from supervisor.settings import Settings
 from tests.acceptance import warm
+from tests.processes import started
 from tests.waiting import wait_until
 from tests.written import json_lines
 
@@ -142,10 +143,10 @@ class Project:
         self, *options: str, queues: str = "celery", processes: int = 2, mingles: bool = False
     ) -> Process:
         """Returns once the worker consumes its queues."""
-        started = self.hire(*options, queues=queues, processes=processes, mingles=mingles)
-        wait_until(lambda: self.is_ready(started) or started.poll() is not None, 30)
-        assert started.poll() is None, self.log_of(started)
-        return started
+        worker = self.hire(*options, queues=queues, processes=processes, mingles=mingles)
+        wait_until(lambda: self.is_ready(worker) or worker.poll() is not None, 30)
+        assert worker.poll() is None, self.log_of(worker)
+        return worker
 
     def hire(
         self, *options: str, queues: str = "celery", processes: int = 2, mingles: bool = False
@@ -165,11 +166,11 @@ class Project:
 
     def serve(self, *options: str) -> Process:
         """Returns once it listens on this machine, where the options name a port."""
-        started = self._start("serve", "supervisor", "serve", *options)
+        serve = self._start("serve", "supervisor", "serve", *options)
         if "--port" in options:
             port = int(options[options.index("--port") + 1])
-            wait_until(lambda: is_listening(port) or started.poll() is not None, 30)
-        return started
+            wait_until(lambda: is_listening(port) or serve.poll() is not None, 30)
+        return serve
 
     def is_ready(self, worker: Process) -> bool:
         log = self.log_of(worker)
@@ -233,13 +234,14 @@ class Project:
     def _start(self, name: str, *arguments: str) -> Process:
         words = ("-m", "celery", "-A", "team", *arguments)
         environ = self._environment()
-        with (self.directory / f"{name}.log").open("ab") as log:
-            # What patches the standard library does so before anything is imported.
-            if self._is_cold(environ) or "gevent" in arguments:
-                command = [*self.within, sys.executable, *words]
-                process = Process(command, cwd=self.directory, env=environ, stdout=log, stderr=log)
-            else:
-                process = warm.Started(words, self.directory, environ, log, log)
+        log = self.directory / f"{name}.log"
+        # What patches the standard library does so before anything is imported.
+        if self._is_cold(environ) or "gevent" in arguments:
+            command = [*self.within, sys.executable, *words]
+            process = started(command, self.directory, log, environ)
+        else:
+            with log.open("ab") as output:
+                process = warm.Started(words, self.directory, environ, output, output)
         self.processes.append(process)
         return process
 

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.ports import free_port
+from tests.processes import started
 from tests.waiting import wait_until
 
 PAGE = Path(__file__).parents[2] / "docs" / "tutorial" / "first-job.md"
@@ -61,15 +62,8 @@ class Reader:
 
     def start(self, command: str, name: str) -> None:
         port = ["--port", self.ports["9809"]] if command.startswith("supervisor") else []
-        with (self.directory / name).open("wb") as log:
-            started = subprocess.Popen(
-                [*command.split(), *port],
-                cwd=self.directory,
-                env=self.environ,
-                stdout=log,
-                stderr=log,
-            )
-        self.processes.append(started)
+        words = [*command.split(), *port]
+        self.processes.append(started(words, self.directory, self.directory / name, self.environ))
 
     def run(self, command: str, expected: set[str]) -> None:
         """Until it prints that, for a run or a tick may have to come first."""

@@ -24,7 +24,7 @@ from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.requests import RunRequest
 from supervisor.settings import Settings
 from tests.ports import free_port
-from tests.processes import is_alive
+from tests.processes import is_alive, started
 from tests.waiting import let_pass, scaled, status_of, wait_until
 
 TINY = """
@@ -69,16 +69,14 @@ class Running:
 
     def start(self, *options: str) -> subprocess.Popen[bytes]:
         words = ("-A", self.app, "up", "--port", str(self.port), "-c", "2", *options)
-        with (self.directory / "up.log").open("ab") as log:
-            return subprocess.Popen(
-                [sys.executable, "-m", "supervisor", *words],
-                cwd=self.directory,
-                env={**os.environ, "PYTHONPATH": str(self.directory), **self.environment},
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-                preexec_fn=hear_hangups,
-            )
+        return started(
+            [sys.executable, "-m", "supervisor", *words],
+            self.directory,
+            self.directory / "up.log",
+            {**os.environ, "PYTHONPATH": str(self.directory), **self.environment},
+            start_new_session=True,
+            preexec_fn=hear_hangups,
+        )
 
     def schedule(self, name: str, text: str) -> None:
         (self.directory / "schedules" / name).write_text(text)

@@ -20,6 +20,7 @@ from redis import Redis
 from supervisor.ledger.ledger import Ledger
 from tests.acceptance import warm
 from tests.acceptance.project import ledger_at
+from tests.processes import started
 from tests.waiting import scaled, wait_until
 from tests.written import whole_lines
 
@@ -154,24 +155,22 @@ class ForeignApp:
     def start(self, name: str, *words: str, is_cold: bool = False) -> subprocess.Popen[bytes]:
         """One of Celery's commands."""
         words = ("-m", "celery", "-A", self.module, *words)
-        with (self.directory / f"{name}.log").open("ab") as log:
-            process: subprocess.Popen[bytes]
-            if is_cold:
-                command = [sys.executable, *words]
-                process = subprocess.Popen(
-                    command, cwd=self.directory, env=self.environment(), stdout=log, stderr=log
-                )
-            else:
-                process = warm.Started(words, self.directory, self.environment(), log, log)
+        log = self.directory / f"{name}.log"
+        process: subprocess.Popen[bytes]
+        if is_cold:
+            process = started([sys.executable, *words], self.directory, log, self.environment())
+        else:
+            with log.open("ab") as output:
+                process = warm.Started(words, self.directory, self.environment(), output, output)
         self.processes.append(process)
         return process
 
     def worker(self, *options: str, name: str = "worker", is_cold: bool = False) -> None:
         """Returns once it is ready."""
         words = ("worker", "-l", "info", "-n", f"{name}@%h", *options)
-        started = self.start(name, *words, is_cold=is_cold)
-        wait_until(lambda: "ready." in self.log(name) or started.poll() is not None, 30)
-        assert started.poll() is None, self.log(name)
+        worker = self.start(name, *words, is_cold=is_cold)
+        wait_until(lambda: "ready." in self.log(name) or worker.poll() is not None, 30)
+        assert worker.poll() is None, self.log(name)
 
     def log(self, name: str) -> str:
         path = self.directory / f"{name}.log"

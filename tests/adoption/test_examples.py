@@ -6,7 +6,6 @@ import os
 import re
 import shutil
 import signal
-import subprocess
 import sys
 import textwrap
 from collections.abc import Iterable, Iterator
@@ -22,6 +21,7 @@ from supervisor.ledger.ledger import Ledger
 from supervisor.settings import Settings
 from tests.acceptance.test_tutorial import BLOCK, Reader
 from tests.ports import free_port
+from tests.processes import started
 from tests.programs import needed
 from tests.tools.web.browser import chromium
 from tests.waiting import scaled, wait_until
@@ -56,15 +56,7 @@ class Visitor(Reader):
         """Returns once the page has the jobs; the site may be later, and is asked again."""
         words = ["make", "up", f"WEB_PORT={self.ports['8000']}", f"PAGE_PORT={self.ports['9809']}"]
         log = self.directory / "up.log"
-        with log.open("wb") as out:
-            process = subprocess.Popen(
-                words,
-                cwd=self.directory,
-                env=self.environ,
-                stdout=out,
-                stderr=out,
-                start_new_session=True,
-            )
+        process = started(words, self.directory, log, self.environ, start_new_session=True)
         self.processes.append(process)
         files = [yaml.safe_load(file.read_text()) for file in self.directory.glob("schedules/*")]
         jobs = [name for file in files for name in file["jobs"]]

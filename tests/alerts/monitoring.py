@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ import yaml
 
 from tests.alerts.files import ALERTMANAGER, PROMETHEUS, RULES
 from tests.ports import free_port
+from tests.processes import started
 from tests.programs import needed
 from tests.waiting import scaled, status_of, wait_until
 
@@ -29,14 +29,7 @@ def running(
     """A server, once it answers at the URL `ready`, and a client for it; it is ended by its pid."""
     directory.mkdir(parents=True, exist_ok=True)
     log = directory / "log"
-    with log.open("ab") as output:
-        process = subprocess.Popen(
-            command,
-            cwd=directory,
-            env={**os.environ, **(environment or {})},
-            stdout=output,
-            stderr=output,
-        )
+    process = started(command, directory, log, {**os.environ, **(environment or {})})
     url = httpx.URL(ready)
     try:
         with httpx.Client(base_url=url.copy_with(path="/"), timeout=scaled(10)) as client:

@@ -13,6 +13,7 @@ import pytest
 
 from supervisor.job.run import RunState
 from supervisor.ledger.ledger import Ledger
+from tests.processes import started
 from tests.waiting import wait_until
 
 ROOT = Path(__file__).parents[2]
@@ -141,10 +142,7 @@ def test_a_job_runs_without_any_of_them(package: Path, ledger: Ledger, redis_url
     (directory / "one.py").write_text(RUNS.format(url=redis_url))
     celery = [sys.executable, "-m", "celery", "-A", "one"]
     commands = ([*celery, "beat"], [*celery, "worker", "--pool", "solo"])
-    with (directory / "log").open("w") as log:
-        processes = [
-            subprocess.Popen(command, cwd=directory, stdout=log, stderr=log) for command in commands
-        ]
+    processes = [started(command, directory, directory / "log") for command in commands]
     try:
         wait_until(lambda: any(run.state is RunState.SUCCEEDED for run in ledger.history("a")), 60)
     finally:

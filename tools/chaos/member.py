@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from supervisor.process import die_with_parent
+from tests.processes import started
 from tests.proxy import Proxy
 
 
@@ -39,18 +40,16 @@ class Member:
     def start(self) -> None:
         """To be called from the main thread: the child dies with the thread that started it."""
         self.was_struck = False
-        with self.log.open("ab") as log:
-            self._log_start = log.tell()
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "celery", "-A", "tools.chaos.app", *self.arguments],
-                cwd=self.directory,
-                env=dict(self.environment),
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-                preexec_fn=die_with_parent,
-            )
+        self._log_start = self.log.stat().st_size if self.log.exists() else 0
+        self._process = started(
+            [sys.executable, "-m", "celery", "-A", "tools.chaos.app", *self.arguments],
+            self.directory,
+            self.log,
+            self.environment,
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,
+            preexec_fn=die_with_parent,
+        )
 
     @property
     def pid(self) -> int:

@@ -27,6 +27,7 @@ from supervisor.features.audit.step import audit
 from supervisor.ledger.ledger import Ledger
 from supervisor.process import die_with_parent
 from supervisor.settings import Settings
+from tests.processes import started
 from tests.waiting import wait_until
 from tests.written import whole_lines
 
@@ -155,17 +156,15 @@ class Deployment:
             "SUPERVISOR_LOG_FORMAT": "json",
             "SUPERVISOR_PREFIX": self.prefix,
         }
-        with (self.directory / f"{name}.log").open("ab") as log:
-            return subprocess.Popen(
-                [sys.executable, "-m", "celery", "-A", "team", *arguments],
-                cwd=self.directory,
-                env=environment,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-                preexec_fn=die_with_parent,
-            )
+        return started(
+            [sys.executable, "-m", "celery", "-A", "team", *arguments],
+            self.directory,
+            self.directory / f"{name}.log",
+            environment,
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,
+            preexec_fn=die_with_parent,
+        )
 
 
 @click.command()

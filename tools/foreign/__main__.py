@@ -23,6 +23,7 @@ from redis import Redis
 
 from supervisor.deploy.embedded import EmbeddedServer
 from supervisor.process import die_with_parent
+from tests.processes import started
 from tools.foreign.suites import SUITES, Suite
 
 ROOT = Path(__file__).parents[2]
@@ -81,12 +82,10 @@ def outcomes_of(
         command += ["-p", "foreign_outcomes", *RUNS[run], *suite.options, *(tests or suite.tests)]
         found: dict[str, str] = known(file)
         while not found.pop("", ""):
-            with log.open("ab") as output:
-                process = subprocess.Popen(
-                    command, cwd=place, env=environ, stdout=output, stderr=output,
-                    start_new_session=True, preexec_fn=die_with_parent,
-                )  # fmt: skip
-                wait_while_it_writes(process, file)
+            process = started(
+                command, place, log, environ, start_new_session=True, preexec_fn=die_with_parent
+            )
+            wait_while_it_writes(process, file)
             before, found = found, known(file)
             if found == before:
                 sys.exit(f"pytest ended early: see {log}")

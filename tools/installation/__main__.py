@@ -17,7 +17,6 @@ from __future__ import annotations
 import argparse
 import os
 import signal
-import subprocess
 import sys
 import tempfile
 import time
@@ -30,6 +29,7 @@ import httpx
 from supervisor.process import die_with_parent
 from supervisor.settings import TOKEN
 from tests.ports import free_port
+from tests.processes import started
 from tests.waiting import status_of, wait_until
 from tools.installation.history import installed
 
@@ -51,24 +51,18 @@ def served(directory: Path, url: str, token: str, **environ: str) -> Iterator[tu
     words = [sys.executable, "-m", "supervisor", "-A", "installation_app", "serve"]
     environment = {**os.environ, "SUPERVISOR_REDIS_URL": url, TOKEN: token, **environ}
     environment["PYTHONPATH"] = f"{directory}:{Path(__file__).parents[1]}"
-    with (directory / "serve.log").open("wb") as log:
-        process = subprocess.Popen(
-            [*words, "--port", str(port)],
-            cwd=directory,
-            env=environment,
-            stdout=log,
-            stderr=log,
-            preexec_fn=die_with_parent,
-        )
-        try:
-            address = f"http://127.0.0.1:{port}"
-            wait_until(lambda: is_ready(address) or process.poll() is not None, 60, every=0.2)
-            if process.poll() is not None:
-                raise SystemExit((directory / "serve.log").read_text())
-            yield address, process.pid
-        finally:
-            process.terminate()
-            status_of(process)
+    words += ["--port", str(port)]
+    log = directory / "serve.log"
+    process = started(words, directory, log, environment, preexec_fn=die_with_parent)
+    try:
+        address = f"http://127.0.0.1:{port}"
+        wait_until(lambda: is_ready(address) or process.poll() is not None, 60, every=0.2)
+        if process.poll() is not None:
+            raise SystemExit(log.read_text())
+        yield address, process.pid
+    finally:
+        process.terminate()
+        status_of(process)
 
 
 def is_ready(address: str) -> bool:

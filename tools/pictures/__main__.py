@@ -29,6 +29,7 @@ from playwright.sync_api import Page
 from supervisor.ledger.actions import system_user
 from supervisor.web.access_file import Role, line_for, new_token
 from tests.ports import free_port
+from tests.processes import started
 from tests.tools.web.browser import chromium, log_in
 from tests.waiting import scaled, status_of, wait_until
 
@@ -91,15 +92,12 @@ class Examples:
     def running(self) -> Iterator[None]:
         port = self.address.rpartition(":")[2]
         words = ["supervisor", "-A", "examples.app", "up", "--concurrency", "6", "--port", port]
-        with (self.directory / "up.log").open("wb") as log:
-            process = subprocess.Popen(
-                words, cwd=self.directory, env=self.environ, stdout=log, stderr=log
-            )
-            try:
-                yield
-            finally:
-                process.terminate()
-                status_of(process)
+        process = started(words, self.directory, self.directory / "up.log", self.environ)
+        try:
+            yield
+        finally:
+            process.terminate()
+            status_of(process)
 
     def says(self, *words: str, saying: str) -> str:
         """What a verb prints, if it says that."""

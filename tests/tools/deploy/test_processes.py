@@ -23,6 +23,7 @@ from supervisor.ledger.page_reads import Wanted, search
 from supervisor.settings import Settings
 from tests.acceptance.nodes import answers
 from tests.ports import free_port
+from tests.processes import started
 from tests.tools.deploy import layouts
 from tests.tools.deploy.layouts import PASSWORD, Layout, Member
 from tests.waiting import scaled, status_of, wait_until
@@ -71,17 +72,15 @@ class Deployment:
             process.wait()
 
     def _run(self, member: Member) -> None:
-        with (self.layout.root / f"{member.name}.log").open("wb") as log:
-            started = subprocess.Popen(
-                member.command,
-                env=dict(member.environment),
-                cwd=member.directory,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-            )
-        self.processes.append(started)
+        process = started(
+            member.command,
+            member.directory,
+            self.layout.root / f"{member.name}.log",
+            member.environment,
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        self.processes.append(process)
 
 
 @pytest.fixture(params=[layouts.of_compose, layouts.of_systemd], ids=["compose", "systemd"])

@@ -18,6 +18,7 @@ import redis
 
 from supervisor.ledger.ledger import Ledger
 from supervisor.settings import Settings
+from tests.processes import started
 
 Process = subprocess.Popen[bytes]
 
@@ -87,14 +88,14 @@ class Side:
 
     def python(self, *arguments: str, **pipes: int) -> Process:
         """With a session of its own, so that its children can be ended with it."""
-        with (self.directory / "log").open("ab") as log:
-            process = subprocess.Popen(
-                [sys.executable, *arguments],
-                cwd=self.directory,
-                env=self.environment,
-                start_new_session=True,
-                **{"stdout": log, "stderr": log, **pipes},
-            )
+        process = started(
+            [sys.executable, *arguments],
+            self.directory,
+            self.directory / "log",
+            self.environment,
+            start_new_session=True,
+            **pipes,
+        )
         self.processes.append(process)
         return process
 
