@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 
 from supervisor.ledger.ledger import Ledger
 from supervisor.settings import Settings
 from tests.acceptance.project import Project
-from tests.waiting import wait_until
+from tests.waiting import status_of, wait_until
 
 JOBS = """\
 jobs:
@@ -57,46 +58,48 @@ def test_two_ledgers_on_one_database_know_nothing_of_each_other(
         other.stop()
 
 
+def sharing(directory: Path, url: str, prefix: str) -> Project:
+    """One of two deployments on the default queue; each has tasks of its own, a job and a beat."""
+    project = Project(directory / prefix, url, environ={"SUPERVISOR_PREFIX": prefix})
+    for file in ("team.py", "team_steps.py"):
+        text = (project.directory / file).read_text().replace('Celery("team"', f'Celery("{prefix}"')
+        name = rf'@app.task(\1, name="{prefix}.work")\ndef work('
+        text = re.sub(r"@app\.task\((.*)\)\ndef work\(", name, text)
+        (project.directory / file).write_text(text)
+    project.schedule(f"jobs: {{j: {{task: {prefix}.work, every: 24h, paused: true}}}}\n")
+    project.beat()
+    return project
+
+
 def test_two_ledgers_that_share_a_queue_get_all_runs_done_and_report_it(
-    tmp_path: Path, redis_url: str
+    tmp_path: Path, redis_url: str, stack: ExitStack
 ) -> None:
     prefixes = ("one", "two")
-    both = {p: Project(tmp_path / p, redis_url, environ={"SUPERVISOR_PREFIX": p}) for p in prefixes}
     ledgers = {prefix: Ledger.open(Settings(redis_url, prefix)) for prefix in prefixes}
-    count = 6
-    try:
-        for prefix, project in both.items():
-            jobs = "".join(f"  j{n}: {{task: {prefix}.work, every: 24h}}\n" for n in range(count))
-            for file in ("team.py", "team_steps.py"):  # of which each app has tasks of its own
-                text = (project.directory / file).read_text()
-                text = text.replace('Celery("team"', f'Celery("{prefix}"')
-                name = rf'@app.task(\1, name="{prefix}.work")\ndef work('
-                text = re.sub(r"@app\.task\((.*)\)\ndef work\(", name, text)
-                (project.directory / file).write_text(text)
-            project.schedule(f"defaults: {{paused: true}}\njobs:\n{jobs}")
-            ledgers[prefix].acknowledge_server()
-            project.beat()
-            project.hire(processes=1)
-        for prefix, ledger in ledgers.items():
-            wait_until(lambda ledger=ledger: len(ledger.scheduled()) == count, 60)  # type: ignore[misc]
-            wait_until(lambda p=both[prefix]: p.is_ready(p.processes[1]), 60)  # type: ignore[misc]
-        runs = [
-            (p, ledgers[p].trigger(ledgers[p].spec(f"j{n}")))
-            for n in range(count)
-            for p in prefixes
+    for ledger in ledgers.values():
+        ledger.acknowledge_server()
+    both = {prefix: sharing(tmp_path, redis_url, prefix) for prefix in prefixes}
+    for project in both.values():
+        stack.callback(project.stop)
+    # Each has a run while only the other's worker is there, and then for its own.
+    runs, worker = {}, both["two"].hire(processes=1)
+    for prefix, other in (prefixes, prefixes[::-1]):
+        ledger = ledgers[prefix]
+        wait_until(ledger.scheduled, 60)
+        runs[prefix] = ledger.trigger(ledger.spec("j")).id
+        shared = partial(both[other].events, "worker1", "queue shared with another ledger")
+        [logged] = wait_until(shared, 60)
+        assert (logged["queue"], logged["other"]) == ("celery", f"{prefix} of {prefix}")
+        found = both[other].supervisor("doctor").stdout
+        assert f"the queue celery is shared with another ledger: {prefix} of {prefix}" in found
+        if prefix == "one":
+            worker.terminate()
+            status_of(worker)
+        both[prefix].hire(processes=1)
+        # A message that the other refuses is sent again after a while, and then after twice that.
+        wait_until(lambda: ledger.run(runs[prefix]).state == "succeeded", 200)  # noqa: B023
+    for prefix, project in both.items():
+        assert [(s.run, s.event) for s in project.witness()] == [
+            (runs[prefix], "start"),
+            (runs[prefix], "end"),
         ]
-        for prefix, run in runs:
-            state = partial(ledgers[prefix].run, run.id)
-            # Each message that the other refuses is sent again after twice the time.
-            wait_until(lambda state=state: state().state == "succeeded", 200)  # type: ignore[misc]
-        for prefix, other in (prefixes, reversed(prefixes)):
-            project = both[prefix]
-            assert len({sign.run for sign in project.witness() if sign.event == "start"}) == count
-            assert len(project.witness()) == 2 * count
-            [logged] = project.events("worker1", "queue shared with another ledger")
-            assert (logged["queue"], logged["other"]) == ("celery", f"{other} of {other}")
-            found = project.supervisor("doctor").stdout
-            assert f"the queue celery is shared with another ledger: {other} of {other}" in found
-    finally:
-        for project in both.values():
-            project.stop()

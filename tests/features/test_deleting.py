@@ -49,7 +49,8 @@ JOBS = "jobs: {a: {task: t, every: 1h}}"
 
 @pytest.fixture
 def package(tmp_path: Path) -> Path:
-    ignored = shutil.ignore_patterns("__pycache__")
+    """With what Python has compiled of it, but for what it is just writing."""
+    ignored = shutil.ignore_patterns("*.pyc.*")
     return shutil.copytree(ROOT / "supervisor", tmp_path / "supervisor", ignore=ignored)
 
 

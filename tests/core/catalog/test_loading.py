@@ -285,11 +285,11 @@ def test_an_edit_of_files_is_loaded_and_what_it_moved_is_found(
     assert ledger.origins()["c"].place == f"{tmp_path}/jobs.yaml:4"
 
 
-def test_an_edit_of_two_thousand_jobs_takes_two_seconds_of_a_processor(
+def test_an_edit_of_a_thousand_jobs_takes_a_second_of_a_processor(
     ledger: Ledger, entries: Entries, tmp_path: Path
 ) -> None:
     """Of this process and its child; twice that on a busy machine, which slows processors down."""
-    names = [f"job-{number}" for number in range(2_000)]
+    names = [f"job-{number}" for number in range(1_000)]
     reloading_ = Reloading(tmp_path, ledger, entries)
     for every in ("5m", "1h"):
         written(tmp_path, *names, every=every)
@@ -299,7 +299,7 @@ def test_an_edit_of_two_thousand_jobs_takes_two_seconds_of_a_processor(
             # The report that the files were written came late: they were read once more.
             before = sum(os.times()[:4])
             read_and_load(reloading_, ledger.loaded_digest())
-        assert sum(os.times()[:4]) - before < 4
+        assert sum(os.times()[:4]) - before < 2
         assert {each.every for each in ledger.specs().values()} == {parse_duration(every)}
         assert len(ledger.specs()) == len(names)
 

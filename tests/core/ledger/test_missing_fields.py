@@ -35,8 +35,8 @@ STEPS: dict[str, Any] = {
 }
 
 
-def of_one_task(ledger: Ledger) -> tuple[JobSpec, list[str]]:
-    """Runs in all states."""
+def of_one_task(ledger: Ledger) -> tuple[JobSpec, dict[str, str]]:
+    """Runs in all states, each with the token of its last attempt."""
     spec = job(ledger, **ONE)
     ledger.admit(ticks(spec, 0))
     begin(ledger, run_id(spec, 0))
@@ -45,22 +45,23 @@ def of_one_task(ledger: Ledger) -> tuple[JobSpec, list[str]]:
     begin(ledger, run_id(spec, 1), "token-1")
     ledger.retry(run_id(spec, 1), "token-1", timedelta(hours=1), "not yet")
     begin(ledger, run_id(spec, 2), "token-2")
-    return spec, [run_id(spec, second) for second in range(4)]
+    tokens = ("token", "token-1", "token-2", "none")
+    return spec, {run_id(spec, second): token for second, token in enumerate(tokens)}
 
 
-def of_steps(ledger: Ledger) -> tuple[JobSpec, list[str]]:
+def of_steps(ledger: Ledger) -> tuple[JobSpec, dict[str, str]]:
     spec = job(ledger, **STEPS)
     ledger.admit(ticks(spec, 0, 1))
     run = run_id(spec, 0)
     ledger.steps.expand(f"{run}~many", [1, 2])
     begin(ledger, f"{run}~many#0", "token-0")
-    return spec, [run, f"{run}~many", f"{run}~many#0", f"{run}~many#1", run_id(spec, 1)]
+    others = (run, f"{run}~many", f"{run}~many#1", run_id(spec, 1))
+    return spec, {**dict.fromkeys(others, "none"), f"{run}~many#0": "token-0"}
 
 
-def drive(ledger: Ledger, spec: JobSpec, runs: list[str]) -> Iterator[str]:
+def drive(ledger: Ledger, spec: JobSpec, runs: dict[str, str]) -> Iterator[str]:
     """What any process may ask; gives what is wrong with an answer."""
     known = known_of(ledger)
-    tokens = ["token", "token-0", "token-1", "token-2"]
     for read in (
         lambda: ledger.history(spec.name),
         lambda: ledger.job(spec.name),
@@ -76,15 +77,15 @@ def drive(ledger: Ledger, spec: JobSpec, runs: list[str]) -> Iterator[str]:
             ledger.steps.records(run)
         except UnknownRun:
             pass
-    for token in tokens:
-        for begun in (False, True):
-            facts = [(run, token, begun, known if begun else None) for run in runs]
-            for run, renewal in zip(runs, ledger.renew(facts), strict=True):
-                if renewal.state is LeaseState.FAILED:
-                    yield f"renew {run} {token}: {renewal.detail}"
-                if renewal.state is LeaseState.UNKNOWN:
-                    work = Work(run, spec.name, MIDNIGHT, spec.rules(), "worker")
-                    ledger.restore(work, token, known)
+    attempts = [*runs.items(), *((run, "another") for run in runs)]
+    for begun in (False, True):
+        facts = [(run, token, begun, known if begun else None) for run, token in attempts]
+        for (run, token), renewal in zip(attempts, ledger.renew(facts), strict=True):
+            if renewal.state is LeaseState.FAILED:
+                yield f"renew {run} {token}: {renewal.detail}"
+            if renewal.state is LeaseState.UNKNOWN:
+                work = Work(run, spec.name, MIDNIGHT, spec.rules(), "worker")
+                ledger.restore(work, token, known)
     for rescue in ledger.rescue():
         if rescue.kind == "failed":
             yield f"rescue {rescue.run_id}"
@@ -97,7 +98,7 @@ def drive(ledger: Ledger, spec: JobSpec, runs: list[str]) -> Iterator[str]:
             ledger.note_ending(run, f"new {run}", RunState.TIMED_OUT)
             ledger.undo_begin(run, f"new {run}")
         ledger.steps.fill(run)
-        for token in tokens:
+        for token in (runs[run], "another"):
             ledger.retry(run, token, timedelta(), "again", known=known)
             ledger.finish(run, token, RunState.SUCCEEDED, known=known)
         ledger.cancel(run, "not needed")

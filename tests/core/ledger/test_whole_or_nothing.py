@@ -257,7 +257,9 @@ def test_a_call_is_whole_or_not_there_wherever_the_server_was_killed(
     ends = [start, *(start + end for end, _ in commands)]
     odd = random.Random(case.__name__).sample(range(start + 1, ends[-1]), ODD_CUTS)
     before: dict[str, Any] = {}
-    for number, cut in enumerate([*ends, *odd]):
+    # Both servers are cut within a command; after each command the one is that the package brings.
+    cuts = [*ends, *odd] if node.program is None else [start, *odd, ends[-1]]
+    for number, cut in enumerate(cuts):
         copy = Node(tmp_path / f"{number}", node.program, node.port)
         copytree(node.directory, copy.directory)
         (copy.directory / APPENDED).write_bytes(data[:cut])
