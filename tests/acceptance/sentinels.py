@@ -36,7 +36,7 @@ sentinel failover-timeout jobs 6000
 
 
 class Watched:
-    """`kill_primary`: the sentinels promote the other; `restore`: the dead one is started again."""
+    """`kill_primary`: the sentinels promote the other."""
 
     def __init__(self, directory: Path) -> None:
         directory.mkdir(parents=True)
@@ -60,13 +60,6 @@ class Watched:
 
     def kill_primary(self) -> None:
         self.primary().kill()
-
-    def restore(self) -> None:
-        """The dead server comes back as it was configured: the sentinels make it a replica."""
-        for server in self.servers:
-            if server.process is not None and server.process.poll() is not None:
-                server.start(REPLICATED)
-        wait_until(self.is_whole, 40)
 
     def stop(self) -> None:
         for node in (*self.sentinels, *self.servers):

@@ -1,11 +1,7 @@
-"""Whatever a schedule file says: it is loaded, or refused with problems that name its lines.
-
-FUZZ_EXAMPLES=20000 has more of them than the default.
-"""
+"""Whatever a schedule file says: it is loaded, or refused with problems that name its lines."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -20,10 +16,8 @@ from supervisor.catalog.schedule_files import LONGEST_PROBLEM, UNJUDGED, load
 from supervisor.errors import Problem, ScheduleFilesInvalid
 from supervisor.job.spec import StepSpec
 
-EXAMPLES = int(os.environ.get("FUZZ_EXAMPLES", "100"))
-
 fuzzed = settings(
-    max_examples=EXAMPLES,
+    max_examples=100,
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
