@@ -74,7 +74,7 @@ local function extend_root(id, ms)
   local held_until = redis.call('ZSCORE', K.leases, root)
   if not held_until or tonumber(held_until) >= ends - STEP_MARGIN / 2 then return end
   local v = redis.call('HMGET', K.run(root), 'lock', 'slot', 'token')
-  if v[1] then hold(v[1], tonumber(v[2] or 1), root, v[3] or '', ends - now) end
+  if v[1] then hold(v[1], tonumber(v[2]), root, v[3] or '', ends - now) end
   redis.call('ZADD', K.leases, digits(ends), root)
 end
 

@@ -78,6 +78,24 @@ def test_a_parked_run_that_is_recorded_as_sent_late_waits_like_any(ledger: Ledge
     assert ended.to_publish == (run_id(second, 0),)
 
 
+@pytest.mark.parametrize("keys", [{}, {"serial": "own"}], ids=["lock", "serial"])
+def test_a_begin_whose_reply_was_lost_is_granted_again(
+    ledger: Ledger, keys: dict[str, str]
+) -> None:
+    spec = admitted(ledger, 0, **keys)
+    first, again = (begin(ledger, run_id(spec, 0)) for _ in range(2))
+    assert (again.fencing_token, again.attempt) == (first.fencing_token, 1)
+
+
+def test_a_serial_queue_stays_taken_when_its_state_is_lost(ledger: Ledger) -> None:
+    first, second = (job(ledger, name, serial="reports") for name in ("first", "second"))
+    ledger.admit(ticks(first, 0) + ticks(second, 0))
+    begin(ledger, run_id(first, 0))
+    ledger.client.delete(ledger.keys.lock_state(first.serial_lock))
+    refused = ledger.begin(run_id(second, 0), "other", "worker")
+    assert isinstance(refused, Refused) and refused.refusal is Refusal.PARKED
+
+
 def test_ended_runs_expire(ledger: Ledger) -> None:
     spec = admitted(ledger, 0, 1)
     begin(ledger, run_id(spec, 0))

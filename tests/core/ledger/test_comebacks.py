@@ -125,6 +125,17 @@ def test_what_a_promoted_replica_gave_to_another_is_not_taken_back(
     assert ledger.job(spec.name).counters["overlaps"] == 1
 
 
+def test_a_begin_that_was_undone_is_no_reason_against_a_comeback(ledger: Ledger) -> None:
+    spec, other = (job(ledger, name, serial="one") for name in ("spec", "other"))
+    ledger.admit(ticks(spec, 0))
+    now = known_of(ledger)
+    known = now._replace(fencing_token=now.fencing_token - 10_000)
+    at_work(ledger, other, 0, "other")
+    ledger.undo_begin(run_id(other, 0), "other")
+    assert renew(ledger, run_id(spec, 0), known=known) is LeaseState.REASSERTED
+    assert "overlaps" not in ledger.job(spec.name).counters
+
+
 def test_a_run_given_up_for_a_comeback_overlaps_with_it(ledger: Ledger) -> None:
     """Of three runs at work, where two may be: the ledger had lost its data when the last began."""
     keys = {"max_running": 2, "on_crash": "fail"}

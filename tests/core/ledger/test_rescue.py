@@ -6,12 +6,13 @@ from collections.abc import Callable
 from datetime import timedelta
 
 import pytest
+from celery import Celery
 
 from supervisor.beat.admission_log import note_rescue
 from supervisor.job.run import RunState
 from supervisor.job.spec import JobSpec
 from supervisor.ledger.ledger import Ledger
-from supervisor.ledger.replies import Ending, Finished, LeaseState, Refusal, Refused, Rescue
+from supervisor.ledger.replies import Ending, Finished, LeaseState, Refusal, Refused, Rescue, ms_of
 from supervisor.ledger.requests import Begun
 from supervisor.testing import comes_due, lease_runs_out
 from supervisor.times import clock
@@ -26,6 +27,7 @@ from tests.jobs import (
     run_id,
     states,
     ticks,
+    with_messages,
 )
 from tests.waiting import wait_until
 
@@ -42,6 +44,15 @@ def test_a_lock_key_that_vanished_before_its_time_is_put_back(ledger: Ledger) ->
     ledger.client.delete(ledger.keys.lock(spec.lock))
     assert ledger.admit(ticks(spec, 1))[0].blocked_by == run_id(spec, 0)
     assert not lock_is_free(ledger, spec)
+
+
+def test_a_run_whose_message_was_just_sent_is_left_alone(ledger: Ledger, app: Celery) -> None:
+    spec = job(ledger)
+    with_messages(ledger, app)
+    ledger.admit(ticks(spec, 0))
+    assert ledger.run(run_id(spec, 0)).sends == 1
+    assert ledger.client.zscore(ledger.keys.leases, run_id(spec, 0)) > ms_of(ledger.now())
+    assert ledger.rescue() == ()
 
 
 @pytest.mark.parametrize("serial", [False, "reports"])

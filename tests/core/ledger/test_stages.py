@@ -152,6 +152,19 @@ def test_a_step_that_renews_its_lease_renews_that_of_its_run(ledger: Ledger) -> 
     assert min(lasts(ledger, run)) > 600_000
 
 
+def test_a_step_renews_the_slot_that_its_run_holds(ledger: Ledger) -> None:
+    spec = pipeline(ledger, lease_ttl="10m", max_running=2)
+    ledger.admit(ticks(spec, 1, 2))
+    run, slots = run_id(spec, 2), [ledger.keys.lock(spec.lock), f"{ledger.keys.lock(spec.lock)}:2"]
+    begin(ledger, f"{run}~extract")
+    for slot in slots:
+        ledger.client.pexpire(slot, 5_000)
+    ledger.client.zadd(ledger.keys.leases, {run: ms_of(ledger.now()) + 5_000})
+    renew(ledger, f"{run}~extract")
+    first, second = map(ledger.client.pttl, slots)
+    assert first <= 5_000 < 600_000 < second
+
+
 def test_a_run_keeps_its_lock_while_another_of_its_steps_may_be_queued(ledger: Ledger) -> None:
     spec = pipeline(ledger, STEPS[:2], start_deadline="10m", lease_ttl="5s")
     ledger.admit(ticks(spec, 1))
