@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
-from itertools import chain
+from datetime import datetime
 from typing import Any
 
 from redis.exceptions import ConnectionError, TimeoutError
@@ -16,24 +15,18 @@ from supervisor.ledger.functions import Call, Functions
 from supervisor.ledger.reads import chunks
 from supervisor.ledger.records import UNACCOUNTED_FIELDS
 from supervisor.ledger.replies import instant, ms_of
-from supervisor.times import to_ms
-
-#: Jobs that one call audits. Each costs the server some 30 microseconds: its counters are added up.
-AUDITED_PER_CALL = 50
 
 
 @dataclass(frozen=True, slots=True)
 class AuditSpan:
-    """The ticks in (first_at, last_at], of which `counted` were dealt with.
-
-    unsettled: of all the job's ticks and runs so far, those that have no outcome and are not open.
-    """
+    """The ticks in (first_at, last_at], of which `counted` were dealt with."""
 
     job: str
     first_at: datetime
     last_at: datetime
     counted: int
     unsettled: int
+    """Of all the job's ticks and runs so far, those that have no outcome and are not open."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,17 +48,6 @@ class AuditSpans:
 
     def __init__(self, functions: Functions) -> None:
         self._functions = functions
-
-    def jobs_to_audit(
-        self, jobs: Sequence[str], overdue_after: timedelta, anyway_after: timedelta
-    ) -> list[str]:
-        """The jobs whose ticks or runs have changed since they were audited.
-
-        overdue_after: how late a tick may be. anyway_after: how long a job may go without an audit.
-        """
-        limits = to_ms(overdue_after), to_ms(anyway_after)
-        calls = [Call((*limits, *names)) for names in chunks(jobs, AUDITED_PER_CALL)]
-        return list(chain.from_iterable(self._functions.many("to_audit", calls)))
 
     def open(self, jobs: Iterable[str]) -> list[AuditSpan]:
         """The time since the last audit of each job that a beat has loaded."""

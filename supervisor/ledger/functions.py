@@ -191,7 +191,7 @@ TRANSITIONS = {
         ),
         *("report", "rescue", "resign", "restore", "send", "sent", "set_back"),
     ),
-    "features/audit": ("acknowledge", "audit", "to_audit"),
+    "features/audit": ("acknowledge", "audit"),
     "features/following": ("follow",),
     "features/notices": ("findings", "fold", "silence"),
     "features/outbound": ("delivered",),

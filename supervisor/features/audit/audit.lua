@@ -15,7 +15,7 @@ end
 
 if first and hget(key, 'audited_until') == first then
   redis.call('HSET', key, 'audited_until', last, 'audited_ticks', number('audited_ticks') + counted)
-  redis.call('HSET', key, 'overdue', overdue, 'audited', now)
+  redis.call('HSET', key, 'overdue', overdue)
   if tonumber(wrong) > 0 then count(job, 'unaccounted', wrong) end
   if finding ~= '' then redis.call('HSET', key, 'finding', finding) end
 end

@@ -13,8 +13,8 @@
 A job that is removed, or has new times, is audited up to that moment first; what was wrong stays
 counted. `supervisor audit` looks at removed jobs as well, as long as their records are kept.
 
-Beat audits some of the jobs every few seconds, while no tick is due. It skips those that did
-nothing since their last audit and had nothing to do. `supervisor audit` audits all at once.
+Beat audits some of the jobs every few seconds, while no tick is due. `supervisor audit` audits all
+at once.
 """
 
 from __future__ import annotations
@@ -36,9 +36,7 @@ from supervisor.times import INSTANT
 AUDIT_INTERVAL = timedelta(seconds=5)
 JOBS_PER_AUDIT = 250
 
-#: The server is asked about JOBS_ASKED of these at a time, and JOBS_AT_ONCE of those that are to be
-#: audited are. Either takes a few milliseconds, in which beat emits no tick.
-JOBS_ASKED = 50
+#: So many of these are audited at a time: a few milliseconds, in which beat emits no tick.
 JOBS_AT_ONCE = 10
 
 #: To audit a few jobs takes less than this. More of them are audited only if beat has this long.
@@ -46,9 +44,6 @@ AUDIT_SECONDS = 0.02
 
 #: A tick that has been due for this long is overdue: longer than a change of leaders.
 OVERDUE_AFTER = timedelta(seconds=30)
-
-#: Beat wrote when each job is next due. This often that is compared with the job's schedule.
-AUDITED_ANYWAY_AFTER = timedelta(hours=1)
 
 #: Up to this many of the missing ticks are named.
 NAMED = 20
@@ -59,17 +54,18 @@ log = get_logger("supervisor.auditing")
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What is wrong with one job: `counted` ticks where the schedule names `named`, in a span.
-
-    overdue: ticks after the span that are due and were not dealt with. missing: nominal times of
-    which the ledger has no record, as far back as single records go.
-    """
+    """What is wrong with one job."""
 
     job: str
     span: AuditSpan
     named: int
+    """How many ticks the schedule names in the span."""
+
     overdue: int
+    """Ticks after the span that are due and were not dealt with."""
+
     missing: tuple[datetime, ...]
+    """Nominal times without a record in the ledger, as far back as single records go."""
 
     @property
     def difference(self) -> int:
@@ -105,9 +101,9 @@ class Auditor:
         self._ledger = ledger
         self._revive = revive
         self._taken_at: datetime | None = None
+        #: The jobs that are to be audited now, and those whose turn comes later.
+        self._taken: list[str] = []
         self._left: list[str] = []
-        self._to_ask: list[str] = []
-        self._to_audit: list[str] = []
 
     def is_due(self, turn: Turn) -> bool:
         return not turn.has_more
@@ -122,30 +118,22 @@ class Auditor:
         if taken_at is None or not taken_at <= now < taken_at + AUDIT_INTERVAL:
             self._taken_at = now
             self._take_more()
-        while self._to_ask or self._to_audit:
-            self._audit_few(now)
+        while self._taken:
+            names, self._taken = self._taken[:JOBS_AT_ONCE], self._taken[JOBS_AT_ONCE:]
+            specs = self._ledger.some_specs(names, remembered=False)
+            for finding in audit(self._ledger, specs.values(), now):
+                note(finding)
+                if finding.overdue:
+                    self._revive(specs[finding.job], finding.span.last_at)
             if not has_time():
                 return
 
     def _take_more(self) -> None:
-        if self._to_ask or self._to_audit:
+        if self._taken:
             return
         if not self._left:
             self._left = self._ledger.scheduled_names()
-        self._to_ask, self._left = self._left[:JOBS_PER_AUDIT], self._left[JOBS_PER_AUDIT:]
-
-    def _audit_few(self, now: datetime) -> None:
-        if not self._to_audit:
-            names, self._to_ask = self._to_ask[:JOBS_ASKED], self._to_ask[JOBS_ASKED:]
-            spans = self._ledger.audit_spans
-            self._to_audit = spans.jobs_to_audit(names, OVERDUE_AFTER, AUDITED_ANYWAY_AFTER)
-            return
-        names, self._to_audit = self._to_audit[:JOBS_AT_ONCE], self._to_audit[JOBS_AT_ONCE:]
-        specs = self._ledger.some_specs(names, remembered=False)
-        for finding in audit(self._ledger, specs.values(), now):
-            note(finding)
-            if finding.overdue:
-                self._revive(specs[finding.job], finding.span.last_at)
+        self._taken, self._left = self._left[:JOBS_PER_AUDIT], self._left[JOBS_PER_AUDIT:]
 
 
 def close(ledger: Ledger, ending: Iterable[JobSpec], now: datetime) -> None:
@@ -194,15 +182,13 @@ def judged(ledger: Ledger, spec: JobSpec, span: AuditSpan, now: datetime) -> Fin
 
 @dataclass(frozen=True, slots=True)
 class Records:
-    """The single records of a job compared with its schedule, from `since` on.
-
-    doubled: nominal times of which there is more than one.
-    """
+    """The single records of a job compared with its schedule, from `since` on."""
 
     since: datetime
     named: int
     missing: tuple[datetime, ...]
     doubled: tuple[datetime, ...]
+    """Nominal times of which there is more than one record."""
 
 
 def compare_records(

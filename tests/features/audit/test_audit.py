@@ -132,9 +132,7 @@ def test_two_auditors_at_once_do_not_count_a_finding_twice(ledger: Ledger, spec:
     assert ledger.job(spec.name).unaccounted_ticks == 1
 
 
-def test_ticks_that_are_due_and_that_nobody_deals_with_are_overdue(
-    ledger: Ledger, spec: JobSpec
-) -> None:
+def test_ticks_that_are_due_and_not_dealt_with_are_overdue(ledger: Ledger, spec: JobSpec) -> None:
     ledger.admit(ticks(spec, 1, 2))
     [finding] = audit(ledger, [spec], MIDNIGHT + timedelta(seconds=42))
     assert (finding.overdue, finding.difference) == (10, 0)
@@ -152,43 +150,6 @@ def test_records_are_compared_one_by_one(ledger: Ledger, spec: JobSpec) -> None:
     records = compare_records(ledger, spec, MIDNIGHT, MIDNIGHT + timedelta(seconds=9))
     assert [at.second for at in records.missing] == [3, 7, 8]
     assert [at.second for at in records.doubled] == [4]
-
-
-def is_to_audit(ledger: Ledger, spec: JobSpec, hours: int = 1) -> bool:
-    limits = timedelta(seconds=30), timedelta(hours=hours)
-    return ledger.audit_spans.jobs_to_audit([spec.name, "unknown"], *limits) == [spec.name]
-
-
-def test_a_job_that_does_nothing_is_left_alone(ledger: Ledger) -> None:
-    spec = job(ledger)
-    now = ledger.now()
-    assert not is_to_audit(ledger, spec)  # no beat has loaded it
-    job_has(ledger, spec.name, watermark=ms_of(now), next=ms_of(now))
-    assert not is_to_audit(ledger, spec)
-    ledger.admit(ticks(spec, 10**9))
-    assert is_to_audit(ledger, spec)
-    audit(ledger, [spec], now)
-    job_has(ledger, spec.name, overdue=0, next=ms_of(now))
-    assert not is_to_audit(ledger, spec)
-
-
-@pytest.mark.parametrize(
-    "does",
-    [
-        pytest.param({"next": "1"}, id="a tick is overdue"),
-        pytest.param({"overdue": "1"}, id="one was overdue the last time"),
-        pytest.param({"n:finished:succeeded": "1"}, id="a run ended that never came"),
-        pytest.param({"unsettled": "1"}, id="one had no outcome the last time"),
-        pytest.param({"audited": "1"}, id="it was audited long ago"),
-    ],
-)
-def test_a_job_with_something_to_say_is_audited(ledger: Ledger, does: dict[str, str]) -> None:
-    spec = job(ledger)
-    now = ms_of(ledger.now())
-    job_has(ledger, spec.name, watermark=now, next=now)
-    assert not is_to_audit(ledger, spec)
-    job_has(ledger, spec.name, **does)
-    assert is_to_audit(ledger, spec)
 
 
 def test_beat_audits_some_jobs_at_each_interval_until_all_had_their_turn(
@@ -210,11 +171,11 @@ def test_beat_audits_some_jobs_at_each_interval_until_all_had_their_turn(
     assert [turns(now), turns(now + AUDIT_INTERVAL - shortly)] == [2, 0]
     assert [turns(now + AUDIT_INTERVAL), turns(now + 2 * AUDIT_INTERVAL)] == [1, 2]
     assert {name for name, _ in revived[:3]} == set("abc")
-    # A beat that has ticks to emit asks once in a turn, or audits a few jobs.
+    # A beat that has ticks to emit audits a few jobs in a turn.
     monkeypatch.setattr(auditing, "JOBS_PER_AUDIT", 3)
     monkeypatch.setattr(auditing, "JOBS_AT_ONCE", 2)
     assert turns(now + 3 * AUDIT_INTERVAL) == 1
-    assert [turns(now + 4 * AUDIT_INTERVAL, has_time=False) for _ in range(4)] == [0, 2, 1, 0]
+    assert [turns(now + 4 * AUDIT_INTERVAL, has_time=False) for _ in range(3)] == [2, 1, 0]
     assert turns(now) == 3, "the server's clock was set back"
     assert {last for _, last in revived} == {MIDNIGHT}
 
