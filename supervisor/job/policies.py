@@ -1,10 +1,8 @@
-"""The policies of a job, and the decision about a run that would overlap."""
+"""The policies of a job: the words of a schedule file, and why a run is skipped."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
-from typing import assert_never
 
 
 class Catchup(StrEnum):
@@ -66,14 +64,8 @@ class AfterPolicy(StrEnum):
     DONE = "done"
 
 
-# What happens to a run that would overlap: the policy as a pure function.
-#
-# `ledger/placing.lua` takes the same decision inside Redis, where it is atomic; this function is
-# its oracle in the tests.
-
-
 class OverlapPolicy(StrEnum):
-    """The word after ``overlap:`` in a schedule file."""
+    """What happens to a run that would overlap: decided in ledger/placing.lua."""
 
     SKIP = "skip"
     QUEUE_ONE = "queue_one"
@@ -91,20 +83,12 @@ class OnMaxSkips(StrEnum):
     REPLACE = "replace"
 
 
-class Decision(StrEnum):
-    START = "start"
-    WAIT = "wait"
-    REQUEUE = "requeue"
-    REPLACE = "replace"
-    SKIP = "skip"
-
-
 class SkipReason(StrEnum):
     """Label ``reason`` of supervisor_runs_skipped_total.
 
-    The last four are not decided here: a newer run replaced one that waited; a run waited for
-    `max_wait`; the run in the way had not begun because nothing does on a server that is new; a run
-    that it was to follow did not succeed.
+    overlap, buffer_full, requeues_exhausted: as the policy says. replaced: a newer run replaced one
+    that waited. wait_expired: it waited for `max_wait`. grace: the run in the way had not begun
+    because nothing does on a server that is new. upstream: a run that it follows did not succeed.
     """
 
     OVERLAP = "overlap"
@@ -114,88 +98,3 @@ class SkipReason(StrEnum):
     WAIT_EXPIRED = "wait_expired"
     GRACE = "grace"
     UPSTREAM = "upstream"
-
-
-@dataclass(frozen=True, slots=True)
-class Situation:
-    """What the lock of a run looks like at the moment of the decision.
-
-    running: runs that hold the lock and are not done, queued ones included.
-    max_running: how many may; None for any number.
-    waiting: runs already waiting for this lock.
-    requeues: how often this very run was re-queued before.
-    skips: runs of the job skipped since one began; max_skips: how many may be, None for any number.
-    """
-
-    running: int
-    max_running: int | None = 1
-    waiting: int = 0
-    requeues: int = 0
-    skips: int = 0
-    max_waiting: int = 100
-    max_requeues: int = 10
-    max_skips: int | None = None
-    on_max_skips: OnMaxSkips = OnMaxSkips.ALERT
-
-    @property
-    def is_free(self) -> bool:
-        """Whether the run may start at once; no run overtakes those that wait."""
-        if self.max_running is None:
-            return True
-        return self.running < self.max_running and not self.waiting
-
-    @property
-    def is_skipped_too_often(self) -> bool:
-        return self.max_skips is not None and self.skips >= self.max_skips
-
-
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    decision: Decision
-    reason: SkipReason | None = None
-
-
-START = Verdict(Decision.START)
-WAIT = Verdict(Decision.WAIT)
-REQUEUE = Verdict(Decision.REQUEUE)
-REPLACE = Verdict(Decision.REPLACE)
-
-
-def decide(policy: OverlapPolicy, situation: Situation) -> Verdict:
-    """Whether the run starts, waits, is tried again later, replaces another, or is skipped."""
-    if situation.is_free:
-        return START
-    verdict = when_not_free(policy, situation)
-    if verdict.decision is not Decision.SKIP or not situation.is_skipped_too_often:
-        return verdict
-    match situation.on_max_skips:
-        case OnMaxSkips.ALERT:
-            return verdict
-        case OnMaxSkips.QUEUE_ONE:
-            return when_not_free(OverlapPolicy.QUEUE_ONE, situation)
-        case OnMaxSkips.REPLACE:
-            return when_not_free(OverlapPolicy.REPLACE, situation)
-        case _:
-            assert_never(situation.on_max_skips)
-
-
-def when_not_free(policy: OverlapPolicy, situation: Situation) -> Verdict:
-    match policy:
-        case OverlapPolicy.SKIP | OverlapPolicy.ALLOW:
-            return Verdict(Decision.SKIP, SkipReason.OVERLAP)
-        case OverlapPolicy.QUEUE_ONE:
-            if situation.waiting:
-                return Verdict(Decision.SKIP, SkipReason.OVERLAP)
-            return WAIT
-        case OverlapPolicy.QUEUE_ALL:
-            if situation.waiting >= situation.max_waiting:
-                return Verdict(Decision.SKIP, SkipReason.BUFFER_FULL)
-            return WAIT
-        case OverlapPolicy.REQUEUE:
-            if situation.requeues >= situation.max_requeues:
-                return Verdict(Decision.SKIP, SkipReason.REQUEUES_EXHAUSTED)
-            return REQUEUE
-        case OverlapPolicy.REPLACE:
-            return REPLACE
-        case _:
-            assert_never(policy)

@@ -1,4 +1,4 @@
--- Where a run goes: what policies.decide() says, taken atomically with what follows from it.
+-- Where a run goes: what the policy says, taken atomically with what follows from it.
 
 local place
 

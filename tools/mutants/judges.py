@@ -11,7 +11,6 @@ ROOMS = ("tests/core", "tests/features", "tests/tools")
 BROKEN = (
     "supervisor/ledger/*.lua",
     "supervisor/features/*/*.lua",
-    "supervisor/job/policies.py",
     "supervisor/guard/attempt.py",
     "supervisor/guard/begin.py",
     "supervisor/guard/end.py",
@@ -69,10 +68,8 @@ JUDGES = {
     "*/set_back.lua": tests_of("clock_steps"),
     "*/look.lua": tests_of("beat_ticks", "beginning_to_lead", "comebacks", "clock_steps"),
     "*/act.lua": tests_of("record"),
-    "*/to_audit.lua": tests_of("audit", "beat_ticks"),
     "*/re*.lua": tests_of("comebacks", *RUNS, *STEPS, "metrics", *REST),
     "*.lua": tests_of(*RUNS, *STEPS, *REST),
-    "*/policies.py": ["tests/core/job/test_overlap.py", *tests_of("model")],
     "*/emission.py": ["tests/core/schedule/test_emission.py", *tests_of("beat_ticks")],
     "*/features/audit/step.py": [*tests_of("audit"), "tests/tools/operate/test_checkup.py"],
     "*/guard/*.py": list(HEARTBEAT),

@@ -6,19 +6,11 @@ from collections import Counter
 from dataclasses import dataclass, field, replace
 
 from supervisor.job.fields import LARGEST_COUNT
-from supervisor.job.policies import (
-    AfterPolicy,
-    Decision,
-    OnCrash,
-    OnMaxSkips,
-    Situation,
-    SkipReason,
-    Verdict,
-    decide,
-)
+from supervisor.job.policies import AfterPolicy, OnCrash, OnMaxSkips, SkipReason
 from supervisor.job.run import RunState
 from supervisor.job.spec import JobSpec
 from supervisor.ledger.replies import Known
+from tests.core.ledger.overlap import Decision, Situation, Verdict, decide
 
 NOTHING = Known(0, 0, 0)
 

@@ -1,25 +1,22 @@
+"""The table of overlap policies, by which the model of the ledger decides."""
+
 from __future__ import annotations
 
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from supervisor.job.policies import (
+from supervisor.job.policies import OnMaxSkips, OverlapPolicy, SkipReason
+from tests.core.ledger.overlap import (
     REPLACE,
     REQUEUE,
     START,
     WAIT,
     Decision,
-    OnMaxSkips,
-    OverlapPolicy,
     Situation,
-    SkipReason,
     Verdict,
     decide,
 )
-from supervisor.job.spec import JobSpec
 
 OVERLAP = Verdict(Decision.SKIP, SkipReason.OVERLAP)
 BUFFER_FULL = Verdict(Decision.SKIP, SkipReason.BUFFER_FULL)
@@ -27,13 +24,9 @@ EXHAUSTED = Verdict(Decision.SKIP, SkipReason.REQUEUES_EXHAUSTED)
 
 
 def held(**more: Any) -> Situation:
-    return Situation(**{"running": 1, "max_waiting": 3, "max_requeues": 2, **more})
-
-
-def test_a_situation_is_of_a_job_that_says_nothing() -> None:
-    spec = JobSpec.model_validate({"name": "j", "task": "t", "every": "1m"})
-    most = spec.max_waiting, spec.max_requeues, spec.max_consecutive_skips, spec.then
-    assert Situation(1) == Situation(1, 1, 0, 0, 0, *most)
+    counts = {"running": 1, "max_running": 1, "waiting": 0, "requeues": 0, "skips": 0}
+    limits = {"max_waiting": 3, "max_requeues": 2, "max_skips": None}
+    return Situation(**{**counts, **limits, "on_max_skips": OnMaxSkips.ALERT, **more})
 
 
 @pytest.mark.parametrize(
@@ -60,7 +53,7 @@ def test_a_situation_is_of_a_job_that_says_nothing() -> None:
         (OverlapPolicy.QUEUE_ONE, held(max_running=2), START),
         (OverlapPolicy.QUEUE_ONE, held(max_running=2, running=2), WAIT),
         (OverlapPolicy.QUEUE_ONE, held(max_running=2, waiting=1), OVERLAP),
-        # Nobody overtakes those that wait for a lock that was free a moment ago.
+        # No run overtakes those that wait for a lock that was free a moment ago.
         (OverlapPolicy.SKIP, held(running=0, waiting=1), OVERLAP),
         (OverlapPolicy.SKIP, held(running=0), START),
     ],
@@ -90,43 +83,3 @@ def test_a_job_that_skips_too_often_does_what_then_says(
     limit = {"waiting": waiting, "max_skips": 2, "on_max_skips": then}
     assert decide(policy, held(skips=2, **limit)) == verdict
     assert decide(policy, held(skips=1, **limit)) == decide(policy, held(waiting=waiting))
-
-
-situations = st.builds(
-    Situation,
-    running=st.integers(0, 5),
-    max_running=st.none() | st.integers(1, 5),
-    waiting=st.integers(0, 200),
-    requeues=st.integers(0, 20),
-    skips=st.integers(0, 20),
-    max_waiting=st.integers(1, 100),
-    max_requeues=st.integers(0, 10),
-    max_skips=st.none() | st.integers(1, 10),
-    on_max_skips=st.sampled_from(OnMaxSkips),
-)
-
-
-@given(st.sampled_from(OverlapPolicy), situations)
-def test_no_run_starts_beyond_the_number_that_may(
-    policy: OverlapPolicy, situation: Situation
-) -> None:
-    within = situation.max_running is None or situation.running < situation.max_running
-    if decide(policy, situation) == START:
-        assert within
-    elif within:
-        assert situation.waiting
-
-
-@given(st.sampled_from(OverlapPolicy), situations)
-def test_a_reason_is_given_exactly_for_skips(policy: OverlapPolicy, situation: Situation) -> None:
-    verdict = decide(policy, situation)
-    assert (verdict.reason is not None) is (verdict.decision is Decision.SKIP)
-
-
-@given(st.sampled_from(OverlapPolicy), situations)
-def test_the_waiting_list_never_grows_beyond_its_bound(
-    policy: OverlapPolicy, situation: Situation
-) -> None:
-    if decide(policy, situation) == WAIT:
-        bounds = {OverlapPolicy.QUEUE_ALL: situation.max_waiting}
-        assert situation.waiting < bounds.get(policy, 1)
