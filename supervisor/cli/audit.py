@@ -99,8 +99,8 @@ def compared(
     for spec in specs:
         first, dealt_with = moment_of(start, spec.zone, now), marks[spec.name].watermark
         to = moment_of(end, spec.zone, now)
-        if first and first >= (to or now):
-            raise click.UsageError("--from must be before " + ("--to" if to else "now"))
+        if first and first >= min(to or now, now):
+            raise click.UsageError("--from must be before now and before --to")
         if first and dealt_with:
             dealt_with += INSTANT  # the tick itself included
             last = min(to or dealt_with, dealt_with)

@@ -34,9 +34,6 @@ FIELDS = (
     ("day-of-week", "0-7 or SUN-SAT, 5L (last Friday) or 1#2 (second Monday)", 8),
 )
 
-#: The values of each field, the days of the week without the second Sunday.
-SPANS = (range(60), range(24), range(1, 32), range(1, 13), range(7))
-
 #: What other programs read as a schedule, and what to write in its place.
 FOREIGN = (
     (re.compile(r"(CRON_)?TZ="), "the zone is a key of its own (timezone: Europe/Berlin)"),
@@ -79,8 +76,9 @@ def _split(text: str) -> list[str]:
             raise InvalidSchedule(f"{text!r}: {hint}")
     if text.startswith("@"):
         if (nickname := text.strip().lower()) not in NICKNAMES:
-            known = ", ".join(NICKNAMES)
-            raise InvalidSchedule(f"{text!r} is not a known nickname; known are {known}")
+            nicknames = ", ".join(NICKNAMES)
+            what = f"{text!r} is not a known nickname"
+            raise InvalidSchedule(f"{what}; known are {nicknames}")
         return NICKNAMES[nickname].split()
     if len(fields) > 1 and text.split()[-1] in zone_names():
         raise InvalidSchedule(
@@ -128,17 +126,14 @@ def _term(number: int, term: str, text: str) -> str:
     """
     if number == 2 and re.match(r"LW?/", term):
         raise InvalidSchedule(f"{text!r}: {term!r}: the last day has no step")
-    if not (found := re.fullmatch(r"(\w+)-(\w+)(/\w+)?", term)):
+    if not (match := re.fullmatch(r"(\w+)-(\w+)(?:/\w+)?", term)):
         return term
-    first, last = (Field(number + 1).int(word) for word in found.group(1, 2))
+    first, last = (Field(number + 1).int(word) for word in match.group(1, 2))
     if first == last:
-        return found[1]
+        return match[1]
     if last < first:
-        every = SPANS[number]
-        values = (*every[every.index(first % 7 if number == 4 else first) :], *every)
-        around = values[: values.index(last) + 1][:: int((found[3] or "/1")[1:])]
-        write = ",".join(map(str, around))
-        raise InvalidSchedule(f"{text!r}: the range {term!r} runs backwards; write {write}")
+        two = "write two, such as 22-23,0-2 or FRI-SAT,SUN-MON"
+        raise InvalidSchedule(f"{text!r}: the range {term!r} runs backwards; {two}")
     return term
 
 

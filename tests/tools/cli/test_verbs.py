@@ -194,9 +194,9 @@ def test_a_job_where_a_run_is_wanted_is_answered_with_its_runs(
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("--kwargs", '{"dya": 3}'), "'kwargs': the task takes no argument 'dya'"),
-        (("--args", "[1, 2]"), "the task takes 1 by position, and gets 2"),
-        (("--args", "[]"), "the task needs an argument 'day'"),
+        (("--kwargs", '{"dya": 3}'), "got an unexpected keyword argument 'dya'"),
+        (("--args", "[1, 2]"), "too many positional arguments"),
+        (("--args", "[]"), "missing a required argument: 'day'"),
         (("--kwargs", '{"day": 3}'), None),
     ],
 )
@@ -270,6 +270,12 @@ def test_every_verb_takes_a_moment_in_every_form(
         *(refused, moment == "soon"),
     ), result.output
     assert ("more than 100 years" in result.output) == is_too_far
+
+
+def test_no_audit_begins_in_the_future(ledger: Ledger, supervisor: Supervisor) -> None:
+    job(ledger, every="30m")
+    result = supervisor("audit", "nightly", "--from", "+1h", "--to", "+2h")
+    assert (result.exit_code, "before now" in result.output) == (2, True)
 
 
 def test_a_duration_leads_ahead_or_back_as_its_verb_or_its_sign_says(
