@@ -8,7 +8,7 @@ times come from `spec`. The score in RedBeat's sorted set is the next nominal ti
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Generator, Iterable, Mapping, Sequence, Set
+from collections.abc import Collection, Generator, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -45,16 +45,18 @@ HOURLY = schedule(timedelta(hours=1))
 
 @dataclass(frozen=True, slots=True)
 class DueEntry:
-    """An entry that is due; `spec` is None for one that is not ours."""
+    """An entry that is due."""
 
     key: str
     spec: JobSpec | None
+    """None for one that is not ours."""
+
     mark: Mark
 
 
 @dataclass(frozen=True, slots=True)
 class AdoptedEntry:
-    """What a job is made of: the name of an entry and its definition."""
+    """The entry of RedBeat that a job is made of."""
 
     name: str
     definition: str
@@ -62,14 +64,14 @@ class AdoptedEntry:
 
 @dataclass(frozen=True, slots=True)
 class SavedEntry:
-    """An entry that an app's own code has saved. adopted: the definition that a job was made of.
-
-    is_stock: it is no job's, and RedBeat's own code emits it.
-    """
+    """An entry that an app's own code has saved."""
 
     definition: str | None = None
     adopted: str | None = None
+    """The definition that a job was made of."""
+
     is_stock: bool = False
+    """Whether it is no job's, and RedBeat's own code emits it."""
 
 
 class Entries:
@@ -124,8 +126,8 @@ class Entries:
 
     def reschedule(self, next_at: Mapping[str, datetime | None]) -> None:
         """Writes when jobs are next due, of which there may be thousands."""
-        facts = ((job, self.key(job), score_of(at), at) for job, at in next_at.items())
-        self._ledger.reschedule(self._schedule, list(facts))
+        rows = ((job, self.key(job), score_of(at), at) for job, at in next_at.items())
+        self._ledger.reschedule(self._schedule, list(rows))
 
     def remove(self, pipe: Pipeline, job: str) -> None:
         pipe.zrem(self._schedule, self.key(job))
@@ -159,29 +161,22 @@ class Entries:
         names = set(self._listed())
         own = set(map(self.name, jobs)) & names
         others = names - set(map(self.name, but)) - self.of_beat_schedule()
-        found = {}
-        for chunk in chunks(sorted(own | others)):
-            with self._client.pipeline(transaction=False) as pipe:
-                for name in chunk:
-                    pipe.hmget(self._prefix + name, "definition", ADOPTED_FIELD)
-                    pipe.hexists(self._prefix + name, SPEC_FIELD)
-                replies = pipe.execute()
-            for name, (definition, adopted), is_ours in zip(
-                chunk, replies[::2], replies[1::2], strict=True
-            ):
-                found[name] = SavedEntry(definition, adopted, bool(definition) and not is_ours)
-        return found
+        return dict(self._saved(own | others))
 
-    def redbeats_own(self, names: Iterable[str]) -> list[str]:
-        """Which of these entries belong to no job: RedBeat's own code emits them."""
-        found = []
+    def _saved(self, names: Iterable[str]) -> Iterator[tuple[str, SavedEntry]]:
+        """The entries of these names; all fields of one that is not there are empty."""
         for chunk in chunks(sorted(names)):
             with self._client.pipeline(transaction=False) as pipe:
                 for name in chunk:
-                    pipe.hmget(self._prefix + name, "definition", SPEC_FIELD)
-                replies = zip(chunk, pipe.execute(), strict=True)
-                found += [name for name, (definition, spec) in replies if definition and not spec]
-        return found
+                    pipe.hmget(self._prefix + name, "definition", ADOPTED_FIELD, SPEC_FIELD)
+                replies = pipe.execute()
+            for name, (definition, adopted, spec) in zip(chunk, replies, strict=True):
+                is_stock = bool(definition) and spec is None
+                yield name, SavedEntry(definition, adopted, is_stock)
+
+    def redbeats_own(self, names: Iterable[str]) -> list[str]:
+        """Which of these entries belong to no job: RedBeat's own code emits them."""
+        return [name for name, entry in self._saved(names) if entry.is_stock]
 
     def names_of(self, specs: Iterable[JobSpec]) -> dict[str, str]:
         """The names of the entries that these jobs of files have or get, by job."""
@@ -193,15 +188,14 @@ class Entries:
         own = set(self.redbeats_own(names.values()))
         return {job: name for job, name in names.items() if name in own}
 
-    def _listed(self) -> list[str]:
-        """The names of all entries."""
-        listed = self._client.zrange(self._schedule, 0, -1)
-        return [key.removeprefix(self._prefix) for key in listed]
+    def _listed(self) -> dict[str, float]:
+        """All entries by name, with their scores in RedBeat's schedule."""
+        listed = self._client.zrange(self._schedule, 0, -1, withscores=True)
+        return {key.removeprefix(self._prefix): score for key, score in listed}
 
     def unguarded(self) -> dict[str, datetime | None]:
         """Entries that belong to no job, and when RedBeat's own code emits each next."""
-        listed = self._client.zscan_iter(self._schedule, count=1_000)
-        due = {key.removeprefix(self._prefix): score for key, score in listed}
+        due = self._listed()
         return {
             name: datetime.fromtimestamp(due[name], UTC) if due[name] >= 0 else None
             for name in self.redbeats_own(due)
@@ -265,10 +259,10 @@ class Entries:
         jobs = (
             [self.job(key.removeprefix(self._prefix)) or "" for key in keys] for keys in portions
         )
-        for keys, found in zip(portions, self._ledger.due_jobs(jobs), strict=True):
+        for keys, rows in zip(portions, self._ledger.due_jobs(jobs), strict=True):
             yield [
                 DueEntry(key, spec, mark)
-                for key, (text, mark) in zip(keys, found, strict=True)
+                for key, (text, mark) in zip(keys, rows, strict=True)
                 if (spec := read_job(text) if text else None) or not text
             ]
 
@@ -290,7 +284,7 @@ def for_redbeat(entry: Any) -> Any:
 
 def not_storable(app: Celery) -> dict[str, str]:
     """The entries of `beat_schedule` that RedBeat cannot store, so that no beat emits them; why."""
-    found = {}
+    problems = {}
     for name, given in beat_schedule_of(app).items():
         try:
             entry = RedBeatSchedulerEntry(**dict(for_redbeat(given), name=name, app=app))
@@ -299,8 +293,8 @@ def not_storable(app: Celery) -> dict[str, str]:
                 cls=RedBeatJSONEncoder,
             )
         except Exception as error:  # noqa: BLE001 - objects of the app
-            found[name] = f"RedBeat cannot store it, so that no beat emits it: {error}"
-    return found
+            problems[name] = f"RedBeat cannot store it, so that no beat emits it: {error}"
+    return problems
 
 
 def score_of(at: datetime | None) -> float:
@@ -350,14 +344,14 @@ def _nearest_rule(rule: Rule, spec: JobSpec) -> BaseSchedule:
         return HOURLY
     begin = in_utc(spec.start_at, spec.zone) if spec.start_at else ANCHOR.replace(tzinfo=spec.zone)
     parts = {part: list(numbers_of(rule, part)) for part in NUMBERS if part in rule}
-    single = {part.lower(): parts.pop(part)[0] for part in ("INTERVAL", "COUNT") if part in parts}
+    (interval,) = parts.pop("INTERVAL")
     days = rule["BYDAY"].split(",") if "BYDAY" in rule else ()
     nearest: BaseSchedule = rrule(
         rule["FREQ"],
         dtstart=begin.astimezone(spec.zone),
         wkst=WEEKDAYS.index(rule["WKST"]),
         byweekday=[WEEKDAYS.index(day[-2:]) for day in days] or None,
-        **single,
+        interval=interval,
         **{part.lower(): numbers for part, numbers in parts.items()},
     )
     return nearest

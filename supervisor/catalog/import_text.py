@@ -9,7 +9,6 @@ import re
 import textwrap
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
 from typing import Any
 
 import yaml
@@ -22,19 +21,14 @@ from supervisor.job.secrets import escaped
 from supervisor.schedule.rrule import WEEKDAYS as NAMES
 from supervisor.schedule.rrule import parse
 
-# Sets of minutes, hours, days, months and weekdays -> the shortest cron expression for them.
-#
-# In the sets a day has to match both its number and its weekday, as in Celery. In cron it has to
-# match one of the two where both are restricted, unless one of them begins with `*`: see `_days`.
+# Sets of minutes, hours, days, months and weekdays -> a cron expression.
+
 
 MINUTES = range(60)
 HOURS = range(24)
 DAYS = range(1, 32)
 MONTHS = range(1, 13)
 CRON_WEEKDAYS = range(7)
-
-#: The days on which a weekday comes for the first, second ... fifth time in its month.
-WEEKS = {number: frozenset(DAYS[7 * number - 7 : 7 * number]) for number in range(1, 6)}
 
 
 def expression(
@@ -44,58 +38,27 @@ def expression(
     months: Collection[int],
     weekdays: Collection[int],
 ) -> str:
-    """Raises NotTranslatable where cron cannot say it. Sunday is weekday 0."""
+    """Raises NotTranslatable where cron cannot say it. Sunday is weekday 0.
+
+    In the sets a day has to match both its number and its weekday, as in Celery.
+    """
     if not all((minutes, hours, days, months, weekdays)):
         raise NotTranslatable("it never fires: one of its fields is empty")
-    day, weekday = _days(set(days), set(weekdays))
-    minute, hour = compact(set(minutes), MINUTES), compact(set(hours), HOURS)
-    return f"{minute} {hour} {day} {compact(set(months), MONTHS)} {weekday}"
-
-
-def _days(days: set[int], weekdays: set[int]) -> tuple[str, str]:
-    """Day of month and day of week for days that match both. Exact are, tried in this order:
-
-    1. one of the two is unrestricted;
-    2. the days are whole weeks: 1-7 and Monday is the first Monday, `1#1`;
-    3. one of the two is a step over all, `*/2`: cron asks for both where a field begins with `*`.
-    """
-    if days == set(DAYS) or weekdays == set(CRON_WEEKDAYS):
-        return compact(days, DAYS), compact(weekdays, CRON_WEEKDAYS)
-    weeks = [number for number, week in WEEKS.items() if week <= days]
-    if days == frozenset().union(*(WEEKS[number] for number in weeks)):
-        return "*", ",".join(f"{day}#{week}" for week in weeks for day in sorted(weekdays))
-    if step := _step_over(days, DAYS):
-        return step, compact(weekdays, CRON_WEEKDAYS)
-    if step := _step_over(weekdays, CRON_WEEKDAYS):
-        return compact(days, DAYS), step
-    raise NotTranslatable(
-        "a day has to match day of month and day of week both; in cron either of them would do"
-    )
+    if set(days) != set(DAYS) and set(weekdays) != set(CRON_WEEKDAYS):
+        both = "a day has to match day of month and day of week both"
+        raise NotTranslatable(f"{both}; in cron either of them would do")
+    fields = (minutes, MINUTES), (hours, HOURS), (days, DAYS), (months, MONTHS)
+    return " ".join(compact(set(v), field) for v, field in (*fields, (weekdays, CRON_WEEKDAYS)))
 
 
 def compact(values: set[int], field: range) -> str:
-    """`*`, `*/5`, `2-30/4`, or values and ranges such as `1-5,9`."""
+    """`*`, `*/5`, or values and ranges such as `1-5,9`."""
     if values == set(field):
         return "*"
-    step = _step_over(values, field)
-    if step and (len(values) > 2 or len(field) % (max(values) - min(values)) == 0):
-        return step
-    return _progression(sorted(values)) or ",".join(_runs(sorted(values)))
-
-
-def _step_over(values: set[int], field: range) -> str | None:
     for step in range(2, len(field)):
-        if len(values) > 1 and values == set(field[::step]):
+        if values == set(field[::step]) and (len(values) > 2 or len(field) % step == 0):
             return f"*/{step}"
-    return None
-
-
-def _progression(values: list[int]) -> str | None:
-    """`2-30/4` for three or more values at one distance that are not a plain range."""
-    gaps = {after - before for before, after in pairwise(values)}
-    if len(values) < 3 or len(gaps) > 1 or gaps == {1}:
-        return None
-    return f"{values[0]}-{values[-1]}/{gaps.pop()}"
+    return ",".join(_runs(sorted(values)))
 
 
 def _runs(values: list[int]) -> Iterator[str]:
@@ -116,24 +79,29 @@ def _runs(values: list[int]) -> Iterator[str]:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """One job. source: where it was found, such as "RedBeat 'nightly'"; name: in its source.
-
-    values: its keys in a schedule file. lost: what of it is not translated, though the job is.
-    """
+    """One job."""
 
     source: str
+    """Where it was found, such as "RedBeat 'nightly'"."""
+
     name: str
+    """In its source."""
+
     values: Mapping[str, Any]
+    """Its keys in a schedule file."""
+
     lost: Sequence[str] = ()
+    """What of it is not translated, though the job is."""
 
 
 @dataclass(frozen=True, slots=True)
 class LeftOut:
-    """Something that could not be translated, why, and what it looked like."""
+    """Something that could not be translated."""
 
     source: str
     why: str
     original: Sequence[str] = ()
+    """What it looked like, line by line."""
 
 
 Item = Found | LeftOut
@@ -179,11 +147,14 @@ DEFAULTS = {"args": [], "kwargs": {}, "description": "", "timezone": "UTC", "pau
 
 @dataclass(slots=True)
 class Written:
-    """text: of the file; jobs: their names; reports: what is not translated, and why."""
+    """A schedule file that was made of what an import found."""
 
     text: str = ""
     jobs: list[str] = field(default_factory=list)
+    """Their names."""
+
     reports: list[str] = field(default_factory=list)
+    """What is not translated, and why."""
 
 
 def write(header: Sequence[str], items: Iterable[Item]) -> Written:
@@ -209,9 +180,9 @@ def names_for(items: Sequence[Item], given: Collection[str] = ()) -> dict[int, s
 
     given: names that other jobs have.
     """
-    found = [(n, item.name) for n, item in enumerate(items) if isinstance(item, Found)]
+    jobs = [(n, item.name) for n, item in enumerate(items) if isinstance(item, Found)]
     names, taken = dict[int, str](), {*given}
-    for place, name in sorted(found, key=lambda each: not is_job_name(each[1])):
+    for place, name in sorted(jobs, key=lambda each: not is_job_name(each[1])):
         names[place] = job_name(name, taken)
         taken.add(names[place])
     return names

@@ -39,8 +39,8 @@ from supervisor.schedule.clock_times import (
 )
 from supervisor.schedule.cron import CronPattern
 from supervisor.schedule.cron import parse as parse_cron
+from supervisor.schedule.rrule import end_of, rule_pattern
 from supervisor.schedule.rrule import parse as parse_rrule
-from supervisor.schedule.rrule import rule_pattern
 from supervisor.times import DAY, EPOCH, INSTANT, in_utc, midnight, plus, reading
 
 
@@ -95,12 +95,12 @@ def last_between(schedule: Schedule, after: datetime, until: datetime, keep: int
     span = min(span, until - after)
     while span - too_short > timedelta(seconds=1):
         middle = too_short + (span - too_short) / 2
-        found = count_between(schedule, until - middle, until)
-        if found < keep:
+        count = count_between(schedule, until - middle, until)
+        if count < keep:
             too_short = middle
         else:
             span = middle
-            if found <= keep + CHEAP:
+            if count <= keep + CHEAP:
                 break
     return list(deque(_walk(schedule, until - span, until), maxlen=keep))
 
@@ -134,6 +134,8 @@ def _schedule(values: tuple[Any, ...], name: str) -> Schedule:
     when = When.model_construct(**dict(zip(When.model_fields, values, strict=True)))
     zone = when.zone
     start, end = (moment and in_utc(moment, zone) for moment in (when.start_at, when.end_at))
+    if when.rrule is not None and (until := end_of(parse_rrule(when.rrule), zone)):
+        end = min(end or until, until)
     schedule: Schedule = _named(when)
     if start or end:
         schedule = Bounded(schedule, start, end)
@@ -151,7 +153,7 @@ def _named(when: When) -> Schedule:
         return Every(when.every, when.phase or when.every * 0)
     if when.at is not None:
         return Instants(tuple(in_utc(moment, when.zone) for moment in when.at))
-    times = [ClockTimes(found, when.zone, when.dst or AS_A_RULE) for found in _patterns(when)]
+    times = [ClockTimes(pattern, when.zone, when.dst or AS_A_RULE) for pattern in _patterns(when)]
     return times[0] if len(times) == 1 else JoinedTimes(tuple(times))
 
 
@@ -194,11 +196,15 @@ END_OF_CALENDAR = datetime.max.replace(tzinfo=UTC)
 
 @dataclass(frozen=True, slots=True)
 class Excluding:
-    """starts, ends: of the excluded spans, which do not touch; weekdays are those of `zone`."""
+    """The times of `schedule` that are on no excluded day and in no excluded span."""
 
     schedule: Schedule
     weekdays: frozenset[int]
+    """Of `zone`."""
+
     starts: Sequence[datetime]
+    """Of the excluded spans, which do not touch."""
+
     ends: Sequence[datetime]
     zone: ZoneInfo
 
@@ -322,12 +328,13 @@ class Instants:
 
 @dataclass(frozen=True, slots=True)
 class Jittered:
-    """`end`: that of the job, which a shifted tick does not pass either."""
+    """The times of `schedule`, each later by its own constant."""
 
     schedule: Schedule
     longest: timedelta
     name: str
     end: datetime | None = None
+    """That of the job, which a shifted tick does not pass either."""
 
     def next_after(self, at: datetime) -> datetime | None:
         before = last_between(self.schedule, at - self.longest - SECOND, at, keep=1)

@@ -90,6 +90,10 @@ def is_fixed(zone: tzinfo | None) -> bool:
 # the rule leaves open, and count intervals from there.
 
 
+#: Times of a rule with a count, which are counted through.
+MOST_COUNTED = 10_000
+
+
 def recurrence(rule: rrule, now: datetime) -> dict[str, Any]:
     """The keys for the times of the rule after `now`. Raises NotTranslatable."""
     _check(rule, now)
@@ -110,8 +114,8 @@ def _check(rule: rrule, now: datetime) -> None:
         raise NotTranslatable(f"it begins at {rule.dtstart}, a time that the clock jumps over")
     # Of the week of `dtstart`, dateutil counts only the rest, RFC 5545 the whole week.
     is_partial = rule.freq == WEEKLY and rule.dtstart.weekday() != _week_start(rule)
-    first_week_matters = rule.count is not None or now < rule.dtstart + timedelta(weeks=1)
-    if is_partial and rule.bysetpos is not None and first_week_matters:
+    is_first_week = now < rule.dtstart + timedelta(weeks=1)
+    if is_partial and rule.bysetpos is not None and is_first_week:
         raise NotTranslatable("'bysetpos' chooses from the rest of a week where the rule begins")
 
 
@@ -122,8 +126,18 @@ def _parts(rule: rrule) -> Iterator[tuple[str, list[object]]]:
     yield "BYDAY", _days(rule)
     for part in [name for name in NUMBERS if name.startswith("BY")]:
         yield part, _items(getattr(rule, part.lower()))
-    yield "COUNT", _items(rule.count)
-    yield "UNTIL", [] if rule.until is None else [f"{rule.until.astimezone(UTC):%Y%m%dT%H%M%SZ}"]
+    until = rule.until if rule.count is None else _last_of(rule)
+    yield "UNTIL", [] if until is None else [f"{until.astimezone(UTC):%Y%m%dT%H%M%SZ}"]
+
+
+def _last_of(rule: rrule) -> datetime:
+    """The last time of a rule with a count, which a job's rule has not. Raises NotTranslatable."""
+    if not 1 <= rule.count <= MOST_COUNTED:
+        raise NotTranslatable(f"a count of {rule.count:,}")
+    if not (times := list(rule.rrule)):
+        raise NotTranslatable("it never fires")
+    last: datetime = times[-1]
+    return last
 
 
 def _days(rule: rrule) -> list[object]:

@@ -25,7 +25,7 @@ SCHEDULES: list[dict[str, Any]] = [
     {"cron": "0 0 LW * *"},
     {"every": "1m", "phase": "20s", "jitter": "10s", "exclude": ["SAT"]},
     {"rrule": "FREQ=MONTHLY;BYDAY=2TU;BYHOUR=9;BYMINUTE=0", "timezone": "Europe/Berlin"},
-    {"rrule": "FREQ=WEEKLY;INTERVAL=2;COUNT=9", "start_at": "2026-03-02T08:00:00"},
+    {"rrule": "FREQ=WEEKLY;INTERVAL=2", "start_at": "2026-03-02T08:00:00"},
     {"rrule": "FREQ=MINUTELY"},
     {"rrule": "FREQ=HOURLY;BYMINUTE=5"},
     {"at": ["2026-12-24T18:00:00", "2026-12-25T18:00:00Z"]},

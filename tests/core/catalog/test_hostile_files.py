@@ -1,4 +1,4 @@
-"""Schedule files of somebody who means harm: refused soon, in little memory."""
+"""Schedule files that mean harm: refused soon, in little memory."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ FILES = {
     ),
     "rules counted for ever": (
         "defaults: {start_at: 2026-01-01T00:00:00}\njobs:\n"
-        + each("  j{0}: {{task: t, rrule: FREQ=WEEKLY;INTERVAL=9{0};COUNT=10000}}\n", 20)
+        + each("  j{0}: {{task: t, rrule: FREQ=WEEKLY;INTERVAL=9{0};BYMONTH=2}}\n", 20)
         + "  k:\n",
         "job 'k': is not a mapping",
     ),

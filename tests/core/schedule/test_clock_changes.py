@@ -47,7 +47,7 @@ SAID = [
             "2027-10-31: 02:00 comes twice in Europe/Berlin, runs the first time",
         ],
     ),
-    # Whoever runs every hour keeps the distance in real time.
+    # Jobs of every hour keep their distance in real time.
     (
         "*/5 * * * *",
         "Europe/Berlin",

@@ -192,7 +192,7 @@ def test_what_a_job_names_is_expected_beside_what_is_usual() -> None:
     assert found(spec, NOON, loaded=NOON, paused=1).record.success_due_at is None
 
 
-def test_an_interval_is_looked_up_anew_when_its_ticks_have_passed() -> None:
+def test_an_interval_is_looked_up_again_when_its_ticks_have_passed() -> None:
     spec = spec_of(cron="*/10 12 * * *")
     intervals = Intervals()
     first = intervals.of(spec, NOON)

@@ -208,7 +208,7 @@ import json, sys
 from supervisor.app import supervise
 from supervisor.features.adoption.django_rows import Rows
 from supervisor.catalog.entries import Entries
-from supervisor.catalog.load import look_at
+from supervisor.catalog.reconcile import look_at
 from supervisor.beat.scheduler import SupervisedScheduler
 from supervisor.job.changes import registered
 from supervisor.ledger.ledger import Ledger
