@@ -22,8 +22,9 @@ from celery.app.utils import find_app
 
 import supervisor.installed  # noqa: F401  (before all others)
 from supervisor import logs
+from supervisor.catalog.faults import JobFault
 from supervisor.catalog.fitness import arguments_of, cannot_run
-from supervisor.catalog.job_checks import JobFault, Tasks, runs_by_itself
+from supervisor.catalog.job_checks import Tasks, runs_by_itself
 from supervisor.errors import NoQueue, NotConfigured, SupervisorError
 from supervisor.job.spec import JobSpec, StepSpec
 from supervisor.logs import get_logger

@@ -26,7 +26,8 @@ from typing import Any, TypeVar
 from celery import Celery, current_app
 
 from supervisor.catalog.entries import Entries
-from supervisor.catalog.job_checks import JobFault, Tasks, check_job
+from supervisor.catalog.faults import JobFault
+from supervisor.catalog.job_checks import Tasks, check_job
 from supervisor.catalog.load import put_jobs
 from supervisor.catalog.schedule_files import reference_faults, without_forms
 from supervisor.errors import InvalidJob, InvalidRequest, UnknownJob

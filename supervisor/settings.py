@@ -52,17 +52,18 @@ PREFIX = re.compile(r"[A-Za-z0-9_.:-]{1,100}")
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """redis_url: the ledger's Redis or Valkey. prefix: what all our keys start with.
-
-    connection: the app's further options for the connection, under Celery's names, such as TLS or a
-    credential provider. Raises NotConfigured.
-    """
+    """Where a ledger is. Raises NotConfigured."""
 
     redis_url: str = field(default=DEFAULT_URL, repr=False)
+    """Of Redis or Valkey."""
+
     prefix: str = DEFAULT_PREFIX
+    """What all keys of the ledger begin with."""
+
     connection: Mapping[str, Any] = field(
         default_factory=dict, repr=False, compare=False, hash=False
     )
+    """The app's further options, under Celery's names, such as TLS or a credential provider."""
 
     def __post_init__(self) -> None:
         if not PREFIX.fullmatch(self.prefix):
@@ -119,16 +120,19 @@ OPTIONS = ("master_name", "sentinel_username", "sentinel_password")
 
 @dataclass(frozen=True, slots=True)
 class SentinelUrl:
-    """sentinels: host and port of each, which watch the servers as `master_name`.
-
-    server: options of connections to these servers: user, password, database, TLS. login: user and
-    password of the sentinels themselves.
-    """
+    """An address of servers by the Sentinels that watch them."""
 
     sentinels: tuple[tuple[str, int], ...]
+    """The host and the port of each."""
+
     master_name: str
+    """Under which they watch the servers."""
+
     server: Mapping[str, Any] = field(default_factory=dict)
+    """Options of connections to the servers: user, password, database, TLS."""
+
     login: Mapping[str, str] = field(default_factory=dict)
+    """User and password of the sentinels themselves."""
 
     @classmethod
     def parse(cls, url: str, options: Mapping[str, Any] | None = None) -> Self:
@@ -140,20 +144,20 @@ class SentinelUrl:
         server: dict[str, Any] = {}
         for part in reversed(parts):
             server |= {k: v for k, v in part.items() if k in SERVER or k.startswith("ssl_")}
-        found = {**(options or {}), **dict(parse_qsl(urlsplit(each[-1]).query))}
-        unknown = [k for k in sorted(found) if k not in OPTIONS and not k.startswith("ssl_")]
+        given = {**(options or {}), **dict(parse_qsl(urlsplit(each[-1]).query))}
+        unknown = [k for k in sorted(given) if k not in OPTIONS and not k.startswith("ssl_")]
         if unknown:
             raise NotConfigured(f"sentinel:// has no option {', '.join(unknown)}")
-        if not found.get("master_name"):
+        if not given.get("master_name"):
             raise NotConfigured(
                 "sentinel:// needs the name under which the sentinels watch the primary: "
                 "sentinel://one:26379;sentinel://two:26379/0?master_name=NAME"
             )
         return cls(
             tuple((p.get("host", "127.0.0.1"), p.get("port", SENTINEL_PORT)) for p in parts),
-            found["master_name"],
+            given["master_name"],
             server,
-            {k: found[f"sentinel_{k}"] for k in SERVER if found.get(f"sentinel_{k}")},
+            {k: given[f"sentinel_{k}"] for k in SERVER if given.get(f"sentinel_{k}")},
         )
 
     def __str__(self) -> str:
@@ -206,28 +210,28 @@ def understood(options: Mapping[str, Any]) -> dict[str, Any]:
 
     Raises NotConfigured.
     """
-    known = {name: value for name, value in options.items() if value is not None}
-    if isinstance(asked := known.get("ssl_cert_reqs"), str):
+    meant = {name: value for name, value in options.items() if value is not None}
+    if isinstance(needed := meant.get("ssl_cert_reqs"), str):
         try:
-            known["ssl_cert_reqs"] = VerifyMode[f"CERT_{asked.removeprefix('CERT_').upper()}"]
+            meant["ssl_cert_reqs"] = VerifyMode[f"CERT_{needed.removeprefix('CERT_').upper()}"]
         except KeyError:
             raise NotConfigured("give ssl_cert_reqs as none, optional or required") from None
-    if provider := known.get("credential_provider"):
+    if provider := meant.get("credential_provider"):
         try:
-            known["credential_provider"] = (
+            meant["credential_provider"] = (
                 resolve_name(provider)() if isinstance(provider, str) else provider
             )
         except (ValueError, ImportError, AttributeError) as error:
             what = "credential_provider names no class that can be imported"
             raise NotConfigured(f"{what}: {error}") from None
-        known = {name: v for name, v in known.items() if name not in ("username", "password")}
-    return known
+        meant = {name: v for name, v in meant.items() if name not in ("username", "password")}
+    return meant
 
 
 def tls_of(options: Mapping[str, Any]) -> dict[str, Any]:
     """The options for TLS; `ssl` makes redis-py's clients use it."""
-    found = {name: value for name, value in options.items() if name.startswith("ssl_")}
-    return {"ssl": True, **found} if found else {}
+    tls = {name: value for name, value in options.items() if name.startswith("ssl_")}
+    return {"ssl": True, **tls} if tls else {}
 
 
 def unreadable(why: str) -> NotConfigured:
@@ -236,9 +240,11 @@ def unreadable(why: str) -> NotConfigured:
 
 @dataclass(frozen=True, slots=True)
 class Database:
-    """Where an address leads, without credentials. server: host and port, socket, or sentinels."""
+    """Where an address leads, without credentials."""
 
     server: str
+    """Its host and port, its socket, or its sentinels."""
+
     db: int
 
     def __str__(self) -> str:

@@ -113,14 +113,12 @@ INSTANT = timedelta(microseconds=1)
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """When a clock shows a time: twice in a repeated hour, and then `first` is before `second`.
-
-    `gap` is the length of the jump over a time that the clock never shows; `first` is its end.
-    """
+    """When a clock shows a time: twice in a repeated hour, and then `first` is before `second`."""
 
     first: datetime
     second: datetime
     gap: timedelta = timedelta()
+    """The length of the jump over a time that the clock never shows; `first` is its end."""
 
 
 def reading(local: datetime, zone: ZoneInfo) -> Reading:
@@ -241,7 +239,7 @@ def in_utc(moment: datetime, zone: ZoneInfo) -> datetime:
         raise ValueError(f"{moment.isoformat()} is beyond the calendar") from None
 
 
-def asked(text: str, zone: ZoneInfo, now: datetime, *, ahead: bool) -> datetime:
+def named_moment(text: str, zone: ZoneInfo, now: datetime, *, ahead: bool) -> datetime:
     """The moment that a person means on a command line, in UTC.
 
     ``now``; a duration such as ``2h``, back from now or, with `ahead`, forward; ``+2h`` or ``-2h``
@@ -261,8 +259,8 @@ def clock_time(text: str, zone: ZoneInfo, now: datetime, *, ahead: bool) -> date
     """``09:05``: when the zone's clock last showed it or, with `ahead`, shows it next; or an ISO
     8601 date or time, by that clock unless it has an offset. Raises ValueError.
     """
-    found = CLOCK_TIME.match(text)
-    if found is None:
+    match = CLOCK_TIME.match(text)
+    if match is None:
         try:
             moment = datetime.fromisoformat(text)
         except ValueError:
@@ -272,7 +270,7 @@ def clock_time(text: str, zone: ZoneInfo, now: datetime, *, ahead: bool) -> date
         if abs(at - now) > FARTHEST:
             raise ValueError(f"{text!r} is more than 100 years from now")
         return at
-    hour, minute, second = (int(part or 0) for part in found.groups())
+    hour, minute, second = (int(part or 0) for part in match.groups())
     today = now.astimezone(zone).replace(tzinfo=None, microsecond=0)
     local = today.replace(hour=hour, minute=minute, second=second)
     at = first_instant(local, zone)

@@ -19,7 +19,7 @@ import time
 from supervisor.beat.reload import LIMITS, some
 from supervisor.beat.turn import Turn
 from supervisor.catalog.entries import Entries
-from supervisor.catalog.load import Outcome, look_at
+from supervisor.catalog.reconcile import Outcome, look_at
 from supervisor.job.changes import registered
 from supervisor.ledger.ledger import Ledger
 from supervisor.logs import get_logger

@@ -3,188 +3,33 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from enum import StrEnum
-from inspect import Parameter, Signature
-from typing import Any, Self, get_args
+from inspect import Signature
+from typing import Any
 
-from pydantic import BaseModel, ConfigDict, ValidationError
-from pydantic.fields import FieldInfo
+from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
+from supervisor.catalog.faults import (
+    JobFault,
+    apart,
+    fault_of,
+    item_faults,
+    part_fault,
+    step_fault,
+)
 from supervisor.catalog.yaml_source import UNREADABLE, KeyPath
 from supervisor.errors import (
-    InvalidGuard,
     InvalidKey,
     InvalidSchedule,
     closest,
-    did_you_mean,
     shown,
 )
-from supervisor.job.fields import ClockChanges, ItemFault
-from supervisor.job.policies import OverlapPolicy
-from supervisor.job.spec import GuardedTaskSpec, JobSpec, StepSpec
-from supervisor.job.when import KINDS, When
+from supervisor.job.spec import JobSpec
+from supervisor.job.when import KINDS
 from supervisor.schedule import is_fixed, schedule_of
 from supervisor.schedule.cron import parse as parse_cron
-from supervisor.times import EPOCH, Duration
-
-# What is wrong with a job: pydantic's errors in plain words.
-
-
-@dataclass(frozen=True, slots=True)
-class JobFault:
-    """One thing wrong with a job; `keys` are those it is about, the likeliest first.
-
-    `path` leads from the first of them to what is wrong inside its value.
-    """
-
-    keys: tuple[str, ...]
-    what: str
-    hint: str | None = None
-    path: KeyPath = ()
-
-    @property
-    def text(self) -> str:
-        return self.what + (f" ({self.hint})" if self.hint else "")
-
-    def place_in(self, values: Mapping[str, Any]) -> KeyPath:
-        """The path of the first of its keys that the job has; empty if it has none of them."""
-        return next(((key, *self.path) for key in self.keys if key in values), ())
-
-
-def item_faults(key: str, faults: Sequence[ItemFault]) -> Iterator[JobFault]:
-    """The faults of a list or a mapping, each at its own place."""
-    for fault in faults:
-        yield JobFault((key,), f"{key!r}: {fault.what}", fault.hint, fault.path)
-
-
-def fault_of(
-    key: str, detail: ErrorDetails, fields: Mapping[str, FieldInfo] = JobSpec.model_fields
-) -> JobFault:
-    value, kind, context = detail["input"], detail["type"], detail.get("ctx", {})
-    if key == "name" and fields is JobSpec.model_fields:
-        return JobFault((), f"{shown(value)} is not a name for a job", NAME_HINT)
-    if kind == "value_error":
-        what, hint = apart(str(context["error"]))
-        return JobFault((key,), f"{key!r}: {what}", hint or _clock_hint(value))
-    if kind == "enum":
-        return _enum_fault(key, value, fields)
-    if key in EXPECTED_OF_KEYS:
-        what, hint = EXPECTED_OF_KEYS[key]
-        return JobFault((key,), f"{key!r}: {shown(value)} {what}", hint)
-    what = EXPECTED.get(kind, detail["msg"]).format(**context)
-    is_whole = kind in ("tuple_type", "dict_type", "model_type")
-    hint = EXAMPLES.get(key, HINTS.get(kind)) if is_whole else HINTS.get(kind)
-    return JobFault((key,), f"{key!r}: {shown(value)} {what}", hint)
-
-
-def part_fault(detail: ErrorDetails) -> JobFault:
-    """The fault of one of the times of `at`, of a label, or of a key of `dst`."""
-    key, part = str(detail["loc"][0]), detail["loc"][1]
-    if detail["loc"][-1] == "[key]":
-        what, hint = f"{shown(part)} is not a name for a label", "letters, digits and _ only"
-        return JobFault((key,), f"{key!r}: {what}", f"{hint}, at most 63", (part,))
-    if key != "dst":
-        fault = replace(fault_of(key, detail), path=(part,))
-        named = f"{key!r}: {shown(part)}: " if key == "labels" else f"{key!r}: "
-        return replace(fault, what=fault.what.replace(f"{key!r}: ", named, 1))
-    if detail["type"] == "extra_forbidden":
-        hint = closest(part, ClockChanges.model_fields) or "known are gap and fold"
-        return JobFault((key,), f"{key!r}: unknown key {shown(part)}", hint, (part,))
-    fault = fault_of(str(part), detail, ClockChanges.model_fields)
-    return JobFault((key,), f"{key!r}: {fault.what}", fault.hint, (part,))
-
-
-def step_fault(detail: ErrorDetails) -> JobFault:
-    """The fault of one step of a job; steps are counted from 1, as people do."""
-    number, *rest = detail["loc"][1:]
-    where, key = f"step {int(number) + 1}", str(rest[0]) if rest else None
-    if detail["type"] == "conflict":
-        keys = detail["ctx"]["keys"]
-        return JobFault(("steps",), f"{where}: {detail['ctx']['text']}", None, (number, keys[0]))
-    if detail["type"] == "missing":
-        return JobFault(("steps",), f"{where}: {key!r} is missing", STEP_HINT, (number,))
-    if detail["type"] == "extra_forbidden":
-        hint = closest(key, StepSpec.model_fields)
-        return JobFault(("steps",), f"{where}: unknown key {shown(key)}", hint, (number, *rest))
-    if key is None:
-        return JobFault(("steps",), f"{where} is not a mapping", STEP_HINT, (number,))
-    fault = fault_of(key, detail, StepSpec.model_fields)
-    return JobFault(("steps",), f"{where}: {fault.what}", fault.hint, (number, *rest))
-
-
-STEP_HINT = "such as {task: proj.extract, priority: 3}"
-
-NAME_HINT = "letters, digits and _ . - only, at most 100, a letter or digit first"
-
-#: pydantic's name for an error -> what a person would say after the value.
-EXPECTED = {
-    "string_type": "is not text",
-    "string_too_short": "is empty",
-    "string_too_long": "is longer than {max_length} characters",
-    "string_pattern_mismatch": "is not a name",
-    "string_unicode": "has half a character",
-    "int_type": "is not a whole number",
-    "greater_than_equal": "is less than {ge}, the smallest allowed",
-    "less_than_equal": "is more than {le}, the largest allowed",
-    "bool_type": "is not true or false",
-    "tuple_type": "is not a list",
-    "dict_type": "is not a mapping of names to values",
-    "model_type": "is not a mapping",
-    "too_long": "has more items than {max_length}, the most allowed",
-}
-
-#: Keys whose values are of several types.
-EXPECTED_OF_KEYS = {
-    "serial": ("is not true, false or a name", NAME_HINT),
-    "sentry_monitor": (
-        "is not true, false or a monitor's slug",
-        "small letters, digits, _ and -, at most 50",
-    ),
-    "mask": ("is neither true nor a list of names", "such as [password]"),
-}
-
-#: Examples for keys that are lists or mappings.
-EXAMPLES = {
-    "after": "such as [extract, load]",
-    "steps": "such as [{task: proj.extract, priority: 3}]",
-    "at": "such as [2026-12-24T18:00:00]",
-    "labels": "such as {tenant: acme}",
-    "dst": "such as {gap: skip, fold: both}",
-}
-
-HINTS = {
-    "string_type": "put it in quotes",
-    "string_pattern_mismatch": NAME_HINT,
-    "int_type": "digits only, without quotes",
-    "bool_type": "unquoted, and not yes, no, on or off",
-    "tuple_type": "such as [1, two]",
-    "dict_type": "such as {day: monday}",
-}
-
-
-def _enum_fault(key: str, value: Any, fields: Mapping[str, FieldInfo]) -> JobFault:
-    annotation = fields[key].annotation
-    kinds = (kind for kind in (annotation, *get_args(annotation)) if isinstance(kind, type))
-    choices = [word.value for kind in kinds if issubclass(kind, StrEnum) for word in kind]
-    what = f"{key!r}: {shown(value)} is not one of {', '.join(choices)}"
-    return JobFault((key,), what, closest(value, choices))
-
-
-def _clock_hint(value: Any) -> str | None:
-    if isinstance(value, str) and re.fullmatch(r"\d+:\d\d(:\d\d)?", value):
-        return "write 1:30 as 1h30m or as 1m30s"
-    return None
-
-
-def apart(text: str) -> tuple[str, str | None]:
-    """Splits off the hint of `did_you_mean` that the text ends with."""
-    what, mark, known = text.partition(" (did you mean ")
-    return what, f"did you mean {known.removesuffix(')')}" if mark else None
-
+from supervisor.times import EPOCH
 
 KEYS = tuple(key for key in JobSpec.model_fields if key != "name")
 
@@ -458,26 +303,21 @@ CALLED_WITH = ("task", "args", "kwargs", "steps")
 def call_faults(
     spec: JobSpec, known_tasks: Mapping[str, Signature | None], *, is_run: bool = False
 ) -> Iterator[JobFault]:
-    """Arguments that the tasks certainly refuse.
+    """Arguments that the tasks certainly refuse, in Python's own words.
 
     A step may get what it lacks from params. A job that runs only when it is triggered may get
     other arguments then, so nothing is missing from it. is_run: they are those of a run.
     """
     if takes := known_tasks.get(spec.task or ""):
-        for key, path, what in _violations(takes, spec.args, spec.kwargs):
-            yield JobFault((key,), f"{key!r}: {what}", _taken(takes), path)
         is_whole = is_run or runs_by_itself(spec)
-        for name in _missing(takes, spec.args, spec.kwargs) if is_whole else ():
-            what = f"the task needs an argument {shown(name)}"
-            yield JobFault(("kwargs", "args", "task"), what, _taken(takes))
+        if refusal := _refusal(takes, spec.args, spec.kwargs, is_whole=is_whole):
+            yield JobFault(("kwargs", "args", "task"), *refusal)
     for number, step in enumerate(spec.steps):
         if takes := known_tasks.get(step.task):
-            before = 0 if step.foreach is None else 1  # the item
-            for key, path, what in _violations(takes, (*[None] * before, *step.args), step.kwargs):
-                inside = (path[0] - before,) if isinstance(path[0], int) else path
-                place = ("foreach",) if inside == (-1,) else (key, *inside)
-                what = f"step {number + 1}: {place[0]!r}: {what}"
-                yield JobFault(("steps",), what, _taken(takes), (number, *place))
+            item = () if step.foreach is None else (None,)
+            if refusal := _refusal(takes, (*item, *step.args), step.kwargs, is_whole=False):
+                what, hint = refusal
+                yield JobFault(("steps",), f"step {number + 1}: {what}", hint, (number,))
 
 
 def runs_by_itself(spec: JobSpec) -> bool:
@@ -485,43 +325,17 @@ def runs_by_itself(spec: JobSpec) -> bool:
     return (spec.has_schedule or bool(spec.after)) and not spec.paused
 
 
-def _violations(
-    takes: Signature, args: Sequence[Any], kwargs: Mapping[str, Any]
-) -> Iterator[tuple[str, tuple[str | int, ...], str]]:
-    """The key, the place in it, and what is wrong there."""
-    kinds = {parameter.kind for parameter in takes.parameters.values()}
-    by_position = _by_position(takes)
-    if len(args) > len(by_position) and Parameter.VAR_POSITIONAL not in kinds:
-        what = f"the task takes {len(by_position)} by position, and gets {len(args)}"
-        yield "args", (len(by_position),), what
-    for name in kwargs:
-        if name in by_position[: len(args)]:
-            yield "kwargs", (name,), f"the task gets {shown(name)} by position as well"
-        elif name not in takes.parameters and Parameter.VAR_KEYWORD not in kinds:
-            yield "kwargs", (name,), f"the task takes no argument {shown(name)}"
-
-
-def _missing(takes: Signature, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[str]:
-    given = {*_by_position(takes)[: len(args)], *kwargs}
-    return [
-        name
-        for name, parameter in takes.parameters.items()
-        if name not in given and parameter.default is Parameter.empty and not _is_open(parameter)
-    ]
-
-
-def _by_position(takes: Signature) -> list[str]:
-    kinds = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
-    return [name for name, parameter in takes.parameters.items() if parameter.kind in kinds]
-
-
-def _is_open(parameter: Parameter) -> bool:
-    return parameter.kind in (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
-
-
-def _taken(takes: Signature) -> str:
-    names = [name for name, each in takes.parameters.items() if not _is_open(each)]
-    return f"it takes: {', '.join(names) or 'nothing'}"
+def _refusal(
+    takes: Signature, args: Sequence[Any], kwargs: Mapping[str, Any], *, is_whole: bool
+) -> tuple[str, str] | None:
+    """Why the task refuses these arguments, and what it takes; None if it takes them."""
+    try:
+        takes.bind_partial(*args, **kwargs)
+        if is_whole:
+            takes.bind(*args, **kwargs)
+    except TypeError as error:
+        return f"the task cannot be called like this: {error}", f"its arguments: {takes}"
+    return None
 
 
 def _is_readable(value: Any) -> bool:
@@ -531,86 +345,3 @@ def _is_readable(value: Any) -> bool:
     if isinstance(value, list):
         return all(map(_is_readable, value))
     return value is not UNREADABLE
-
-
-# The `guard` of a task and of a call: all that is wrong with it is reported at once.
-
-
-#: Keys of a job that mean nothing without a schedule, or that the task itself says.
-NOT_IN_A_GUARD = (
-    *When.model_fields,
-    "task",
-    "steps",
-    "params",
-    "args",
-    "kwargs",
-    "after",
-    "after_match",
-    "after_policy",
-    "run_at_start",
-    "catchup",
-    "catchup_window",
-    "paused",
-    "due_by",
-)
-
-
-def guarded_task_spec(task: str, guard: Any) -> GuardedTaskSpec:
-    """The job that a guarded task is. Raises InvalidGuard."""
-    where = f"task {task!r}"
-    if not isinstance(guard, Mapping):
-        raise InvalidGuard(where, [f"{guard!r} is neither True nor a mapping of a job's keys"])
-    return spec_without_schedule(where, task, {"task": task}, guard)
-
-
-def spec_without_schedule(
-    where: str, name: str, work: Mapping[str, Any], policies: Mapping[str, Any]
-) -> GuardedTaskSpec:
-    """The job that code makes of a task or of steps. work: these, as keys of a job.
-
-    Raises InvalidGuard with all that is wrong.
-    """
-    refused = [f"{key!r} is not for a guarded task" for key in NOT_IN_A_GUARD if key in policies]
-    own = {key: value for key, value in policies.items() if key not in NOT_IN_A_GUARD}
-    # What a template needs is known when the task is called.
-    checked = {key: value for key, value in own.items() if key != "key"}
-    _, faults = check_job(name, {**checked, **work, "every": 60}, {}, None)
-    problems = refused + [
-        fault.what + (f" ({fault.hint})" if fault.hint else "") for fault in faults
-    ]
-    if problems:
-        raise InvalidGuard(where, problems)
-    try:
-        return GuardedTaskSpec(**{**own, **work, "name": name})
-    except ValidationError as error:
-        raise InvalidGuard(where, [str(e["msg"]) for e in error.errors()]) from error
-
-
-class GuardedCall(BaseModel):
-    """The guard of one call; None for what the task's own guard has."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    key: str | None = None
-    overlap: OverlapPolicy | None = None
-    max_wait: Duration | None = None
-
-    @classmethod
-    def of(cls, header: Any, task: str) -> Self:
-        """Raises InvalidGuard."""
-        where = f"a call of {task!r}"
-        if header is None or header is True:
-            return cls()
-        if not isinstance(header, Mapping):
-            raise InvalidGuard(where, [f"{header!r} is neither True nor a mapping"])
-        try:
-            return cls.model_validate(dict(header))
-        except ValidationError as error:
-            raise InvalidGuard(where, [words(detail) for detail in error.errors()]) from error
-
-
-def words(detail: Any) -> str:
-    key = str(detail["loc"][0])
-    if detail["type"] == "extra_forbidden":
-        return f"unknown key {key!r}{did_you_mean(key, GuardedCall.model_fields)}"
-    return f"{key!r}: {detail['msg']}"

@@ -2,7 +2,8 @@
 
 * `load`: schedule files, all that they have. A job of another source stays as it is.
 * `put_jobs`: jobs that are put and removed at run time: those that are named, all or none.
-* `reconcile`: any other source, such as a table of Django's, all that it has.
+
+Other sources are compared in reconcile.py, which puts what differs.
 
 An edit is never retroactive: a job whose times changed starts counting now. Running runs of a
 removed job go on to their end; those that wait are cancelled when their turn comes.
@@ -24,26 +25,23 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from datetime import datetime
-from itertools import islice
 from types import MappingProxyType
 
 from supervisor.catalog.entries import AdoptedEntry, Entries, definition_text
 from supervisor.catalog.fitness import not_guardable
-from supervisor.catalog.refusals import mass_removal
 from supervisor.errors import (
     InvalidJob,
     InvalidRequest,
     JobConflict,
     JobElsewhere,
     PlanOutdated,
-    SupervisorError,
 )
-from supervisor.job.changes import Changes, Found, Source, difference
+from supervisor.job.changes import Changes, difference
 from supervisor.job.fields import NAME_PATTERN
 from supervisor.job.spec import JobSpec
-from supervisor.ledger.actions import Action, Actor, with_changes
+from supervisor.ledger.actions import Action, with_changes
 from supervisor.ledger.ledger import Ledger, too_many_jobs
 from supervisor.ledger.reads import Loaded, times_of
 from supervisor.ledger.records import FILES, REDBEAT, REDBEATS, Origin, origin_from
@@ -71,15 +69,13 @@ LONGEST_SHOWN = 100
 #: Jobs of files that one function loads: a tenth of a second in which the server does nothing else.
 JOBS_PER_LOAD = 2_000
 
-REMOVAL_HINT = "if that is meant, remove half of them first, or run manage.py supervisor sync --yes"
-
 # Schedule files.
 
 
 def load(
     ledger: Ledger,
     entries: Entries,
-    wanted: Jobs,
+    jobs: Jobs,
     digest: str,
     now: datetime | None = None,
     planned_on: Jobs | None = None,
@@ -105,9 +101,9 @@ def load(
         loaded = ledger.loaded().of(FILES)
         if planned_on is not None and loaded.specs != planned_on:
             raise PlanOutdated("what is loaded has changed since this plan was made")
-        changes = difference(loaded.specs, wanted, loaded.unread)
+        changes = difference(loaded.specs, jobs, loaded.unread)
         at = now or ledger.now()
-        reply = write(ledger, entries, loaded, wanted, changes, digest, at, places, action)
+        reply = write(ledger, entries, loaded, jobs, changes, digest, at, places, action)
         if reply.verdict is LoadVerdict.LOADED:
             return changes
         refuse(reply, places)
@@ -117,7 +113,7 @@ def write(
     ledger: Ledger,
     entries: Entries,
     loaded: Loaded,
-    wanted: Jobs,
+    jobs: Jobs,
     changes: Changes,
     digest: str,
     now: datetime,
@@ -127,23 +123,20 @@ def write(
     """Writes the changes of files, JOBS_PER_LOAD at a time: a function of thousands of jobs would
     keep the server from its runs. The digest, by which they are loaded, comes with the last."""
     entries.learn_names()
-    edited = [wanted[name] for name in (*changes.added, *changes.changed)]
+    edited = [jobs[name] for name in (*changes.added, *changes.changed)]
     replaced, names = entries.replaced_by(edited), entries.names_of(edited)
-    settle(ledger, outgoing(loaded, wanted, changes), now, edited=wanted)
-    news = moved(loaded.origins, places, {*changes.added, *changes.changed})
-    edits = job_changes(ledger, loaded, wanted, changes, places, now, names=names)
-    version, number = loaded.files_version, len(changes) + len(news)
-    while number > JOBS_PER_LOAD:
-        some = list(islice(edits, JOBS_PER_LOAD))
-        moves = dict(islice(news.items(), JOBS_PER_LOAD - len(some)))
-        reply = ledger.load(some, entries.keys, FILES, now, "", version, moves)
+    settle(ledger, outgoing(loaded, jobs, changes), now, edited=jobs)
+    edits = [*job_changes(ledger, loaded, jobs, changes, places, now, names=names)]
+    edits += moved(loaded.origins, places, {*changes.added, *changes.changed})
+    version = loaded.files_version
+    while len(edits) > JOBS_PER_LOAD:
+        some, edits = edits[:JOBS_PER_LOAD], edits[JOBS_PER_LOAD:]
+        reply = ledger.load(some, entries.keys, FILES, now, "", version)
         if reply.verdict is not LoadVerdict.LOADED:
             return reply
-        number -= len(some) + len(moves)
-        news = {name: place for name, place in news.items() if name not in moves}
         version = reply.version
-    done = with_changes(action, loaded.specs, wanted, changes)
-    reply = ledger.load(list(edits), entries.keys, FILES, now, digest, version, news, action=done)
+    done = with_changes(action, loaded.specs, jobs, changes)
+    reply = ledger.load(edits, entries.keys, FILES, now, digest, version, action=done)
     if reply.verdict is LoadVerdict.LOADED:
         for name, entry in replaced.items():
             log.info("entry replaced by job", job=name, entry=entry, place=places.get(name))
@@ -152,10 +145,10 @@ def write(
 
 
 def withdraw(
-    ledger: Ledger, entries: Entries, wanted: Jobs, now: datetime, action: Action | None = None
+    ledger: Ledger, entries: Entries, jobs: Jobs, now: datetime, action: Action | None = None
 ) -> Changes:
-    """Removes jobs of files that `wanted` no longer has, and pauses those that it pauses; all else
-    stays.
+    """Removes jobs of files that are not among these, and pauses those that are paused among these;
+    all else stays.
 
     For a beat that did not run when the files changed, before it emits what was due meanwhile. In
     the changes, the changed jobs are those that were paused. Raises WrongSchema.
@@ -163,7 +156,7 @@ def withdraw(
     loaded = ledger.loaded().of(FILES)
     left = {
         name: as_paused(loaded.specs.get(name), spec)
-        for name, spec in wanted.items()
+        for name, spec in jobs.items()
         if name in loaded.specs or name in loaded.unread
     }
     digest = ledger.loaded_digest()
@@ -176,21 +169,21 @@ def withdraw(
         return NO_CHANGES
 
 
-def as_paused(before: JobSpec | None, wanted: JobSpec) -> JobSpec:
+def as_paused(before: JobSpec | None, after: JobSpec) -> JobSpec:
     if before is None:
-        return wanted
-    return before.model_copy(update={"paused": before.paused or wanted.paused})
+        return after
+    return before.model_copy(update={"paused": before.paused or after.paused})
 
 
 def moved(
     origins: Mapping[str, Origin], places: Mapping[str, str], written: Collection[str]
-) -> dict[str, str]:
-    """The jobs that only stand elsewhere in the files by now, and where. written: all others."""
-    return {
-        name: place
+) -> list[JobChange]:
+    """Of jobs that only stand elsewhere in the files by now. written: all others."""
+    return [
+        JobChange(name, None, is_moved=True, place=place)
         for name, place in places.items()
         if name in origins and name not in written and origins[name].place != place
-    }
+    ]
 
 
 # Jobs at run time.
@@ -199,7 +192,7 @@ def moved(
 def put_jobs(
     ledger: Ledger,
     entries: Entries,
-    wanted: Wanted,
+    jobs: Wanted,
     source: str,
     place: str,
     versions: Versions | None = None,
@@ -221,18 +214,18 @@ def put_jobs(
     ledger.check_schema()
     check_source(source)
     adopted = adopted or {}
-    places = {name: place_of(name, place, adopted.get(name)) for name in wanted}
-    for name, problem in not_guardable(entries.app.tasks, filter(None, wanted.values())):
+    places = {name: place_of(name, place, adopted.get(name)) for name in jobs}
+    for name, problem in not_guardable(entries.app.tasks, filter(None, jobs.values())):
         raise InvalidJob(name, [problem])
     while True:
-        links = links_to_keep(ledger, wanted)
-        loaded = ledger.loaded(wanted)
+        links = links_to_keep(ledger, jobs)
+        loaded = ledger.loaded(jobs)
         check_origins(loaded, source, place, versions or {})
-        specs = {name: spec for name, spec in wanted.items() if spec is not None}
+        specs = {name: spec for name, spec in jobs.items() if spec is not None}
         changes = difference(loaded.specs, specs, loaded.unread)
         if not changes:
             return changes, dict(loaded.origins)
-        check_wanted(ledger, wanted)
+        check_wanted(ledger, jobs)
         check_additions(ledger, entries, changes, source, place)
         now, ending = ledger.now(), outgoing(loaded, specs, changes)
         settle(ledger, ending, now, edited=specs.keys())
@@ -250,14 +243,14 @@ def put_jobs(
             entries.keys,
             source,
             links=links,
-            action=with_changes(action, loaded.specs, wanted, changes),
+            action=with_changes(action, loaded.specs, jobs, changes),
         )
         if reply.verdict is LoadVerdict.LOADED:
             origin = Origin(source, reply.version, place)
             edited = dict.fromkeys((*changes.added, *changes.changed), origin)
             kept = {name: at for name, at in loaded.origins.items() if name in specs}
             return changes, {**kept, **edited}
-        refuse(reply, dict.fromkeys(wanted, place))
+        refuse(reply, dict.fromkeys(jobs, place))
 
 
 def place_of(name: str, place: str, entry: AdoptedEntry | None) -> str:
@@ -271,13 +264,13 @@ def shown(name: str) -> str:
     return text if len(text) <= LONGEST_SHOWN else f"{text[:LONGEST_SHOWN]}..."
 
 
-def links_to_keep(ledger: Ledger, wanted: Wanted) -> str:
+def links_to_keep(ledger: Ledger, jobs: Wanted) -> str:
     """What must not change between the check of which jobs follow which and the load: for load.lua.
 
     A job that follows others needs them, and no circle; one that is removed, that none follows it.
     """
-    has_after = any(spec and spec.after for spec in wanted.values())
-    if not has_after and None not in wanted.values():
+    has_after = any(spec and spec.after for spec in jobs.values())
+    if not has_after and None not in jobs.values():
         return ""
     linked, unlinked = ledger.links()
     return f"{linked}/{unlinked}" if has_after else linked
@@ -296,9 +289,9 @@ def check_origins(loaded: Loaded, source: str, place: str, versions: Versions) -
         if origin.source != source:
             raise JobElsewhere(name, origin.place, wanted_at=place)
     for name, version in versions.items():
-        found = loaded.origins[name].version if name in loaded.origins else 0
-        if version is not None and version != found:
-            raise JobConflict(name, found)
+        current = loaded.origins[name].version if name in loaded.origins else 0
+        if version is not None and version != current:
+            raise JobConflict(name, current)
 
 
 def check_additions(
@@ -320,10 +313,10 @@ def refuse_entries(entries: Entries, names: Collection[str], place: str) -> None
         raise JobElsewhere(name, REDBEATS, wanted_at=place)
 
 
-def check_wanted(ledger: Ledger, wanted: Wanted) -> None:
+def check_wanted(ledger: Ledger, jobs: Wanted) -> None:
     """What features find wrong with jobs beside those that are loaded. Raises InvalidJob."""
     for check in LOAD_CHECKS:
-        check(ledger, wanted)
+        check(ledger, jobs)
 
 
 def version_of(loaded: Loaded, name: str) -> int:
@@ -345,19 +338,19 @@ def refuse(reply: LoadReply, places: Mapping[str, str]) -> None:
         raise too_many_jobs(reply.jobs)
 
 
-def outgoing(loaded: Loaded, wanted: Jobs, changes: Changes) -> list[JobSpec]:
+def outgoing(loaded: Loaded, jobs: Jobs, changes: Changes) -> list[JobSpec]:
     """Jobs, as they were, whose times have changed or that have been removed."""
     return [
         loaded.specs[name]
         for name in (*changes.changed, *changes.removed)
-        if name in loaded.specs and has_new_times(name, loaded, wanted)
+        if name in loaded.specs and has_new_times(name, loaded, jobs)
     ]
 
 
-def has_new_times(name: str, loaded: Loaded, wanted: Jobs) -> bool:
-    if name in loaded.unread and name in wanted:
-        return times_of(loaded.unread[name]) != wanted[name].when
-    before, after = loaded.specs.get(name), wanted.get(name)
+def has_new_times(name: str, loaded: Loaded, jobs: Jobs) -> bool:
+    if name in loaded.unread and name in jobs:
+        return times_of(loaded.unread[name]) != jobs[name].when
+    before, after = loaded.specs.get(name), jobs.get(name)
     return before is None or after is None or before.when != after.when
 
 
@@ -387,7 +380,7 @@ def settle(
 def job_changes(
     ledger: Ledger,
     loaded: Loaded,
-    wanted: Jobs,
+    jobs: Jobs,
     changes: Changes,
     places: Mapping[str, str],
     now: datetime,
@@ -401,9 +394,9 @@ def job_changes(
     # As they were the last time that they were loaded, by their own `paused`.
     marks = ledger.marks([*changes.added, *loaded.unread])
     for name in (*changes.added, *changes.changed):
-        spec, before, entry = wanted[name], loaded.specs.get(name), adopted.get(name)
+        spec, before, entry = jobs[name], loaded.specs.get(name), adopted.get(name)
         entry_name = entry.name if entry else names.get(name, name)
-        is_new = has_new_times(name, loaded, wanted)
+        is_new = has_new_times(name, loaded, jobs)
         was_paused = before.paused if before else marks[name].file_paused
         yield JobChange(
             name,
@@ -416,96 +409,3 @@ def job_changes(
             next_at=schedule_of(spec).next_after(now) if is_new else None,
         )
     yield from (JobChange(name, None) for name in changes.removed)
-
-
-# Other sources of jobs.
-
-
-@dataclass(slots=True)
-class Outcome:
-    """What came of one look at one source. changes: None if nothing had to be read."""
-
-    source: str
-    changes: Changes | None = None
-    problems: list[str] = field(default_factory=list)
-
-
-def look_at(ledger: Ledger, entries: Entries, source: Source) -> Outcome:
-    """Loads the source where it has changed since it was last loaded, all of it."""
-    outcome = Outcome(source.name)
-    try:
-        fingerprint = source.fingerprint()
-        if fingerprint == ledger.client.hget(ledger.keys.beat, mark_of(source)):
-            return outcome
-        action = Action(Actor.of_process("beat", "beat"), "load", source.name)
-        reconciled = reconcile(ledger, entries, source, action)
-    except SupervisorError as error:  # such as too many jobs
-        outcome.problems.append(str(error))
-        return outcome
-    except Exception as error:  # noqa: BLE001 - a source's own, whatever it is: it is unavailable
-        outcome.problems.append(f"unavailable, nothing was changed: {error!r}")
-        return outcome
-    if not reconciled.problems:
-        ledger.client.hset(ledger.keys.beat, mark_of(source), fingerprint)
-    return reconciled
-
-
-def mark_of(source: Source) -> str:
-    """The field of beat's hash that has the fingerprint of what was loaded."""
-    return f"source:{source.name}"
-
-
-def reconcile(
-    ledger: Ledger,
-    entries: Entries,
-    source: Source,
-    action: Action,
-    *,
-    may_remove_most: bool = False,
-) -> Outcome:
-    """Reads the source and loads what differs.
-
-    Raises what the source and redis-py raise; nothing has changed then.
-    """
-    before = ledger.loaded()
-    found = source.read()
-    outcome = Outcome(source.name)
-    wanted = differing(before, found, source.name, ledger.keys.prefix)
-    for name, problem in found.problems.items():
-        outcome.problems.append(f"job {name!r} stays as it is: {problem}")
-    elsewhere = {n: o.place for n, o in before.origins.items() if o.source != source.name}
-    new = [name for name in wanted if name not in before.origins]
-    elsewhere |= dict.fromkeys(entries.redbeats_own(new), REDBEATS)
-    for name in wanted.keys() & elsewhere.keys():
-        error = JobElsewhere(name, elsewhere[name], f"of {source.name}")
-        outcome.problems.append(str(error))
-        del wanted[name]
-    removal = mass_removal(before, [*found.specs, *found.problems], source.name)
-    if removal and not may_remove_most:
-        outcome.problems.append(f"{removal}, so nothing was changed ({REMOVAL_HINT})")
-        return outcome
-    versions = {name: version_of(before, name) for name in wanted}
-    try:
-        outcome.changes, _ = put_jobs(
-            ledger,
-            entries,
-            wanted,
-            source.name,
-            f"read from {source.name}",
-            versions,
-            action=action,
-        )
-    except (JobConflict, JobElsewhere) as error:  # an edit at this very moment
-        outcome.problems.append(f"{error}; it is looked at again")
-    return outcome
-
-
-def differing(before: Loaded, found: Found, source: str, prefix: str) -> dict[str, JobSpec | None]:
-    """What is to be loaded, by name; None for a job that is to be removed."""
-    kept = {name: spec.kept_apart(prefix) for name, spec in found.specs.items()}
-    own = before.of(source)
-    wanted: dict[str, JobSpec | None] = {
-        name: spec for name, spec in kept.items() if own.specs.get(name) != spec
-    }
-    gone = own.origins.keys() - kept.keys() - found.problems.keys()
-    return wanted | dict.fromkeys(sorted(gone))

@@ -17,48 +17,48 @@ from supervisor.ledger.records import FILES
 LEAST_REMOVED = 5
 
 
-def clashes(loaded: Loaded, wanted: ScheduleSet) -> list[Problem]:
+def clashes(loaded: Loaded, files: ScheduleSet) -> list[Problem]:
     """The jobs of the files whose names other sources have, both places named; and those that are
     gone from the files while jobs of other sources follow them."""
-    found = left_behind(loaded, wanted)
-    for name, place in wanted.sources.items():
+    problems = left_behind(loaded, files)
+    for name, place in files.sources.items():
         origin = loaded.origins.get(name)
         if origin and origin.source != FILES:
             file, _, line = place.rpartition(":")
             what = f"a job of this name is loaded from elsewhere: {origin.place}"
-            found.append(Problem(file, int(line), name, what, "rename one, or remove that one"))
-    return found
+            problems.append(Problem(file, int(line), name, what, "rename one, or remove that one"))
+    return problems
 
 
-def left_behind(loaded: Loaded, wanted: ScheduleSet) -> list[Problem]:
-    found = []
+def left_behind(loaded: Loaded, files: ScheduleSet) -> list[Problem]:
+    problems = []
     for name, spec in loaded.specs.items():
         for followed in spec.after if loaded.origins[name].source != FILES else ():
             origin = loaded.origins.get(followed)
-            if origin and origin.source == FILES and followed not in wanted.specs:
+            if origin and origin.source == FILES and followed not in files.specs:
                 file, _, line = origin.place.rpartition(":")
                 what = (
                     f"job {name!r} ({loaded.origins[name].place}) follows this job, which is gone"
                 )
                 hint = "take it out of that job's 'after' first"
-                found.append(Problem(file, int(line or 0), followed, what, hint))
-    return found
+                problems.append(Problem(file, int(line or 0), followed, what, hint))
+    return problems
 
 
-def mass_removal(loaded: Loaded, wanted: Collection[str], source: str = FILES) -> str | None:
+def mass_removal(loaded: Loaded, names: Collection[str], source: str = FILES) -> str | None:
     """A sentence if a source would remove more than half of its loaded jobs; else None."""
     own = loaded.of(source).origins
-    removed = len(own.keys() - set(wanted))
+    removed = len(own.keys() - set(names))
     whose = "schedule files" if source == FILES else source
     if removed < LEAST_REMOVED or 2 * removed <= len(own):
         return None
     return f"{removed:,} of the {len(own):,} jobs of {whose} would be removed"
 
 
-def removal_by_files(loaded: Loaded, wanted: ScheduleSet) -> str | None:
+def removal_by_files(loaded: Loaded, files: ScheduleSet) -> str | None:
     """As `mass_removal`, and of any number of jobs by a directory without files: its mount may be
     gone."""
     own = loaded.of(FILES).origins
-    if own and not wanted.files:
+    if own and not files.files:
         return f"there are no schedule files, and the jobs of earlier ones ({len(own):,}) would go"
-    return mass_removal(loaded, wanted.specs)
+    return mass_removal(loaded, files.specs)

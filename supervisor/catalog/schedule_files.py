@@ -1,7 +1,4 @@
-"""Schedule files -> JobSpecs: everything that is wrong is found at once, or nothing is loaded.
-
-Their JSON Schema, for editors, is here as well; its descriptions are JobSpec's docstrings.
-"""
+"""Schedule files -> JobSpecs: everything that is wrong is found at once, or nothing is loaded."""
 
 from __future__ import annotations
 
@@ -14,15 +11,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from supervisor.catalog.job_checks import (
-    KEYS,
-    NOT_IN_DEFAULTS,
-    JobFault,
-    Tasks,
-    check_defaults,
-    check_job,
-    item_faults,
-)
+from supervisor.catalog.faults import JobFault, item_faults
+from supervisor.catalog.job_checks import Tasks, check_defaults, check_job
 from supervisor.catalog.yaml_source import (
     UNREADABLE,
     Document,
@@ -34,7 +24,6 @@ from supervisor.catalog.yaml_source import (
     read,
 )
 from supervisor.errors import Problem, ScheduleFilesInvalid, SecretMissing, closest, shown
-from supervisor.job.fields import NAME_PATTERN
 from supervisor.job.secrets import (
     DIRECTORY_VARIABLE,
     FORMS,
@@ -46,7 +35,6 @@ from supervisor.job.secrets import (
     texts_in,
 )
 from supervisor.job.spec import MOST_JOBS, JobSpec
-from supervisor.job.when import KINDS
 from supervisor.lists.files import FILE_CHECKS
 from supervisor.lists.files import FORMS as WRITTEN_FORMS
 from supervisor.lists.keys import ADDRESSES
@@ -129,15 +117,19 @@ LONGEST_PROBLEM = 500
 
 @dataclass(frozen=True, slots=True)
 class ScheduleSet:
-    """specs: by job name; sources: job name -> "file:line"; files: all that were read.
-
-    digest: equal for two sets exactly when their specs are.
-    """
+    """All jobs of some schedule files."""
 
     specs: Mapping[str, JobSpec]
+    """By name."""
+
     digest: str
+    """Equal for two sets exactly when their specs are."""
+
     sources: Mapping[str, str]
+    """By name the place of the job: "file:line"."""
+
     files: tuple[Path, ...] = ()
+    """All that were read."""
 
 
 def load(
@@ -149,12 +141,14 @@ def load(
     year: int | None = None,
     are_all: bool = True,
     secrets: Path | None = None,
+    text: bytes | None = None,
 ) -> ScheduleSet:
     """All jobs of one file, or of the *.yaml and *.yml files in a directory.
 
     prefix: of the ledger that they are for, which is in the names of its serial queues. year: the
     one that it is now, and that holidays are computed around; by default as the clock says.
-    are_all: they follow no jobs but each other; else `after` is not checked.
+    are_all: they follow no jobs but each other; else `after` is not checked. text: of `path`, which
+    is no file then.
     With `known_tasks`, a job whose task is not among them, or does not take the job's arguments, is
     a problem; with `environ`, so is a reference to a secret that is not there; with `secrets`, so
     is one to a file outside of that directory.
@@ -163,23 +157,10 @@ def load(
     """
     loading = _Loading(known_tasks, environ, year or datetime.now(UTC).year, prefix, secrets)
     with suppress(_Enough):
-        for file in loading.files_of(path):
-            loading.add(file)
+        for file in loading.files_of(path) if text is None else [path]:
+            loading.add(file, text)
         if are_all:
             loading.check_together()
-    return loading.done()
-
-
-def load_text(
-    text: bytes,
-    known_tasks: Tasks | None = None,
-    prefix: str = DEFAULT_PREFIX,
-    secrets: Path | None = None,
-) -> ScheduleSet:
-    """All jobs of a text on standard input. Jobs in `after` are not looked up."""
-    loading = _Loading(known_tasks, None, datetime.now(UTC).year, prefix, secrets)
-    with suppress(_Enough):
-        loading.add(Path("-"), text)
     return loading.done()
 
 
@@ -356,75 +337,3 @@ class _Loading:
 
 def _job_of(path: KeyPath) -> str | None:
     return str(path[1]) if len(path) > 1 and path[0] == "jobs" else None
-
-
-# The JSON Schema of a schedule file.
-
-
-DIALECT = "https://json-schema.org/draft/2020-12/schema"
-
-#: Every default in the words of a schedule file; `name`, `task` and the schedule have none.
-DEFAULTS = JobSpec.model_validate({"name": "job", "task": "task", "every": 60}).model_dump(
-    mode="json"
-)
-
-
-def json_schema() -> dict[str, Any]:
-    """The schema of one file: what an editor can check; `supervisor check` checks the rest."""
-    job = JobSpec.model_json_schema()
-    definitions = job.pop("$defs", {})
-    properties = {key: _property(key, job["properties"][key]) for key in KEYS}
-    schedules = [_written(kind) for kind in KINDS]
-    shared = {key: value for key, value in properties.items() if key not in NOT_IN_DEFAULTS}
-    return {
-        "$schema": DIALECT,
-        "title": "Schedule file",
-        "description": "Jobs that the supervisor runs periodically.",
-        "type": "object",
-        "required": ["jobs"],
-        "additionalProperties": False,
-        "properties": {
-            "defaults": {"$ref": "#/$defs/Defaults"},
-            "jobs": {
-                "description": "Job name -> job.",
-                "type": "object",
-                "propertyNames": {"pattern": NAME_PATTERN},
-                "additionalProperties": {"$ref": "#/$defs/Job"},
-            },
-        },
-        "$defs": {
-            **definitions,
-            "Defaults": {
-                "description": "Keys for all jobs of this file; a job's own keys win.",
-                "type": "object",
-                "additionalProperties": False,
-                "properties": shared,
-            },
-            "Job": {
-                "description": job["description"],
-                "type": "object",
-                "additionalProperties": False,
-                "allOf": [
-                    {"oneOf": [{"required": ["task"]}, {"required": ["steps"]}]},
-                    {"oneOf": [*schedules, {"not": {"anyOf": schedules}}]},
-                ],
-                "properties": properties,
-            },
-        },
-    }
-
-
-def _property(key: str, generated: dict[str, Any]) -> dict[str, Any]:
-    """The generated schema with the default as one would write it, and without a generated title.
-
-    pydantic writes durations as ISO 8601 there, and drops a description that a `$ref` has too.
-    """
-    field = JobSpec.model_fields[key]
-    made = {name: value for name, value in generated.items() if name not in ("title", "default")}
-    if not field.is_required() and field.default is not None:
-        made["default"] = DEFAULTS[key]
-    return {**made, "description": field.description}
-
-
-def _written(key: str) -> dict[str, Any]:
-    return {"required": [key], "properties": {key: {"not": {"type": "null"}}}}

@@ -43,24 +43,29 @@ UNREADABLE = _Unreadable()
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One thing wrong with the text; `path` leads to the value it is about."""
+    """One thing wrong with the text."""
 
     line: int
     path: KeyPath
+    """To the value that it is about."""
+
     what: str
     hint: str | None = None
 
 
 @dataclass(slots=True)
 class Document:
-    """data: of dict, list, str, int, float, bool, None and UNREADABLE; lines count from 1.
-
-    file: which the text was read from; '-' for standard input.
-    """
+    """A text that was read."""
 
     data: Any = None
+    """Of dict, list, str, int, float, bool, None and UNREADABLE."""
+
     file: Path = Path("-")
+    """Which the text was read from; '-' for standard input."""
+
     lines: dict[KeyPath, int] = field(default_factory=dict)
+    """Those of keys, counted from 1."""
+
     faults: list[Fault] = field(default_factory=list)
 
     def line_of(self, path: KeyPath) -> int:
@@ -96,8 +101,6 @@ class _Reader:
     def __init__(self, text: str) -> None:
         self.events: Iterator[Any] = yaml.parse(text, Loader=LOADER)
         self.document = Document()
-        #: Inside the value of a key that was given before, whose lines are those of the first.
-        self._is_repeated = False
 
     def read(self) -> None:
         for event in self.events:
@@ -111,8 +114,7 @@ class _Reader:
                 break
 
     def _value(self, event: Any, path: KeyPath) -> Any:
-        if not self._is_repeated:
-            self.document.lines.setdefault(path, _line(event))
+        self.document.lines.setdefault(path, _line(event))
         if isinstance(event, yaml.AliasEvent):
             self._fault(event, path, f"alias *{event.anchor} is not allowed", "write it out")
             return UNREADABLE
@@ -157,22 +159,23 @@ class _Reader:
             if key in first:
                 what = f"{shown(key)} is given twice"
                 self._fault(event, here, what, f"first on line {first[key]}")
-                self._repeated(here)
+                self._pass_over()
                 continue
             if key is not None:
-                first[key] = _line(event)
-                if not self._is_repeated:
-                    self.document.lines[here] = _line(event)
+                first[key] = self.document.lines[here] = _line(event)
             value = self._value(next(self.events), here)
             if key is not None:
                 values[key] = value
         return values
 
-    def _repeated(self, path: KeyPath) -> None:
-        """Passes over the value of a key that was given before, but for its faults."""
-        before, self._is_repeated = self._is_repeated, True
-        self._value(next(self.events), path)
-        self._is_repeated = before
+    def _pass_over(self) -> None:
+        """The value of a key that was given before."""
+        depth = 0
+        for event in self.events:
+            depth += isinstance(event, yaml.CollectionStartEvent)
+            depth -= isinstance(event, yaml.CollectionEndEvent)
+            if depth == 0:
+                return
 
     def _key(self, event: Any, path: KeyPath) -> str | None:
         """The key, or None where it is not text, which is then reported."""

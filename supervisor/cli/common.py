@@ -319,10 +319,10 @@ class Named:
 
     def at(self, zone: ZoneInfo, now: datetime) -> datetime:
         """The moment in UTC. Raises BadParameter."""
-        from supervisor.times import asked
+        from supervisor.times import named_moment
 
         try:
-            return asked(self.text, zone, now, ahead=self.ahead)
+            return named_moment(self.text, zone, now, ahead=self.ahead)
         except ValueError as error:
             raise click.BadParameter(str(error)) from error
 
@@ -336,13 +336,13 @@ class MomentType(click.ParamType):  # type: ignore[type-arg]
         self._ahead = ahead
 
     def convert(self, value: Any, param: Any, ctx: Any) -> Named:
-        from supervisor.times import asked
+        from supervisor.times import named_moment
 
         if isinstance(value, Named):
             return value
         named = Named(str(value), self._ahead)
         try:
-            asked(named.text, ZoneInfo("UTC"), datetime.now(UTC), ahead=self._ahead)
+            named_moment(named.text, ZoneInfo("UTC"), datetime.now(UTC), ahead=self._ahead)
         except ValueError as error:
             self.fail(str(error), param, ctx)
         return named

@@ -98,7 +98,7 @@ def check_connection(context: Context) -> None:
 )
 def schema() -> None:
     """Print the JSON Schema of a schedule file, for your editor."""
-    from supervisor.catalog.schedule_files import json_schema
+    from supervisor.catalog.schema import json_schema
 
     click.echo(json.dumps(json_schema(), indent=2))
 

@@ -234,16 +234,20 @@ def owner(context: Context, verb: str) -> Celery:
 def jobs_in(context: Context, app: Celery, file: Path, as_json: bool) -> ScheduleSet:
     """The jobs in the file; if it has problems, prints all of them and exits 1."""
     from supervisor.app import tasks_of
-    from supervisor.catalog.schedule_files import load, load_text
+    from supervisor.catalog.schedule_files import load
     from supervisor.catalog.yaml_source import LARGEST_FILE
     from supervisor.job.secrets import directory_of
 
-    known_tasks, secrets = tasks_of(app), directory_of(os.environ)
+    text = sys.stdin.buffer.read(LARGEST_FILE + 1) if str(file) == "-" else None
     try:
-        if str(file) != "-":
-            return load(file, known_tasks, prefix=context.prefix, are_all=False, secrets=secrets)
-        text = sys.stdin.buffer.read(LARGEST_FILE + 1)
-        return load_text(text, known_tasks, context.prefix, secrets)
+        return load(
+            file,
+            tasks_of(app),
+            prefix=context.prefix,
+            are_all=False,
+            secrets=directory_of(os.environ),
+            text=text,
+        )
     except ScheduleFilesInvalid as invalid:
         print_problems(invalid.problems, as_json)
         raise SystemExit(1) from None

@@ -108,20 +108,20 @@ def as_written(texts: Sequence[str], year: int) -> list[str | dict[str, str]]:
 
     texts: of a loaded job's `exclude`. year: the one that it is now.
     """
-    found, named, covered = parse_all(texts), list[dict[str, str]](), set[date]()
-    for of, until in found.holidays.items():
+    exclusions, named, covered = parse_all(texts), list[dict[str, str]](), set[date]()
+    for of, until in exclusions.holidays.items():
         try:
-            known = parse_all(holidays_of(of, year))
+            again = parse_all(holidays_of(of, year))
         except InvalidExclusion:  # the library is not here, or knows them no longer
             return list(texts)
-        if known.holidays != {of: until}:
+        if again.holidays != {of: until}:
             return list(texts)
-        covered |= set(_each(known.days))
+        covered |= set(_each(again.days))
         named.append({"holidays": of})
-    if not covered <= set(_each(found.days)):
+    if not covered <= set(_each(exclusions.days)):
         return list(texts)
-    others = tuple(span for span in found.days if not covered.issuperset(_each([span])))
-    return [*Exclusions(found.weekdays, others, found.times).texts, *named]
+    others = tuple(span for span in exclusions.days if not covered.issuperset(_each([span])))
+    return [*Exclusions(exclusions.weekdays, others, exclusions.times).texts, *named]
 
 
 def _each(spans: Iterable[tuple[date, date]]) -> Iterator[date]:
@@ -131,9 +131,9 @@ def _each(spans: Iterable[tuple[date, date]]) -> Iterator[date]:
 
 def _part_of(country: str, part: str, parts: Sequence[str]) -> str:
     """The part as the library spells it, mostly a code such as BY. Raises InvalidExclusion."""
-    for known in parts:
-        if known.upper() == part.upper():
-            return known
+    for each in parts:
+        if each.upper() == part.upper():
+            return each
     what = f"{country} has no part {shown(part)} with holidays of its own"
     all_of_them = f"known are {', '.join(parts)}" if parts else f"write {country}"
     raise InvalidExclusion(what, closest(part, parts) or all_of_them)

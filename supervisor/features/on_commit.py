@@ -17,7 +17,7 @@ from celery.app import app_or_default
 from celery.local import maybe_evaluate
 from kombu.utils.json import dumps, loads
 
-from supervisor.catalog.job_checks import GuardedCall
+from supervisor.catalog.guards import GuardedCall
 from supervisor.errors import NotConfigured
 from supervisor.job.run import manual_id
 from supervisor.job.secrets import masked

@@ -17,12 +17,13 @@ ARGUMENTS = ("args", "kwargs", "params")
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """Names of jobs; `unchanged` is their number."""
+    """The difference between two sets of jobs, by their names."""
 
     added: tuple[str, ...]
     changed: tuple[str, ...]
     removed: tuple[str, ...]
     unchanged: int
+    """How many."""
 
     def __len__(self) -> int:
         return len(self.added) + len(self.changed) + len(self.removed)
@@ -48,17 +49,17 @@ class Edit:
 
 def difference(
     loaded: Mapping[str, JobSpec],
-    wanted: Mapping[str, JobSpec],
+    jobs: Mapping[str, JobSpec],
     unread: Collection[str] = (),
 ) -> Changes:
     """unread: names of further loaded jobs, which this version cannot read."""
-    known = loaded.keys() | set(unread)
-    kept = known & wanted.keys()
-    changed = {name for name in kept if loaded.get(name) != wanted[name]}
+    names = loaded.keys() | set(unread)
+    kept = names & jobs.keys()
+    changed = {name for name in kept if loaded.get(name) != jobs[name]}
     return Changes(
-        added=tuple(sorted(wanted.keys() - known)),
+        added=tuple(sorted(jobs.keys() - names)),
         changed=tuple(sorted(changed)),
-        removed=tuple(sorted(known - wanted.keys())),
+        removed=tuple(sorted(names - jobs.keys())),
         unchanged=len(kept) - len(changed),
     )
 
@@ -66,15 +67,15 @@ def difference(
 def edits(before: JobSpec, after: JobSpec) -> tuple[Edit, ...]:
     """The keys whose values differ, in the order in which the documentation has them."""
     old, new = before.model_dump(mode="json"), after.model_dump(mode="json")
-    found: list[Edit] = []
+    rows: list[Edit] = []
     for key in new:
         if old[key] == new[key]:
             continue
         if key == "steps":
-            found += step_edits(before, after)
+            rows += step_edits(before, after)
         else:
-            found.append(Edit(key, shown(before, key, old[key]), shown(after, key, new[key])))
-    return tuple(found)
+            rows.append(Edit(key, shown(before, key, old[key]), shown(after, key, new[key])))
+    return tuple(rows)
 
 
 def shown(spec: JobSpec, key: str, value: Any) -> Any:
@@ -151,11 +152,11 @@ def value(thing: Any) -> str:
 
 @dataclass(slots=True)
 class Found:
-    """specs: of all jobs that can be loaded, by name. problems: why others cannot, by name; what is
-    loaded of these stays."""
+    """What a source has, by the names of its jobs."""
 
     specs: dict[str, JobSpec] = field(default_factory=dict)
     problems: dict[str, str] = field(default_factory=dict)
+    """Why a job cannot be loaded; what is loaded of it stays."""
 
 
 class Source(Protocol):

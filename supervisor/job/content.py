@@ -23,12 +23,13 @@ ANY = "*"
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """The digests of a message. item: of an item of a batch and the arguments behind it."""
+    """The digests of a message."""
 
     task: str
     args: str
     kwargs: str
     item: str = ""
+    """Of an item of a batch and the arguments behind it."""
 
 
 def digest_of(text: str) -> str:

@@ -12,10 +12,10 @@ ENOUGH_RUNS = 5
 
 @dataclass(frozen=True, slots=True)
 class Durations:
-    """How long the runs in a job's history took, in seconds and in order: the last attempt of each
-    that succeeded, failed or timed out."""
+    """How long the runs in a job's history took."""
 
     seconds: tuple[float, ...] = ()
+    """In order: the last attempt of each run that succeeded, failed or timed out."""
 
     @property
     def longest(self) -> float | None:
@@ -40,11 +40,12 @@ class Durations:
 
 @dataclass(frozen=True, slots=True)
 class Histogram:
-    """How long all runs took so far, as Prometheus counts it. `counts`: observations a bucket, not
-    cumulative, one more than `bounds` (+Inf)."""
+    """How long all runs took so far, as Prometheus counts it."""
 
     bounds: tuple[float, ...]
     counts: tuple[int, ...]
+    """Observations in each bucket, one more than `bounds` (+Inf), not cumulative."""
+
     sum_seconds: float
 
     @property

@@ -45,14 +45,19 @@ class InvalidExclusion(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Exclusions:
-    """weekdays: Monday is 0. days: first and last. times: from, inclusive, and to, exclusive.
-    holidays: whose are among the days, and the last year of which they are known.
-    """
+    """What `exclude` excludes."""
 
     weekdays: frozenset[int] = frozenset()
+    """Monday is 0."""
+
     days: tuple[tuple[date, date], ...] = ()
+    """The first and the last of each span."""
+
     times: tuple[tuple[datetime, datetime], ...] = ()
+    """From, inclusive, and to, exclusive."""
+
     holidays: Mapping[str, int] = field(default_factory=dict)
+    """Whose are among the days, and the last year of which they are known."""
 
     @property
     def texts(self) -> tuple[str, ...]:
@@ -76,13 +81,13 @@ def holidays_ending(texts: Iterable[str], year: int) -> Mapping[str, int]:
 
 def parse(texts: Iterable[Any]) -> Exclusions:
     """Raises InvalidExclusion."""
-    found = parse_all(texts)
-    if len(found.weekdays) == len(WEEKDAYS):
+    exclusions = parse_all(texts)
+    if len(exclusions.weekdays) == len(WEEKDAYS):
         raise InvalidExclusion("every day of the week is excluded", "to stop a job: paused: true")
-    spans = len(found.days) + len(found.times)
+    spans = len(exclusions.days) + len(exclusions.times)
     if spans > MOST_SPANS:
         raise InvalidExclusion(f"{spans:,} dates and ranges; {MOST_SPANS:,} are allowed", None)
-    return found
+    return exclusions
 
 
 @lru_cache(maxsize=4096)
@@ -99,8 +104,8 @@ def parse_all(texts: Iterable[Any]) -> Exclusions:
         if not isinstance(text, str):
             raise InvalidExclusion(f"{shown(text)} is not a date, a range or a weekday")
         first, dots, last = (part.strip() for part in text.partition(".."))
-        if found := re.fullmatch(HOLIDAYS, text):
-            holidays[found[1]] = max(int(found[2]), holidays.get(found[1], 0))
+        if match := re.fullmatch(HOLIDAYS, text):
+            holidays[match[1]] = max(int(match[2]), holidays.get(match[1], 0))
         elif dots and re.fullmatch(MOMENT, first):
             times.add(_in_order(text, _moment(first, text), _moment(last, text)))
         elif re.match(r"\d", text):
@@ -119,13 +124,13 @@ def parse_all(texts: Iterable[Any]) -> Exclusions:
 
 def merged(spans: Iterable[tuple[Point, Point]]) -> list[tuple[Point, Point]]:
     """The spans in order. Those that overlap or touch become one; a span's end is no part of it."""
-    found: list[tuple[Point, Point]] = []
+    joined: list[tuple[Point, Point]] = []
     for start, end in sorted(spans):
-        if found and start <= found[-1][1]:
-            found[-1] = found[-1][0], max(found[-1][1], end)
+        if joined and start <= joined[-1][1]:
+            joined[-1] = joined[-1][0], max(joined[-1][1], end)
         elif start < end:
-            found.append((start, end))
-    return found
+            joined.append((start, end))
+    return joined
 
 
 def _weekdays(text: str) -> Iterable[int]:

@@ -287,8 +287,8 @@ def _due_by(value: Any) -> time | timedelta:
     if isinstance(value, time):
         value = value.isoformat().removesuffix(":00")
     if isinstance(value, str) and ":" in value:
-        if found := re.fullmatch(TIME_OF_DAY, value):
-            return time(int(found[1]), int(found[2]))
+        if match := re.fullmatch(TIME_OF_DAY, value):
+            return time(int(match[1]), int(match[2]))
         hint = "midnight is 00:00" if value == "24:00" else "hours and minutes, such as 06:00"
         raise inside([ItemFault((), f"{value!r:.40} is no time from 00:00 to 23:59", hint)])
     try:

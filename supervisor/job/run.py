@@ -50,24 +50,25 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class LogLine:
-    """`id` grows from line to line of a log.
-
-    number: 1 for the first line that the attempt logged, whether or not that line was kept; 0 for
-    the ledger's own line about the attempt's end.
-    step: the part of the run that logged it, where the run has parts.
-    """
+    """One line of a run's log."""
 
     id: str
+    """Grows from line to line."""
+
     at: datetime
     attempt: int
     number: int
+    """1 for the first line that the attempt logged, whether or not that line was kept; 0 for the
+    ledger's own line about the attempt's end."""
+
     text: str
     step: str | None = None
+    """The part of the run that logged it, where the run has parts."""
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """How an attempt failed, at `at`; `step` as in a LogLine."""
+    """How an attempt failed; `step` as in a LogLine."""
 
     attempt: int
     at: datetime
@@ -94,12 +95,11 @@ class ReportedLine:
 
 @dataclass(frozen=True, slots=True)
 class Reported:
-    """What a run has reported since the last write; instants are seconds of any one clock.
-
-    A batch that may have arrived is sent again unchanged: the ledger knows it by its number.
-    """
+    """What a run has reported since the last write; instants are seconds of any one clock."""
 
     batch: int
+    """Its number: a batch that may have arrived is sent again unchanged."""
+
     progress: ReportedProgress | None
     lines: tuple[ReportedLine, ...]
 
@@ -183,13 +183,15 @@ EXCLUDED_REASONS = ("paused",)
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """One start of a run's work on one worker; `outcome` is None while it goes on."""
+    """One start of a run's work on one worker."""
 
     number: int
     started_at: datetime
     worker: str
     finished_at: datetime | None = None
     outcome: str | None = None
+    """None while it goes on."""
+
     reason: str | None = None
 
     @property
@@ -257,17 +259,19 @@ NO_RULES = RunRules()
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """The message of a call, made by its caller with all of the app's own code.
-
-    queue: as workers consume it. key: the list that the ledger pushes the text to, with marks as in
-    sending/recording.py; empty where Celery publishes it, and the text is JSON of what it gives
-    kombu. said: what it says, if the app's own code has changed that (job/content.py).
-    """
+    """The message of a call, made by its caller with all of the app's own code."""
 
     queue: str
+    """As workers consume it."""
+
     key: str
+    """The list that the ledger pushes the text to; empty where Celery publishes it."""
+
     text: str
+    """With marks as in sending/recording.py; without a key, JSON of what Celery gives kombu."""
+
     said: str = ""
+    """What it says, if the app's own code has changed that (job/content.py)."""
 
     @classmethod
     def of(cls, lines: str) -> Self:
@@ -290,15 +294,19 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class Obstacle:
-    """What kept a queued run from starting, last at `at`, and `times` in a row.
-
-    by: the process that was kept from it, or that refused it. text: why, as a sentence goes on.
-    """
+    """What kept a queued run from starting."""
 
     at: datetime
+    """The last time."""
+
     by: str
+    """The process that was kept from it, or that refused it."""
+
     times: int
+    """In a row."""
+
     text: str
+    """Why, as a sentence goes on."""
 
 
 #: Marks stand within texts, or for numbers.
@@ -311,10 +319,11 @@ Reference = str | Sequence[str | int]
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """How far a batch is: `ended` counts its items by outcome."""
+    """How far a batch is."""
 
     total: int
     ended: Mapping[str, int]
+    """Its items, counted by outcome."""
 
     @property
     def done(self) -> int:
@@ -328,32 +337,7 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """What the ledger knows of a run; instants are aware UTC.
-
-    `sends`: how often a message was sent for the attempt that has not begun, last at `sent_at`.
-    `args` and `kwargs` are None where they are the job's own; `references` are the places in the
-    others that a schedule file wrote: ``["kwargs", "token"]``. `rules` are the job's at admission,
-    and `options` what a caller gave `apply_async`, or `retry`, for the message.
-
-    Of a run that `has_steps`, `error_step` is the first step that failed, and `returned_twice` has
-    the params that more than one step returned: the value of the last of these steps counts.
-    `foreach` is the param whose items a step is fanned out over; then it is a `batch`.
-
-    `duplicates`: how often a second tick or message of the run came and was dropped.
-    obstacle: what kept it from starting, until it begins.
-
-    For a state of `missed` or `excluded`, `ticks` counts the nominal times that the record
-    stands for, from `first_nominal_at` to `nominal_at`; `note` is that of the pause.
-    `queue` is where its message was sent last. `expires_at`: when it had to have begun.
-
-    `message` is that of a call; once a retry `is_changed`, Celery makes it anew.
-
-    `is_held`: it waits for runs of other jobs to end, or for that one run that `after` names.
-    `is_follower`: it was admitted because they had ended, and was due no sooner.
-
-    `repeats`: the run that it repeats; `repeated_by`: the runs that repeat it, oldest first.
-    `content`: what its job said, if that was edited before its message came.
-    """
+    """What the ledger knows of a run; instants are aware UTC."""
 
     id: str
     job: str
@@ -372,34 +356,81 @@ class Run:
     due_at: datetime | None = None
     worker: str | None = None
     sent_at: datetime | None = None
+    """When a message was sent last."""
+
     sends: int = 0
+    """How often a message was sent for the attempt that has not begun."""
+
     ticks: int = 1
+    """Of a run that was missed or excluded: how many nominal times its record stands for."""
+
     first_nominal_at: datetime | None = None
+    """The first of these times; the last is `nominal_at`."""
+
     attempts: Sequence[Attempt] = ()
     has_steps: bool = False
     error_step: str | None = None
+    """The first step that failed."""
+
     foreach: str | None = None
+    """The param whose items the step is fanned out over; then it is a `batch`."""
+
     batch: Batch | None = None
     returned_twice: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    """Params that several steps returned: the value of the last of these steps counts."""
+
     args: Sequence[Any] | None = None
-    kwargs: Mapping[str, Any] | None = field(default=None)
+    """None where they are the job's own."""
+
+    kwargs: Mapping[str, Any] | None = None
+    """Likewise."""
+
     options: Mapping[str, Any] = field(default_factory=dict)
+    """What a caller gave `apply_async`, or `retry`, for the message."""
+
     references: Sequence[Reference] = ()
+    """The places in its own arguments that a schedule file wrote."""
+
     rules: RunRules = NO_RULES
+    """Those of the job when the run was admitted."""
+
     progress: Progress | None = None
     duplicates: int = 0
+    """How often a second tick or message of the run came and was dropped."""
+
     obstacle: Obstacle | None = None
+    """What kept it from starting, until it begins."""
+
     note: str | None = None
+    """Of the pause that excluded it."""
+
     queue: str | None = None
+    """Where its message was sent last."""
+
     expires_at: datetime | None = None
+    """When it had to have begun."""
+
     is_held: bool = False
+    """Whether it waits for runs of other jobs, or for the one that `after` names, to end."""
+
     after: str | None = None
     is_follower: bool = False
+    """Whether it was admitted because runs of other jobs had ended, and was due no sooner."""
+
     message: Message | None = field(default=None, repr=False)
+    """Of a call."""
+
     is_changed: bool = False
+    """Whether a retry has changed the call, so that Celery makes its message again."""
+
     repeats: str | None = None
+    """The run that it repeats."""
+
     repeated_by: Sequence[str] = ()
+    """The runs that repeat it, oldest first."""
+
     content: str | None = None
+    """What its job said, if that was edited before its message came."""
 
     @property
     def duration_fault(self) -> Literal["max_duration", "min_duration"] | None:
@@ -437,16 +468,16 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class StepRecord:
-    """A step of a run; `run` is None as long as its stage has not begun.
-
-    done: the id of a step that was done in a run which this run repeats; then it is not run again.
-    """
+    """A step of a run."""
 
     name: str
     task: str
     priority: int
     run: Run | None
+    """None as long as its stage has not begun."""
+
     done: str | None = None
+    """The id of the step in a run that this run repeats, where it was done; it is not run again."""
 
 
 STEP_ID = re.compile(r"([^~@]*@[^~]*)~([^~#]+)(?:#([0-9]{1,9}))?")
@@ -463,10 +494,10 @@ class StepId:
     @classmethod
     def of(cls, run_id: str) -> StepId | None:
         """The parts of an id; None for that of a whole run."""
-        found = STEP_ID.fullmatch(run_id)
-        if found is None:
+        match = STEP_ID.fullmatch(run_id)
+        if match is None:
             return None
-        run, step, item = found.groups()
+        run, step, item = match.groups()
         return cls(run, step, None if item is None else int(item))
 
     @property

@@ -50,11 +50,11 @@ def has_references(value: Any) -> bool:
 
 def malformed(text: str) -> list[str]:
     """The parts of the text that begin like a reference and are not valid ones."""
-    return [found[0] for found in TOKEN.finditer(text) if found[0] != "$${" and not named(found)]
+    return [token[0] for token in TOKEN.finditer(text) if token[0] != "$${" and not named(token)]
 
 
-def named(found: re.Match[str]) -> bool:
-    return bool(found["name"] or found["file"])
+def named(token: re.Match[str]) -> bool:
+    return bool(token["name"] or token["file"])
 
 
 def resolved(value: Any, environ: Mapping[str, str], seen: dict[str, str] | None = None) -> Any:
@@ -64,10 +64,10 @@ def resolved(value: Any, environ: Mapping[str, str], seen: dict[str, str] | None
     with each secret and its reference.
     """
 
-    def of(found: re.Match[str]) -> str:
-        value = secret(found, environ)
-        if seen is not None and named(found):
-            seen[value] = found[0]
+    def of(token: re.Match[str]) -> str:
+        value = secret(token, environ)
+        if seen is not None and named(token):
+            seen[value] = token[0]
         return value
 
     return mapped(value, lambda text: TOKEN.sub(of, text))
@@ -78,17 +78,17 @@ def escaped(value: Any) -> Any:
     return mapped(value, lambda text: text.replace("${", "$${"))
 
 
-def secret(found: re.Match[str], environ: Mapping[str, str]) -> str:
-    if found["name"]:
-        value = environ.get(found["name"])
+def secret(token: re.Match[str], environ: Mapping[str, str]) -> str:
+    if token["name"]:
+        value = environ.get(token["name"])
         if value is None:
-            raise SecretMissing(found[0], "the variable is not set")
+            raise SecretMissing(token[0], "the variable is not set")
         return value
-    if found["file"]:
-        return content(found[0], Path(found["file"]), directory_of(environ))
-    if found[0] == "$${":
+    if token["file"]:
+        return content(token[0], Path(token["file"]), directory_of(environ))
+    if token[0] == "$${":
         return "${"
-    raise SecretMissing(found[0], FORMS)
+    raise SecretMissing(token[0], FORMS)
 
 
 def directory_of(environ: Mapping[str, str]) -> Path:
@@ -100,7 +100,7 @@ def outside(text: str, directory: Path) -> list[str]:
     """The references in the text to files that are not in the directory, as far as their names
     say and the links on this machine.
     """
-    files = ((found[0], found["file"]) for found in TOKEN.finditer(text) if found["file"])
+    files = ((token[0], token["file"]) for token in TOKEN.finditer(text) if token["file"])
     return [reference for reference, file in files if not is_within(file, directory)]
 
 

@@ -320,9 +320,9 @@ class JobSpec(FeatureKeys, When):
             raise inside(faults)
         return self
 
-    def has_label(self, wanted: str) -> bool:
+    def has_label(self, label: str) -> bool:
         """`wanted`: ``tenant=acme``, or ``tenant`` for any value."""
-        name, equals, value = wanted.partition("=")
+        name, equals, value = label.partition("=")
         return name in self.labels and (not equals or self.labels[name] == value)
 
     @property

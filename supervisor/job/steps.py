@@ -30,11 +30,7 @@ ITEMS_AT_ONCE = 1_000
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A step of a plan, with the job's values where it has none; times are in seconds.
-
-    done: the id of that step of an earlier run, in the plan of a run that repeats it from a later
-    step.
-    """
+    """A step of a plan, with the job's values where it has none; times are in seconds."""
 
     name: str
     task: str
@@ -53,13 +49,14 @@ class Step:
     rules: RunRules = NO_RULES
     has_references: bool = False
     done: str = ""
+    """The id of the step in an earlier run, of which this run repeats only later steps."""
 
     @classmethod
     def of(cls, planned: Mapping[str, Any]) -> Self:
         """A step of `plan`, as the ledger keeps it."""
-        known = {key: planned[key] for key in cls.__slots__ if key in planned}
+        fields = {key: planned[key] for key in cls.__slots__ if key in planned}
         rules = RunRules.model_validate_json(planned["rules"])
-        return cls(**{**known, "args": tuple(planned["args"]), "rules": rules})
+        return cls(**{**fields, "args": tuple(planned["args"]), "rules": rules})
 
 
 def plan(spec: JobSpec) -> dict[str, Any] | None:
@@ -74,7 +71,7 @@ def plan(spec: JobSpec) -> dict[str, Any] | None:
 
 def planned(spec: JobSpec, step: StepSpec) -> dict[str, Any]:
     """made: a digest of all else, by which a message made for another plan is known."""
-    found = {
+    values = {
         "name": step.label,
         "task": step.task,
         "priority": step.priority,
@@ -92,7 +89,7 @@ def planned(spec: JobSpec, step: StepSpec) -> dict[str, Any]:
         **({"has_references": True} if named(spec, step) else {}),
         **batch(step),
     }
-    return {**found, "made": sha1(json.dumps(found).encode()).hexdigest()}
+    return {**values, "made": sha1(json.dumps(values).encode()).hexdigest()}
 
 
 def rules(spec: JobSpec, step: StepSpec) -> RunRules:

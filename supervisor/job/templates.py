@@ -74,13 +74,13 @@ def lock_key(
     digest = digest_of(args, kwargs) if "arguments" in names else ""
     own = {"job": job, "task": task, "arguments": digest}
     given = {**{str(position): value for position, value in enumerate(args)}, **kwargs}
-    known = own | {name: visible(name, given[name], mask) for name in names if name in given}
+    values = own | {name: visible(name, given[name], mask) for name in names if name in given}
     for name in names:
-        if name not in known:
+        if name not in values:
             there = {*own, *given}
             hint = did_you_mean(name, there) or f" (there are {', '.join(sorted(there))})"
             raise InvalidKey(f"no argument {name!r}{hint}")
-    filled = (text + ("" if name is None else known[name]) for text, name in parts_of(template))
+    filled = (text + ("" if name is None else values[name]) for text, name in parts_of(template))
     return checked_key("".join(filled))
 
 
@@ -134,8 +134,8 @@ def checked_log_url(template: str) -> str:
         raise ValueError(f"{error}: write {{ as %7B and }} as %7D") from error
     for _, name, options, conversion in parts:
         if name not in LOG_PLACEHOLDERS or options or conversion:
-            known = f" (there are {', '.join(LOG_PLACEHOLDERS)})"
-            hint = did_you_mean(str(name), LOG_PLACEHOLDERS) or known
+            choices = f" (there are {', '.join(LOG_PLACEHOLDERS)})"
+            hint = did_you_mean(str(name), LOG_PLACEHOLDERS) or choices
             raise ValueError(f"unknown placeholder {{{name}}}{hint}")
     if not is_link(template):
         raise ValueError("not an http or https address such as https://logs.example/?q={run}")

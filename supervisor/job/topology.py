@@ -22,8 +22,8 @@ POOLS = {
 
 def pool_name(pool: type) -> str:
     """Celery's name for a pool of this class; for a class unknown to Celery, that of the class."""
-    known = (POOLS[own.__module__] for own in pool.__mro__ if own.__module__ in POOLS)
-    return next(known, f"{pool.__module__}:{pool.__qualname__}")
+    names = (POOLS[own.__module__] for own in pool.__mro__ if own.__module__ in POOLS)
+    return next(names, f"{pool.__module__}:{pool.__qualname__}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -76,15 +76,15 @@ class When(BaseModel):
         if moments == ():
             raise ValueError("an empty list; leave it out")
         zone = ZoneInfo(info.data.get("timezone", "UTC"))
-        found: dict[datetime, datetime] = {}
+        by_instant: dict[datetime, datetime] = {}
         faults = []
         for number, moment in enumerate(moments or ()):
-            if found.setdefault(in_utc(moment, zone), moment) is not moment:
+            if by_instant.setdefault(in_utc(moment, zone), moment) is not moment:
                 what = f"{render_moment(moment)} is the same time as one before it"
                 faults.append(ItemFault((number,), what))
         if faults:
             raise inside(faults)
-        return tuple(found[at] for at in sorted(found)) if moments else None
+        return tuple(by_instant[at] for at in sorted(by_instant)) if moments else None
 
     @model_validator(mode="after")
     def _one_schedule(self) -> Self:

@@ -67,7 +67,6 @@ from supervisor.ledger.requests import (
     Work,
     change_entry,
     document,
-    move_entry,
     run_of_follow_up,
     run_of_request,
     run_of_tick,
@@ -634,23 +633,21 @@ class Ledger(Readings):
         at: datetime | None = None,
         digest: str = "",
         files_version: int | None = None,
-        moved: Mapping[str, str] | None = None,
         links: str = "",
         action: Action | None = None,
     ) -> LoadReply:
         """Loads and removes jobs of one source: all of them, or none.
 
         at: since when that holds, by default now. digest and files_version: of schedule files, that
-        of those in the ledger from now on and that of those which were there before. moved: new
-        places of jobs that have changed nothing else. links: of other sources, the edits of `after`
-        that the writer has seen; with another one in between nothing is loaded.
+        of those in the ledger from now on and that of those which were there before. links: of
+        other sources, the edits of `after` that the writer has seen; with another one in between
+        nothing is loaded.
         """
-        moves = [move_entry(job, place) for job, place in (moved or {}).items()]
         call: dict[str, Any] = {
             "source": source,
             "entries": entries.prefix,
             "most": MOST_JOBS,
-            "changes": [*map(change_entry, changes), *moves],
+            "changes": [*map(change_entry, changes)],
         }
         if at:
             call["at"] = ms_of(at)

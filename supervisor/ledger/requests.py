@@ -140,7 +140,10 @@ class JobChange:
 
     job: str
     spec: JobSpec | None
-    """None to remove the job."""
+    """None to remove the job, or to change nothing but its place."""
+
+    is_moved: bool = False
+    """Whether nothing but its place has changed."""
 
     version: int | None = None
     """The job's at present, 0 of one that is not loaded; None for any."""
@@ -224,6 +227,8 @@ def change_entry(change: JobChange) -> dict[str, Any]:
         entry["version"] = change.version
     if change.due_at:
         entry["due_at"] = ms_of(change.due_at)
+    if change.is_moved:
+        entry["is_moved"] = True
     if change.spec is None:
         return entry
     entry["spec"] = change.spec.model_dump_json(exclude_defaults=True)
@@ -236,11 +241,6 @@ def change_entry(change: JobChange) -> dict[str, Any]:
     if change.next_at:
         entry["next_at"] = ms_of(change.next_at)
     return entry
-
-
-def move_entry(job: str, place: str) -> dict[str, Any]:
-    """The change of a job that only has another place, as load.lua reads it."""
-    return {"job": job, "place": place, "is_moved": True}
 
 
 class NewRun(NamedTuple):

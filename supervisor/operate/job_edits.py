@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from redis.exceptions import NoPermissionError
 
+from supervisor.catalog.faults import JobFault
 from supervisor.catalog.import_text import ORDER, entry_text
-from supervisor.catalog.job_checks import JobFault, call_faults
+from supervisor.catalog.job_checks import call_faults
 from supervisor.catalog.schedule_files import with_forms
 from supervisor.catalog.yaml_source import KeyPath
 from supervisor.errors import (

@@ -47,18 +47,19 @@ class ZoneChange:
 
 @dataclass(frozen=True, slots=True)
 class ClockChange:
-    """Local times of a job that a clock change treats alike.
-
-    runs_at: for times that do not exist, when their runs are instead; first, second: whether these
-    times run when they come for the first, and for the second time.
-    """
+    """Local times of a job that a clock change treats alike."""
 
     zone: str
     times: tuple[datetime, ...]
     is_gap: bool
     runs_at: tuple[datetime, ...] = ()
+    """When the runs of times that do not exist are instead."""
+
     first: bool = False
+    """Whether times that come twice run the first time."""
+
     second: bool = False
+    """Whether they run the second time."""
 
 
 def clock_changes(spec: JobSpec, after: datetime, until: datetime) -> list[ClockChange]:
@@ -103,8 +104,8 @@ def moved(
     start = change.first_local.replace(tzinfo=UTC)
     meant = ticks_from(naive, start - change.size, start + 2 * change.size)
     runs = local_times(real, change.at - change.size, change.at + change.size, zone)
-    known = {tick.replace(tzinfo=None) for tick in meant}
-    return tuple(at for at in runs if at not in known)
+    named = {tick.replace(tzinfo=None) for tick in meant}
+    return tuple(at for at in runs if at not in named)
 
 
 def local_times(

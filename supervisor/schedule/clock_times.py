@@ -126,8 +126,8 @@ class JoinedTimes:
         return self.parts[0].zone
 
     def next_after(self, at: datetime) -> datetime | None:
-        found = (part.next_after(at) for part in self.parts)
-        return min((tick for tick in found if tick is not None), default=None)
+        ticks = (part.next_after(at) for part in self.parts)
+        return min((tick for tick in ticks if tick is not None), default=None)
 
     def ticks_after(self, at: datetime) -> Iterator[datetime]:
         """All nominal times after `at`, each once and in order."""
@@ -141,8 +141,8 @@ class JoinedTimes:
 
     def times_on(self, day: date) -> Sequence[int]:
         """Seconds since midnight, in order, on a day without a clock change."""
-        found = (part.times_on(day) for part in self.parts)
-        return joined(tuple(tuple(times) for times in found if times))
+        each = (part.times_on(day) for part in self.parts)
+        return joined(tuple(tuple(times) for times in each if times))
 
 
 @lru_cache(maxsize=128)

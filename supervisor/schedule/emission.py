@@ -29,12 +29,13 @@ BATCH = 100
 
 @dataclass(frozen=True, slots=True)
 class Emission:
-    """`next_at`: when the job is to be looked at again; None when its schedule has ended."""
+    """What becomes of the ticks of a job now."""
 
     spec: JobSpec
     passed: tuple[PassedOver, ...]
     ticks: tuple[Tick, ...]
     next_at: datetime | None
+    """When the job is to be looked at again; None when its schedule has ended."""
 
 
 def emission(

@@ -24,10 +24,7 @@ class Tick:
 
 @dataclass(frozen=True, slots=True)
 class PassedOver:
-    """Ticks that become no runs: `ticks` nominal times from `first_at` to `last_at`.
-
-    0: those up to `last_at` have had their outcomes, and come again with the server's clock.
-    """
+    """Ticks that become no runs: those from `first_at` to `last_at`."""
 
     spec: JobSpec
     state: RunState
@@ -35,6 +32,7 @@ class PassedOver:
     first_at: datetime
     last_at: datetime
     ticks: int
+    """How many. 0: those up to `last_at` have had outcomes, and come again with Redis' clock."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,7 +28,7 @@ from celery.utils.time import maybe_iso8601, maybe_make_aware
 from kombu.compression import get_encoder
 
 from supervisor.catalog.fitness import guard_in_code, has_own_strategy
-from supervisor.catalog.job_checks import GuardedCall, guarded_task_spec
+from supervisor.catalog.guards import GuardedCall, guarded_task_spec
 from supervisor.errors import InvalidGuard
 from supervisor.guard.current_run import current_run
 from supervisor.guard.delivery import GUARD, HEADER

@@ -12,7 +12,7 @@ from typing import Any
 
 from celery import Celery, Task, current_app
 
-from supervisor.catalog.job_checks import spec_without_schedule
+from supervisor.catalog.guards import spec_without_schedule
 from supervisor.errors import InvalidGuard
 from supervisor.guard.delivery import own_headers
 from supervisor.job.policies import OverlapPolicy

@@ -20,7 +20,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from supervisor.catalog.schedule_files import json_schema
+from supervisor.catalog.schema import json_schema
 from supervisor.errors import JobConflict
 from supervisor.features.notices.silences import SilenceStore
 from supervisor.job.run import RunState

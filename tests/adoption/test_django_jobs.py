@@ -19,7 +19,7 @@ import pytest
 from playwright.sync_api import expect
 
 from supervisor.catalog.entries import Entries
-from supervisor.catalog.load import Outcome, look_at
+from supervisor.catalog.reconcile import Outcome, look_at
 from supervisor.deploy.embedded import EmbeddedServer
 from supervisor.ledger.actions import Actor, WantedActions
 from supervisor.ledger.ledger import Ledger

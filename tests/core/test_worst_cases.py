@@ -273,7 +273,7 @@ def job(**keys: Any) -> JobSpec:
 PARSERS: dict[str, Callable[[str], object]] = {
     "duration|1m": times.parse_duration,
     "moment|2026-01-01T": times.parse_moment,
-    "moment asked for|": lambda text: times.asked(text, ZoneInfo("UTC"), NOW, ahead=False),
+    "moment asked for|": lambda text: times.named_moment(text, ZoneInfo("UTC"), NOW, ahead=False),
     "exclusion|2026-01-01..": lambda text: exclusions.parse_all([text]),
     "cron|* * * * ": cron.parse,
     "rrule|FREQ=DAILY;BYDAY=": rrule.parse,

@@ -15,7 +15,8 @@ from django.db import models
 from django.utils import timezone
 
 from supervisor import jobs
-from supervisor.catalog.job_checks import JobFault, Tasks
+from supervisor.catalog.faults import JobFault
+from supervisor.catalog.job_checks import Tasks
 from supervisor.errors import JobElsewhere, SupervisorError
 from supervisor.features.django.project import ledger, project_tasks
 from supervisor.store.connection import RedisError

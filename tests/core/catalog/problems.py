@@ -1,4 +1,4 @@
-"""What is wrong with schedule files, as whoever loads them is told."""
+"""What is wrong with schedule files, as they are reported."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.catalog.job_checks import NOT_IN_A_GUARD, guarded_task_spec
+from supervisor.catalog.guards import NOT_IN_A_GUARD, guarded_task_spec
 
 DOCS = Path(__file__).parents[3] / "docs"
 PAGE = (DOCS / "how-to" / "guarded-tasks.md").read_text()

@@ -243,7 +243,7 @@ def test_a_trigger_may_be_for_a_time_to_come_and_has_a_priority(
 
 
 class Meanwhile:
-    """A ledger at which somebody else acts once, when a put has settled and is about to load."""
+    """A ledger that another edits once, when a put has settled and is about to load."""
 
     def __init__(self, ledger: Ledger, act: Callable[[], object]) -> None:
         self._load = ledger.load

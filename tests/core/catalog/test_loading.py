@@ -1,4 +1,4 @@
-"""Loading a set of jobs: what the ledger and RedBeat have afterwards, whoever else loads."""
+"""Loading a set of jobs: what the ledger and RedBeat have then, also after two at once."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def jobs(*specs: JobSpec) -> dict[str, JobSpec]:
 
 
 class Interrupted(dict[str, JobSpec]):
-    """A set of jobs; somebody else acts in the middle of its being loaded."""
+    """A set of jobs; another edit happens in the middle of its loading."""
 
     def __init__(self, specs: dict[str, JobSpec], act: Callable[[], object]) -> None:
         super().__init__(specs)

@@ -15,7 +15,7 @@ from celery.utils.time import maybe_make_aware
 from pydantic import BaseModel
 
 from supervisor.app import supervise
-from supervisor.catalog.job_checks import GuardedCall, guarded_task_spec
+from supervisor.catalog.guards import GuardedCall, guarded_task_spec
 from supervisor.errors import InvalidGuard
 from supervisor.features.on_commit import trigger_of
 from supervisor.job.policies import OverlapPolicy

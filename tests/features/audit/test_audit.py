@@ -12,7 +12,6 @@ from supervisor.job.run import RunState
 from supervisor.job.spec import JobSpec
 from supervisor.ledger.counts import Audited
 from supervisor.ledger.ledger import Ledger
-from supervisor.ledger.replies import ms_of
 from supervisor.operate.control import backfill
 from supervisor.schedule.ticks import PassedOver
 from tests.jobs import (

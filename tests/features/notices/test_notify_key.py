@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from supervisor.catalog.schedule_files import json_schema, load
+from supervisor.catalog.schedule_files import load
+from supervisor.catalog.schema import json_schema
 from supervisor.errors import NotConfigured
 from supervisor.features.notices.keys import DEFAULT_EVENTS, SERVICE_EVENTS, Event
 from supervisor.features.notices.rules import service_destinations

@@ -147,8 +147,8 @@ def test_arguments_that_a_task_does_not_take_are_a_warning(
     wrong = {**HOURLY, "kwargs": {"hall": "north", "second": 3}}
     found = checked(maker.post(f"{JOB}/check", json=wrong), f"{PATH}/check", 200)
     assert found["problems"] == []
-    said = "'kwargs': the task takes no argument 'second' (it takes: hall)"
-    assert said in found["warnings"]
+    said = "the task cannot be called like this: got an unexpected keyword argument 'second'"
+    assert any(said in warning for warning in found["warnings"])
     assert put(maker, kwargs=wrong["kwargs"]).status_code == 201
 
 

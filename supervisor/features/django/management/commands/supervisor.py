@@ -13,7 +13,7 @@ from django.db import transaction
 from supervisor import jobs
 from supervisor.catalog.entries import Entries
 from supervisor.catalog.import_text import Found, LeftOut, is_job_name, names_for
-from supervisor.catalog.load import reconcile
+from supervisor.catalog.reconcile import reconcile
 from supervisor.cli import Verbs, main
 from supervisor.cli.common import Failure, changed, json_option, print_done, reason_option
 from supervisor.cli.imports import import_ as import_files
