@@ -74,6 +74,12 @@ def test_skips_in_a_row_are_those_under_one_key(ledger: Ledger) -> None:
     assert trigger("quick") is RunState.SKIPPED
 
 
+def test_a_first_skip_is_one_of_one(ledger: Ledger) -> None:
+    spec = job(ledger, max_consecutive_skips=1, then="queue_one")
+    placements = [each.placement for each in ledger.admit(ticks(spec, 0, 1, 2))]
+    assert placements == [Placement.START, Placement.SKIP, Placement.WAIT]
+
+
 def test_runs_of_one_call_wait_in_the_order_of_the_call(ledger: Ledger) -> None:
     spec = job(ledger, overlap="queue_all")
     names = [f"{spec.name}@{letter}" for letter in "dcab"]
@@ -90,6 +96,15 @@ def test_a_tick_is_counted_once_also_when_the_watermark_is_set_back(ledger: Ledg
         assert again.placement is Placement.DUPLICATE
     counters = ledger.job(spec.name).counters
     assert (counters["ticks"], counters["duplicates"]) == (2, 2)
+
+
+def test_ticks_missed_for_another_reason_have_a_row_of_their_own(ledger: Ledger) -> None:
+    spec = job(ledger)
+    for second, reason in enumerate(["window", "window", "catchup"]):
+        at = MIDNIGHT + timedelta(seconds=second)
+        ledger.pass_over([PassedOver(spec, RunState.MISSED, reason, at, at, 1)])
+    rows = [(row.reason, row.ticks) for row in ledger.history(spec.name)]
+    assert rows == [("catchup", 1), ("window", 2)]
 
 
 def test_ticks_of_a_paused_job_are_excluded_in_one_row(ledger: Ledger) -> None:
