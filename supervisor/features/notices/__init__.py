@@ -1,1 +1,1 @@
-"""What is told of jobs, and to which destinations."""
+"""Notices of jobs to people: of which events, to which destinations."""

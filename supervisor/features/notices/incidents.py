@@ -14,7 +14,7 @@ For each destination:
    held when the silence ends is sent. A notice that was made before the silence began is sent.
 
 All that is known of a job at one destination is its Incident, and all that waits to be sent there
-its Box. Both are kept in the ledger (features/notices/store.py).
+is its Waiting. Both are kept in the ledger (features/notices/store.py).
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ import hashlib
 from collections.abc import Iterable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -47,7 +48,7 @@ FORGET_AFTER = timedelta(days=7)
 WITHOUT_END = frozenset({Event.OVERLAPPED, Event.RECOVERED, Event.DAILY})
 
 
-class Facts(BaseModel):
+class Occurrences(BaseModel):
     """How often something happened, and what its last reason was. A success counts as none."""
 
     model_config = ConfigDict(frozen=True)
@@ -58,7 +59,7 @@ class Facts(BaseModel):
     run: str = ""
     reason: str = ""
 
-    def and_then(self, later: Facts) -> Facts:
+    def and_then(self, later: Occurrences) -> Occurrences:
         return later.model_copy(
             update={
                 "first_at": min(self.first_at, later.first_at),
@@ -73,15 +74,15 @@ SERVICE = ""
 
 
 @dataclass(frozen=True, slots=True)
-class Happened:
+class JobEvent:
     """job: SERVICE for the service itself."""
 
     job: str
     event: Event
-    facts: Facts
+    occurrences: Occurrences
 
 
-class Pending(BaseModel):
+class PendingNotice(BaseModel):
     """A notice that collects jobs, or waits for its destination.
 
     url, secret: of the destination, as the job's file has them; '' for one of SUPERVISOR_NOTIFY.
@@ -95,59 +96,43 @@ class Pending(BaseModel):
     event: Event
     subject: str
     due_at: datetime
-    facts: Facts
+    occurrences: Occurrences
     jobs: tuple[str, ...] = ()
     job_count: int = 0
 
     @property
+    def group(self) -> str:
+        return f"recovered:{self.subject}" if self.event is Event.RECOVERED else self.subject
+
+    @property
     def id(self) -> str:
-        return notice_id(self.event, self.subject, self.due_at)
+        return id_in_group(self.group, self.due_at)
 
-    def joined(self, facts: Facts, job: str = "") -> Pending:
+    def joined(self, occurrences: Occurrences, job: str = "") -> PendingNotice:
         """`job`: where it is not in it yet."""
-        known = {"facts": self.facts.and_then(facts)}
-        if not job:
-            return self.model_copy(update=known)
-        named = (*self.jobs, job)[:JOBS_NAMED]
-        return self.model_copy(
-            update={**known, "jobs": named, "job_count": self.job_count + 1},
-        )
-
-    def without(self, job: str, runs: int) -> Pending | None:
-        """The notice without a job; None if that was the last."""
-        if self.job_count <= 1:
-            return None
-        facts = self.facts.model_copy(update={"runs": self.facts.runs - runs})
-        jobs = tuple(name for name in self.jobs if name != job)
-        return self.model_copy(
-            update={"facts": facts, "jobs": jobs, "job_count": self.job_count - 1}
-        )
-
-
-def notice_id(event: Event, subject: str, due_at: datetime) -> str:
-    """Its last word is when it is due, in ms."""
-    return id_in_group(group_of(event, subject), due_at)
+        update: dict[str, Any] = {"occurrences": self.occurrences.and_then(occurrences)}
+        if job:
+            update["jobs"] = (*self.jobs, job)[:JOBS_NAMED]
+            update["job_count"] = self.job_count + 1
+        return self.model_copy(update=update)
 
 
 def id_in_group(group: str, due_at: datetime) -> str:
+    """Its last word is when it is due, in ms."""
     return f"{group} {round(due_at.timestamp() * 1000)}"
 
 
-def group_of(event: Event, subject: str) -> str:
-    return f"recovered:{subject}" if event is Event.RECOVERED else subject
-
-
 @dataclass(slots=True)
-class Box:
+class Waiting:
     """What waits for one destination.
 
-    notices: by id. told: group -> when its latest notice was due. unavailable_until: no notice is
+    notices: by id. latest: group -> when its latest notice was due. unavailable_until: no notice is
     sent before; the service did not answer. wait: how long a new notice waits for others of its
     group.
     """
 
-    notices: dict[str, Pending] = field(default_factory=dict)
-    told: dict[str, datetime] = field(default_factory=dict)
+    notices: dict[str, PendingNotice] = field(default_factory=dict)
+    latest: dict[str, datetime] = field(default_factory=dict)
     unavailable_until: datetime | None = None
     wait: timedelta = GROUP_WAIT
 
@@ -158,29 +143,42 @@ class Box:
             notice.due_at, self.unavailable_until or notice.due_at
         )
 
-    def put(self, notice: Pending, now: datetime, after: datetime | None = None) -> str:
+    def put(self, notice: PendingNotice, now: datetime, after: datetime | None = None) -> str:
         """Adds it to its group's notice, or makes a new one; returns the notice's id.
 
         after: into none that is due before, and so is sent before: while the destination is
         unavailable, more than one of a group may wait.
         """
-        group = group_of(notice.event, notice.subject)
-        last = self.told.get(group)
-        known = id_in_group(group, last) if last else ""
-        if self.is_open(known, now) and not (last and after and last <= after):
-            self.notices[known] = self.notices[known].joined(notice.facts, *notice.jobs)
-            return known
+        last = self.latest.get(notice.group)
+        id = id_in_group(notice.group, last) if last else ""
+        if self.is_open(id, now) and not (last and after and last <= after):
+            self.notices[id] = self.notices[id].joined(notice.occurrences, *notice.jobs)
+            return id
         at = now + self.wait if last is None else max(now + self.wait, last + GROUP_INTERVAL)
         at = max(at, after + LATER) if after else at
         notice = notice.model_copy(update={"due_at": at})
         self.notices[notice.id] = notice
-        self.told[group] = at
+        self.latest[notice.group] = at
         return notice.id
 
+    def take_out(self, notice: PendingNotice, job: str, runs: int) -> None:
+        """Of a notice, a job with its runs; all of it if that was the last one."""
+        if notice.job_count > 1:
+            occurrences = notice.occurrences.model_copy(
+                update={"runs": notice.occurrences.runs - runs}
+            )
+            jobs = tuple(name for name in notice.jobs if name != job)
+            rest = {"occurrences": occurrences, "jobs": jobs, "job_count": notice.job_count - 1}
+            self.notices[notice.id] = notice.model_copy(update=rest)
+            return
+        del self.notices[notice.id]
+        if self.latest.get(notice.group) == notice.due_at:
+            del self.latest[notice.group]
+
     def forget_groups(self, now: datetime) -> None:
-        self.told = {
+        self.latest = {
             group: at
-            for group, at in self.told.items()
+            for group, at in self.latest.items()
             if now < at + GROUP_INTERVAL or id_in_group(group, at) in self.notices
         }
 
@@ -188,17 +186,17 @@ class Box:
 class Incident(BaseModel):
     """What was sent about one job to one destination, and what is held back.
 
-    told: for each event, the notice it last went into. subject: of the first problem sent since the
-    last recovery that was; '' when there is none. is_open: no success came since the last problem.
-    recovered: what went into the notice of the last recovery. kept_until: at least, since one of
-    its notices is not sent yet. silenced_until: what is held is, at least.
+    notified: for each event, the notice it last went into. subject: of the first problem sent since
+    the last recovery that was; '' when there is none. is_open: no success came since the last
+    problem. recovered: what went into the notice of the last recovery. kept_until: at least, since
+    one of its notices is not sent yet. silenced_until: what is held is, at least.
     """
 
-    told: dict[Event, str] = {}
-    held: dict[Event, Facts] = {}
+    notified: dict[Event, str] = {}
+    held: dict[Event, Occurrences] = {}
     subject: str = ""
     is_open: bool = False
-    recovered: Facts | None = None
+    recovered: Occurrences | None = None
     kept_until: datetime | None = None
     silenced_until: datetime | None = None
 
@@ -208,13 +206,13 @@ class Incident(BaseModel):
 
     def repeats_at(self, event: Event) -> datetime:
         """When the event may be sent again; in the past where it was not sent yet."""
-        last = self.told.get(event)
+        last = self.notified.get(event)
         return due_at(last) + REPEAT if last else NEVER
 
     @property
     def problem_sent_at(self) -> datetime:
         """When the latest notice of a problem is due."""
-        problems = (id for event, id in self.told.items() if event is not Event.RECOVERED)
+        problems = (id for event, id in self.notified.items() if event is not Event.RECOVERED)
         return max(map(due_at, problems))
 
     @property
@@ -226,38 +224,38 @@ class Incident(BaseModel):
             return min(map(self.repeats_at, problems))
         if Event.RECOVERED in self.held:
             return self.problem_sent_at
-        last = max(map(due_at, self.told.values()))
+        last = max(map(due_at, self.notified.values()))
         forgotten_at = last + (FORGET_AFTER if self.is_open or self.subject else REPEAT)
         return max(forgotten_at, self.kept_until or forgotten_at)
 
-    def is_over(self, box: Box, now: datetime) -> bool:
+    def is_over(self, waiting: Waiting, now: datetime) -> bool:
         """Whether it can be forgotten; it is kept while a notice of it waits."""
-        if not self.told and not self.held:
+        if not self.notified and not self.held:
             return True
         if self.held or now < self.looked_at_next:
             return False
-        if any(id in box.notices for id in self.told.values()):
+        if any(id in waiting.notices for id in self.notified.values()):
             self.kept_until = now + REPEAT
             return False
         return True
 
 
 @dataclass(slots=True)
-class Folding:
+class IncidentUpdate:
     """Updates one incident at one destination, as of `now`. silenced_until: None without one."""
 
     job: str
     destination: Destination
     incident: Incident
-    box: Box
+    waiting: Waiting
     now: datetime
     silenced_until: datetime | None = None
 
-    def note(self, event: Event, facts: Facts) -> None:
+    def note(self, event: Event, occurrences: Occurrences) -> None:
         if event is Event.RECOVERED:
-            self._note_recovery(facts)
+            self._note_recovery(occurrences)
         elif not (self.silenced_until and event in WITHOUT_END):
-            self._note_problem(event, facts)
+            self._note_problem(event, occurrences)
         self.settle()
 
     def settle(self) -> None:
@@ -274,47 +272,40 @@ class Folding:
         if self.now >= incident.problem_sent_at:
             self._send_recovery(incident.held.pop(Event.RECOVERED))
 
-    def _note_problem(self, event: Event, facts: Facts) -> None:
+    def _note_problem(self, event: Event, occurrences: Occurrences) -> None:
         incident = self.incident
         if event not in WITHOUT_END:
-            facts = self._withdrawn_recovery(facts)
+            occurrences = self._withdrawn_recovery(occurrences)
             incident.is_open = True
-        last, before = incident.told.get(event), incident.held.get(event)
-        if not self.silenced_until and last and self.box.is_open(last, self.now):
-            self.box.notices[last] = self.box.notices[last].joined(facts)
+        last, before = incident.notified.get(event), incident.held.get(event)
+        if not self.silenced_until and last and self.waiting.is_open(last, self.now):
+            self.waiting.notices[last] = self.waiting.notices[last].joined(occurrences)
         elif self.silenced_until or before or self.now < incident.repeats_at(event):
-            incident.held[event] = before.and_then(facts) if before else facts
+            incident.held[event] = before.and_then(occurrences) if before else occurrences
         else:
-            self._send(event, facts)
+            self._send(event, occurrences)
 
-    def _withdrawn_recovery(self, facts: Facts) -> Facts:
-        """The recovery did not last until it was sent; its facts are added to these."""
+    def _withdrawn_recovery(self, occurrences: Occurrences) -> Occurrences:
+        """The recovery did not last until it was sent; its occurrences are added to these."""
         incident, unsent = self.incident, self.incident.held.pop(Event.RECOVERED, None)
-        last = incident.told.get(Event.RECOVERED)
-        if unsent is None and last and incident.recovered and self.box.is_open(last, self.now):
-            unsent, notice = incident.recovered, self.box.notices[last]
-            rest = notice.without(self.job, unsent.runs)
-            if rest:
-                self.box.notices[last] = rest
-            else:
-                del self.box.notices[last]
-                group = group_of(notice.event, notice.subject)
-                if self.box.told.get(group) == notice.due_at:
-                    del self.box.told[group]
+        last = incident.notified.get(Event.RECOVERED)
+        if unsent is None and last and incident.recovered and self.waiting.is_open(last, self.now):
+            unsent, notice = incident.recovered, self.waiting.notices[last]
+            self.waiting.take_out(notice, self.job, unsent.runs)
             incident.subject = notice.subject
             incident.recovered = None
-            del incident.told[Event.RECOVERED]
-        return unsent.and_then(facts) if unsent and unsent.runs else facts
+            del incident.notified[Event.RECOVERED]
+        return unsent.and_then(occurrences) if unsent and unsent.runs else occurrences
 
-    def _send(self, event: Event, facts: Facts) -> None:
-        cause = cause_of(event, facts.reason)
+    def _send(self, event: Event, occurrences: Occurrences) -> None:
+        cause = cause_of(event, occurrences.reason)
         subject = f"{event}:{cause}" if cause else event.value
-        recovered = self.incident.told.get(Event.RECOVERED)
-        self._put(event, subject, facts, after=due_at(recovered) if recovered else None)
+        recovered = self.incident.notified.get(Event.RECOVERED)
+        self._put(event, subject, occurrences, after=due_at(recovered) if recovered else None)
         if event not in WITHOUT_END and not self.incident.subject:
             self.incident.subject = subject
 
-    def _note_recovery(self, facts: Facts) -> None:
+    def _note_recovery(self, occurrences: Occurrences) -> None:
         incident = self.incident
         if not incident.is_open:
             return
@@ -326,26 +317,28 @@ class Folding:
         if incident.subject:  # the problem was sent: what is held of it goes with its end
             for event in incident.problems_held:
                 if event not in WITHOUT_END:
-                    facts = incident.held.pop(event).and_then(facts)
-        incident.held[Event.RECOVERED] = facts
+                    occurrences = incident.held.pop(event).and_then(occurrences)
+        incident.held[Event.RECOVERED] = occurrences
 
-    def _send_recovery(self, facts: Facts) -> None:
+    def _send_recovery(self, occurrences: Occurrences) -> None:
         incident = self.incident
-        self._put(Event.RECOVERED, incident.subject, facts, after=incident.problem_sent_at)
-        incident.recovered, incident.subject = facts, ""
+        self._put(Event.RECOVERED, incident.subject, occurrences, after=incident.problem_sent_at)
+        incident.recovered, incident.subject = occurrences, ""
 
-    def _put(self, event: Event, subject: str, facts: Facts, after: datetime | None = None) -> None:
-        notice = Pending(
+    def _put(
+        self, event: Event, subject: str, occurrences: Occurrences, after: datetime | None = None
+    ) -> None:
+        notice = PendingNotice(
             url=self.destination.url if self.job else "",
             secret=self.destination.secret if self.job else None,
             event=event,
             subject=subject,
             due_at=self.now,
-            facts=facts,
+            occurrences=occurrences,
             jobs=(self.job,) if self.job else (),
             job_count=1 if self.job else 0,
         )
-        self.incident.told[event] = self.box.put(notice, self.now, after)
+        self.incident.notified[event] = self.waiting.put(notice, self.now, after)
 
 
 #: A destination, by its id, and a job.
@@ -356,61 +349,57 @@ def destination_id(url: str) -> str:
     return hashlib.sha1(url.encode(), usedforsecurity=False).hexdigest()[:16]
 
 
-def by_id(destinations: Iterable[Destination]) -> Mapping[str, Destination]:
-    """Destinations by id; one that is named twice gets the events of both."""
-    found: dict[str, Destination] = {}
-    for each in destinations:
-        known = found.get(id := destination_id(each.url))
-        events = each.events | known.events if known else each.events
-        found[id] = each.model_copy(update={"events": events})
-    return found
+def by_id(destinations: Iterable[Destination]) -> dict[str, Destination]:
+    return {destination_id(each.url): each for each in destinations}
 
 
 NOT_SILENCED: Mapping[str, datetime] = {}
 
 
-def fold(
-    happened: Sequence[Happened],
+def update_incidents(
+    events: Sequence[JobEvent],
     due: Iterable[Pair],
     destinations: Mapping[str, Mapping[str, Destination]],
     incidents: MutableMapping[Pair, Incident],
-    boxes: Mapping[str, Box],
+    waiting: Mapping[str, Waiting],
     now: datetime,
     silenced: Mapping[str, datetime] = NOT_SILENCED,
 ) -> None:
-    """Brings incidents and boxes up to date with what happened, in order.
+    """Brings incidents, and what waits, up to date with these events, in order.
 
     due: incidents that are to be looked at again. destinations: those of each job, by id; '' for
-    those of the service. incidents, boxes: as they are known, of all of these; an incident that is
-    over leaves. silenced: until when notices of these jobs are. What a job's file no longer sends
-    anywhere is dropped.
+    those of the service. incidents, waiting: as they were read, of all of these; an incident that
+    is over leaves. silenced: until when notices of these jobs are. What a job's file no longer
+    sends anywhere is dropped.
     """
 
-    def folding(pair: Pair) -> Folding:
+    def update_of(pair: Pair) -> IncidentUpdate:
         id, job = pair
         incident = incidents.setdefault(pair, Incident())
-        return Folding(job, destinations[job][id], incident, boxes[id], now, silenced.get(job))
+        return IncidentUpdate(
+            job, destinations[job][id], incident, waiting[id], now, silenced.get(job)
+        )
 
     for pair in due:
         if pair[0] not in destinations.get(pair[1], {}):
             incidents.pop(pair, None)
         elif pair in incidents:
-            folding(pair).settle()
-    for each in happened:
-        for id, destination in destinations.get(each.job, {}).items():
-            if each.event in destination.events:
-                folding((id, each.job)).note(each.event, each.facts)
+            update_of(pair).settle()
+    for event in events:
+        for id, destination in destinations.get(event.job, {}).items():
+            if event.event in destination.events:
+                update_of((id, event.job)).note(event.event, event.occurrences)
     for pair, incident in list(incidents.items()):
-        if incident.is_over(boxes[pair[0]], now):
+        if incident.is_over(waiting[pair[0]], now):
             del incidents[pair]
-    for box in boxes.values():
-        box.forget_groups(now)
+    for each in waiting.values():
+        each.forget_groups(now)
 
 
-def notice_of(pending: Pending, key: str, destination: str, page: str = "") -> Notice:
+def notice_of(pending: PendingNotice, key: str, destination: str, page: str = "") -> Notice:
     """The message. page: the address at which people see the service, where it is known."""
     _, _, cause = pending.subject.partition(":")
-    facts, is_good = pending.facts, pending.event is Event.RECOVERED
+    occurrences, is_good = pending.occurrences, pending.event is Event.RECOVERED
     link = f"{page.rstrip('/')}/jobs/{pending.jobs[0]}" if pending.job_count == 1 else page
     return Notice(
         key=key,
@@ -419,16 +408,16 @@ def notice_of(pending: Pending, key: str, destination: str, page: str = "") -> N
         cause="" if is_good else cause,
         jobs=pending.jobs,
         job_count=pending.job_count,
-        first_at=facts.first_at,
-        last_at=facts.last_at,
-        runs=facts.runs,
-        run=facts.run,
-        reason=f"Before that: {problem_of(pending)}" if is_good else facts.reason,
+        first_at=occurrences.first_at,
+        last_at=occurrences.last_at,
+        runs=occurrences.runs,
+        run=occurrences.run,
+        reason=f"Before that: {problem_of(pending)}" if is_good else occurrences.reason,
         link=link if page else "",
     )
 
 
-def problem_of(pending: Pending) -> str:
+def problem_of(pending: PendingNotice) -> str:
     """The problem that it ends: ``failed: ConnectionError``."""
     word, _, cause = pending.subject.partition(":")
     event = Event(word)

@@ -57,12 +57,12 @@ def silenced(specs: Mapping[str, JobSpec], silences: Iterable[Silence]) -> dict[
 
     Of several silences of a job the last to end counts.
     """
-    found: dict[str, datetime] = {}
+    until: dict[str, datetime] = {}
     for silence in sorted(silences, key=lambda each: each.ends_at):
-        found |= {name: silence.ends_at for name, spec in specs.items() if silence.covers(spec)}
+        until |= {name: silence.ends_at for name, spec in specs.items() if silence.covers(spec)}
         if silence.is_of_all:
-            found[SERVICE] = silence.ends_at
-    return found
+            until[SERVICE] = silence.ends_at
+    return until
 
 
 class SilenceStore:
@@ -74,9 +74,9 @@ class SilenceStore:
     def in_force(self, now: datetime) -> list[Silence]:
         """Those that have not ended, the first to end first."""
         texts = self._client.hgetall(self._key).values()
-        known = (Silence.model_validate_json(text.partition(" ")[2]) for text in texts)
+        silences = (Silence.model_validate_json(text.partition(" ")[2]) for text in texts)
         return sorted(
-            (each for each in known if each.ends_at > now), key=lambda s: (s.ends_at, s.id)
+            (each for each in silences if each.ends_at > now), key=lambda s: (s.ends_at, s.id)
         )
 
     def begin(self, silence: Silence, action: Action | None = None) -> None:

@@ -27,10 +27,10 @@ from supervisor.beat.turn import Beat, Part, Turn
 from supervisor.features.notices.incidents import (
     GROUP_WAIT,
     SERVICE,
-    Pending,
+    PendingNotice,
     by_id,
-    fold,
     notice_of,
+    update_incidents,
 )
 from supervisor.features.notices.keys import Destination, Event, wanted_events
 from supervisor.features.notices.rules import Notice, service_destinations
@@ -75,15 +75,23 @@ class Maker:
     def _deal_with(self, backlog: Backlog, now: datetime) -> bool:
         """Whether it is done; else another beat leads, or did it."""
         specs = self.ledger.some_specs(backlog.jobs - {SERVICE})
-        destinations = {name: by_id(spec.notify) for name, spec in specs.items()}
-        destinations[SERVICE] = self.service
+        of_jobs = {name: by_id(spec.notify) for name, spec in specs.items()}
+        destinations = {**of_jobs, SERVICE: self.service}
         pairs = {*backlog.due}
-        for each in backlog.happened:
+        for each in backlog.events:
             pairs |= {(id, each.job) for id in destinations.get(each.job, {})}
-        known = NoticeStore(self.ledger).read(pairs, self.wait)
+        snapshot = NoticeStore(self.ledger).read(pairs, self.wait)
         quiet = silenced(specs, SilenceStore(self.ledger).in_force(now))
-        fold(backlog.happened, backlog.due, destinations, known.incidents, known.boxes, now, quiet)
-        return NoticeStore(self.ledger).commit(backlog, known)
+        update_incidents(
+            backlog.events,
+            backlog.due,
+            destinations,
+            snapshot.incidents,
+            snapshot.waiting,
+            now,
+            quiet,
+        )
+        return NoticeStore(self.ledger).commit(backlog, snapshot)
 
 
 # What no function comes across.
@@ -117,12 +125,12 @@ class Watch:
 
     def _findings(self, specs: Sequence[JobSpec], now: datetime) -> list[Finding]:
         open_runs = self._ledger.open_runs_of([spec.name for spec in specs])
-        found = []
+        findings = []
         for job in self._ledger.records_of(specs):
             spec, deadline = job.spec, job.deadline
             if deadline and deadline.at < now:
                 reason = f"due by {render_moment(deadline.at)}"
-                found.append(finding(spec, Event.DUE_BY, deadline.tick, reason))
+                findings.append(finding(spec, Event.DUE_BY, deadline.tick, reason))
             runs = open_runs.get(spec.name)
             since = runs.oldest_queued_at if runs else None
             if since:
@@ -130,13 +138,15 @@ class Watch:
                 durations = self._ledger.durations_of([spec])[spec.name]
                 usual = usual_duration(spec, durations, interval)
                 if now > since + late_after(spec, interval, usual):
-                    found.append(finding(spec, Event.LATE, since, f"due at {render_moment(since)}"))
-        return found
+                    findings.append(
+                        finding(spec, Event.LATE, since, f"due at {render_moment(since)}")
+                    )
+        return findings
 
 
 def is_to_be_watched(spec: JobSpec) -> bool:
-    wanted = wanted_events(spec.notify)
-    return Event.LATE in wanted or (Event.DUE_BY in wanted and spec.due_by is not None)
+    events = wanted_events(spec.notify)
+    return Event.LATE in events or (Event.DUE_BY in events and spec.due_by is not None)
 
 
 def finding(spec: JobSpec, event: Event, mark: datetime, reason: str) -> Finding:
@@ -198,7 +208,7 @@ class Notices:
 
     def send(self, entry: Unsent) -> Result:
         """Sends one of the notices that were made."""
-        pending = Pending.model_validate_json(entry.text)
+        pending = PendingNotice.model_validate_json(entry.text)
         to = self._service.get(entry.name)
         if pending.url:
             to = Destination(url=pending.url, secret=pending.secret)

@@ -19,21 +19,17 @@ from itertools import chain
 
 from supervisor.features.notices.incidents import (
     GROUP_WAIT,
-    Box,
-    Facts,
-    Happened,
     Incident,
+    JobEvent,
+    Occurrences,
     Pair,
-    Pending,
+    PendingNotice,
+    Waiting,
 )
 from supervisor.features.notices.keys import Event
 from supervisor.features.outbound.store import TOLD, Kind
 from supervisor.ledger.reads import Readings
 from supervisor.ledger.replies import instant, ms_of
-from supervisor.logs import get_logger
-
-log = get_logger("supervisor.ledger")
-
 
 #: Events, and incidents that are to be looked at again, which one commit deals with.
 EVENTS_AT_A_TIME = 500
@@ -44,7 +40,7 @@ class Backlog:
     """What there is to decide about: `texts` are the events as they stand in the list."""
 
     texts: Sequence[str]
-    happened: Sequence[Happened]
+    events: Sequence[JobEvent]
     due: Sequence[Pair]
 
     @property
@@ -53,25 +49,27 @@ class Backlog:
 
     @property
     def jobs(self) -> set[str]:
-        return {each.job for each in self.happened} | {job for _, job in self.due}
+        return {each.job for each in self.events} | {job for _, job in self.due}
 
 
 @dataclass(slots=True)
-class Known:
-    """What is known of jobs at destinations, for a policy to change, and as it was read."""
+class Snapshot:
+    """Jobs at destinations, for a policy to change, and as they were read."""
 
     incidents: dict[Pair, Incident]
-    boxes: dict[str, Box]
+    waiting: dict[str, Waiting]
     pairs: Sequence[Pair]
     fields: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What beat found of a job, for `note`. mark: the same one is reported once."""
+    """What beat found of a job, for `note`. events: those that its `notify` asks for. mark: the
+    same one is reported once.
+    """
 
     job: str
-    wanted: str
+    events: str
     event: Event
     mark: str
     reason: str
@@ -86,16 +84,16 @@ class NoticeStore:
 
     def note(self, findings: Iterable[Finding]) -> int:
         """Makes each finding an event, once. Returns how many were new."""
-        facts = [(f.job, f.wanted, f.event.value, f.mark, "", f.reason) for f in findings]
-        if not facts:
+        fields = [(f.job, f.events, f.event.value, f.mark, "", f.reason) for f in findings]
+        if not fields:
             return 0
-        told = self._functions(
+        added = self._functions(
             "findings",
             self._leadership.token,
-            *chain.from_iterable(facts),
+            *chain.from_iterable(fields),
             keys=self._leadership.keys,
         )
-        return int(told)
+        return int(added)
 
     def watched(self) -> list[str]:
         """Jobs with `notify`."""
@@ -106,44 +104,43 @@ class NoticeStore:
             pipe.lrange(self._keys.events, 0, EVENTS_AT_A_TIME - 1)
             pipe.zrangebyscore(self._keys.incidents_due, "-inf", ms_of(now), 0, EVENTS_AT_A_TIME)
             texts, names = pipe.execute()
-        happened = [each for text in texts if (each := readable(text))]
-        return Backlog(texts, happened, [pair_of(name) for name in names])
+        return Backlog(texts, [*map(event_in, texts)], [*map(pair_of, names)])
 
-    def read(self, pairs: Collection[Pair], wait: timedelta = GROUP_WAIT) -> Known:
+    def read(self, pairs: Collection[Pair], wait: timedelta = GROUP_WAIT) -> Snapshot:
         """What is known of these at their destinations; a missing incident has not begun.
 
         wait: how long a new notice is to wait there.
         """
         destinations = sorted({destination for destination, _ in pairs})
-        wanted = sorted(pairs)
+        in_order = sorted(pairs)
         with self._client.pipeline(transaction=False) as pipe:
-            if wanted:
-                pipe.hmget(self._keys.incidents, [" ".join(pair) for pair in wanted])
+            if in_order:
+                pipe.hmget(self._keys.incidents, [" ".join(pair) for pair in in_order])
             for destination in destinations:
                 pipe.hgetall(self._keys.to_send(f"{Kind.NOTICE} {destination}"))
                 pipe.zscore(self._keys.outbound, f"{Kind.NOTICE} {destination}")
             replies = pipe.execute()
-        texts = replies.pop(0) if wanted else []
-        found = {
-            p: Incident.model_validate_json(t) for p, t in zip(wanted, texts, strict=True) if t
+        texts = replies.pop(0) if in_order else []
+        incidents = {
+            p: Incident.model_validate_json(t) for p, t in zip(in_order, texts, strict=True) if t
         }
         fields = dict(zip(destinations, replies[::2], strict=True))
         tried_at = dict(zip(destinations, replies[1::2], strict=True))
-        boxes = {d: box_of(each, wait, tried_at[d]) for d, each in fields.items()}
-        return Known(found, boxes, wanted, fields)
+        waiting = {d: waiting_of(each, wait, tried_at[d]) for d, each in fields.items()}
+        return Snapshot(incidents, waiting, in_order, fields)
 
-    def commit(self, backlog: Backlog, known: Known) -> bool:
+    def commit(self, backlog: Backlog, snapshot: Snapshot) -> bool:
         """Writes what a policy made of them. False when another beat leads, or has done it."""
         fields = [
             (f"{Kind.NOTICE} {destination}", name, before, after)
-            for destination, box in known.boxes.items()
-            for name, before, after in changed(known.fields[destination], fields_of(box))
+            for destination, waiting in snapshot.waiting.items()
+            for name, before, after in changed(snapshot.fields[destination], fields_of(waiting))
         ]
         incidents: list[tuple[str | int, ...]] = [
             (" ".join(pair), incident.model_dump_json(exclude_defaults=True), ms_of(at))
-            if (incident := known.incidents.get(pair)) and (at := incident.looked_at_next)
+            if (incident := snapshot.incidents.get(pair)) and (at := incident.looked_at_next)
             else (" ".join(pair), "", 0)
-            for pair in known.pairs
+            for pair in snapshot.pairs
         ]
         verdict = self._functions(
             "fold",
@@ -158,17 +155,17 @@ class NoticeStore:
         return bool(verdict == "done")
 
 
-def readable(text: str) -> Happened | None:
-    """The event; None if another version wrote it."""
-    try:
-        said = json.loads(text)
-        at, event = instant(said["at"]), Event(said["event"])
-        runs = 0 if event is Event.RECOVERED else 1
-        facts = Facts(first_at=at, last_at=at, runs=runs, run=said["run"], reason=said["reason"])
-        return Happened(said["job"], event, facts)
-    except (ValueError, KeyError, TypeError):
-        log.error("event not read by this version", text=text[:200])
-        return None
+def event_in(text: str) -> JobEvent:
+    fields = json.loads(text)
+    at, event = instant(fields["at"]), Event(fields["event"])
+    occurrences = Occurrences(
+        first_at=at,
+        last_at=at,
+        runs=0 if event is Event.RECOVERED else 1,
+        run=fields["run"],
+        reason=fields["reason"],
+    )
+    return JobEvent(fields["job"], event, occurrences)
 
 
 def pair_of(name: str) -> Pair:
@@ -176,17 +173,17 @@ def pair_of(name: str) -> Pair:
     return destination, job
 
 
-def box_of(fields: Mapping[str, str], wait: timedelta, tried_at: float | None) -> Box:
+def waiting_of(fields: Mapping[str, str], wait: timedelta, tried_at: float | None) -> Waiting:
     """tried_at: in ms; when the destination is tried next, if something waits for it."""
-    told = {g: instant(ms) for g, ms in json.loads(fields.get(TOLD, "{}")).items()}
-    notices = {id: Pending.model_validate_json(t) for id, t in fields.items() if id != TOLD}
-    return Box(notices, told, None if tried_at is None else instant(tried_at), wait)
+    latest = {g: instant(ms) for g, ms in json.loads(fields.get(TOLD, "{}")).items()}
+    notices = {id: PendingNotice.model_validate_json(t) for id, t in fields.items() if id != TOLD}
+    return Waiting(notices, latest, None if tried_at is None else instant(tried_at), wait)
 
 
-def fields_of(box: Box) -> dict[str, str]:
-    notices = {id: n.model_dump_json(exclude_defaults=True) for id, n in box.notices.items()}
-    told = json.dumps({group: ms_of(at) for group, at in sorted(box.told.items())})
-    return {**notices, TOLD: told} if box.told else notices
+def fields_of(waiting: Waiting) -> dict[str, str]:
+    notices = {id: n.model_dump_json(exclude_defaults=True) for id, n in waiting.notices.items()}
+    latest = json.dumps({group: ms_of(at) for group, at in sorted(waiting.latest.items())})
+    return {**notices, TOLD: latest} if waiting.latest else notices
 
 
 def changed(before: Mapping[str, str], after: Mapping[str, str]) -> list[tuple[str, str, str]]:

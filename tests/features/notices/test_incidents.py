@@ -11,15 +11,15 @@ import pytest
 
 from supervisor.features.notices.incidents import (
     FORGET_AFTER,
-    Box,
-    Facts,
-    Happened,
     Incident,
+    JobEvent,
+    Occurrences,
     Pair,
+    Waiting,
     by_id,
     destination_id,
-    fold,
     notice_of,
+    update_incidents,
 )
 from supervisor.features.notices.keys import JOB_EVENTS, Destination, Event
 from supervisor.features.notices.rules import title
@@ -37,7 +37,7 @@ class Service:
 
     def __init__(self, events: frozenset[Event] = JOB_EVENTS) -> None:
         self.destinations = by_id([Destination(url=URL, events=events)])
-        self.box = Box()
+        self.waiting = Waiting()
         self.incidents: dict[Pair, Incident] = {}
         self.messages: list[Message] = []
         self.runs = 0
@@ -59,20 +59,20 @@ class Service:
             self.fold(happened, now)
             self.send(now)
 
-    def happened(self, job: str, what: str, now: datetime) -> Happened:
+    def happened(self, job: str, what: str, now: datetime) -> JobEvent:
         if what == "ok":
-            return Happened(job, Event.RECOVERED, Facts(first_at=now, last_at=now, runs=0))
+            return JobEvent(job, Event.RECOVERED, Occurrences(first_at=now, last_at=now, runs=0))
         event, _, reason = what.partition(" ")
         self.runs += 1
-        return Happened(job, Event(event), Facts(first_at=now, last_at=now, reason=reason))
+        return JobEvent(job, Event(event), Occurrences(first_at=now, last_at=now, reason=reason))
 
-    def fold(self, happened: Sequence[Happened], now: datetime) -> None:
+    def fold(self, happened: Sequence[JobEvent], now: datetime) -> None:
         due = [pair for pair, i in self.incidents.items() if i.looked_at_next <= now]
         if happened or due:
             wanted = dict.fromkeys((each.job for each in happened), self.destinations)
             wanted |= dict.fromkeys((job for _, job in due), self.destinations)
             quiet = self.silenced(wanted, now)
-            fold(happened, due, wanted, self.incidents, {ID: self.box}, now, quiet)
+            update_incidents(happened, due, wanted, self.incidents, {ID: self.waiting}, now, quiet)
 
     def silenced(self, jobs: Iterable[str], now: datetime) -> dict[str, datetime]:
         if self.silence is None:
@@ -81,12 +81,12 @@ class Service:
         return dict.fromkeys(jobs, ends) if begins <= now < ends else {}
 
     def send(self, now: datetime) -> None:
-        if self.box.unavailable_until and now < self.box.unavailable_until:
+        if self.waiting.unavailable_until and now < self.waiting.unavailable_until:
             return
-        for id, pending in sorted(self.box.notices.items(), key=lambda item: item[1].due_at):
+        for id, pending in sorted(self.waiting.notices.items(), key=lambda item: item[1].due_at):
             if pending.due_at <= now:
-                del self.box.notices[id]
-                self.failures_told += pending.facts.runs
+                del self.waiting.notices[id]
+                self.failures_told += pending.occurrences.runs
                 clock = f"{now:%H:%M:%S}"
                 self.messages.append(f"{clock} {title(notice_of(pending, '', ID))}")
 
@@ -242,7 +242,7 @@ def test_destination_hears_only_what_it_asked_for() -> None:
 
 def test_what_comes_while_a_service_is_away_joins_what_waits() -> None:
     service = Service()
-    service.box.unavailable_until = START + timedelta(minutes=60)
+    service.waiting.unavailable_until = START + timedelta(minutes=60)
     service.pass_time([(minute, f"j{minute}", BOOM) for minute in range(40)], until=70)
     assert service.messages == ["11:00:00 40 jobs failed: ValueError"]
     assert service.failures_told == 40
@@ -250,10 +250,10 @@ def test_what_comes_while_a_service_is_away_joins_what_waits() -> None:
 
 def test_recovery_is_sent_after_its_problem_to_a_service_that_was_away() -> None:
     service, asked_at = Service(), START + timedelta(minutes=5)
-    service.box.unavailable_until = asked_at
+    service.waiting.unavailable_until = asked_at
     service.pass_time([(0, "a", BOOM), (1, "a", "ok")], until=4)
     service.fold([service.happened("b", BOOM, asked_at)], asked_at)  # while it is asked in vain
-    service.box.unavailable_until = START + timedelta(minutes=60)
+    service.waiting.unavailable_until = START + timedelta(minutes=60)
     service.pass_time([(10, "b", "ok")], until=70)
     said = ["a failed: ValueError", "a recovered", "b failed: ValueError", "b recovered"]
     assert service.messages == [f"11:00:00 {each}" for each in said]
@@ -272,18 +272,20 @@ def test_incident_is_forgotten_when_nothing_is_left_of_it() -> None:
 def test_what_no_file_asks_for_any_more_is_dropped() -> None:
     service = Service()
     service.pass_time([(0, "a", BOOM), (10, "a", BOOM)], until=20)
-    fold([], [*service.incidents], {}, service.incidents, {}, START + timedelta(hours=2))
+    update_incidents(
+        [], [*service.incidents], {}, service.incidents, {}, START + timedelta(hours=2)
+    )
     assert service.incidents == {}
 
 
 def test_problem_and_recovery_name_one_incident() -> None:
     service = Service()
     service.fold([service.happened("a", BOOM, START)], START)
-    [problem] = service.box.notices.values()
+    [problem] = service.waiting.notices.values()
     later = START + timedelta(minutes=1)
-    service.box.notices.clear()
+    service.waiting.notices.clear()
     service.fold([service.happened("a", "ok", later)], later)
-    [end] = service.box.notices.values()
+    [end] = service.waiting.notices.values()
     told, closed = notice_of(problem, "1", ID, "https://jobs.example/"), notice_of(end, "2", ID)
     assert told.incident == closed.incident
     assert told.link == "https://jobs.example/jobs/a"
@@ -300,17 +302,17 @@ class Unreliable(Service):
         self.heard: list[tuple[Event, tuple[str, ...]]] = []
 
     def send(self, now: datetime) -> None:
-        if self.box.unavailable_until and now < self.box.unavailable_until:
+        if self.waiting.unavailable_until and now < self.waiting.unavailable_until:
             return
-        for id, pending in sorted(self.box.notices.items(), key=lambda item: item[1].due_at):
+        for id, pending in sorted(self.waiting.notices.items(), key=lambda item: item[1].due_at):
             if pending.due_at > now:
                 continue
             if self.random.random() < self.failing:
                 wait = timedelta(seconds=self.random.choice([5, 60, 600, 3600]))
-                self.box.unavailable_until = now + wait
+                self.waiting.unavailable_until = now + wait
                 return
-            del self.box.notices[id]
-            self.failures_told += pending.facts.runs
+            del self.waiting.notices[id]
+            self.failures_told += pending.occurrences.runs
             self.heard.append((pending.event, pending.jobs))
 
 

@@ -12,7 +12,12 @@ import pytest
 from supervisor.catalog.entries import Entries
 from supervisor.catalog.load import load
 from supervisor.errors import NotConfigured
-from supervisor.features.notices.incidents import GROUP_WAIT, Pending, by_id, fold
+from supervisor.features.notices.incidents import (
+    GROUP_WAIT,
+    PendingNotice,
+    by_id,
+    update_incidents,
+)
 from supervisor.features.notices.keys import Destination, Event
 from supervisor.features.notices.rules import Notice, title
 from supervisor.features.notices.step import Deliver, Maker, Notices, Watch
@@ -347,7 +352,7 @@ def test_job_that_joins_while_its_notice_is_sent_is_told(ledger: Ledger, leader:
     made(ledger, leader, at + timedelta(seconds=1))
     assert not LedgerOutbox(ledger).take_off(before, End.SENT)
     [now] = due(ledger, at + GROUP_WAIT)
-    assert Pending.model_validate_json(now.text).jobs == ("nightly", "other")
+    assert PendingNotice.model_validate_json(now.text).jobs == ("nightly", "other")
     assert now.key != before.key
 
 
@@ -360,7 +365,7 @@ def test_events_are_folded_by_one_of_two_beats(ledger: Ledger, leader: Leader) -
     known = NoticeStore(ledger).read([(id, spec.name)])
     made(ledger, leader, at)
     stored = ledger.client.hgetall(key_of(spec, ledger))
-    fold(slow.happened, (), {spec.name: destinations}, known.incidents, known.boxes, at)
+    update_incidents(slow.events, (), {spec.name: destinations}, known.incidents, known.waiting, at)
     assert not NoticeStore(ledger.led_by(leader.leadership)).commit(slow, known)
     assert ledger.client.hgetall(key_of(spec, ledger)) == stored
 
