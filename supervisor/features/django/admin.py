@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -27,6 +28,7 @@ from supervisor.features.django.project import celery_app, ledger
 from supervisor.job.policies import OverlapPolicy
 from supervisor.job.spec import JobSpec
 from supervisor.ledger.page_reads import Trace, traces
+from supervisor.ledger.records import Origin
 from supervisor.operate import control
 from supervisor.operate.words import LocalTime, age
 from supervisor.schedule.expectations import next_ticks
@@ -154,7 +156,7 @@ UNKNOWN = "-"
 @admin.register(Job)
 class JobAdmin(admin.ModelAdmin):
     form = JobForm
-    list_display = ("name", "task", "schedule", "next_tick", "last_run", "is_loaded", "changed_at")
+    list_display = ("name", "task", "schedule", "next_tick", "last_run", "loaded", "changed_at")
     list_filter = ("paused", "queue")
     search_fields = ("name", "task", "description")
     actions = ("trigger", "pause", "resume", "cancel")
@@ -202,11 +204,14 @@ class JobAdmin(admin.ModelAdmin):
         return found
 
     def _read(self, request: Any, rows: list[Job]) -> None:
-        page = page_of([row.name for row in rows])
-        if page.why_not:
-            messages.warning(request, f"Nothing is known of the jobs' runs: {page.why_not}")
+        try:
+            standings = standings_of([row.name for row in rows])
+        except (SupervisorError, RedisError) as error:
+            why = explained(error) if isinstance(error, RedisError) else str(error)
+            messages.warning(request, f"Nothing is known of the jobs' runs: {why}")
+            return
         for row in rows:
-            row.page = page
+            row.standing = standings[row.name]
 
     @admin.display(description="schedule")
     def schedule(self, row: Job) -> str:
@@ -229,30 +234,22 @@ class JobAdmin(admin.ModelAdmin):
     @admin.display(description="last run")
     def last_run(self, row: Job) -> str:
         standing = standing_of(row)
-        return run_words(row, standing.runs[0]) if standing and standing.runs else UNKNOWN
+        return run_words(standing.runs[0], standing.now) if standing and standing.runs else UNKNOWN
 
     @admin.display(description="last runs")
     def last_runs(self, row: Job) -> str:
         standing = standing_of(row)
-        return lines([run_words(row, run) for run in standing.runs] if standing else [])
-
-    @admin.display(description="loaded")
-    def is_loaded(self, row: Job) -> str:
-        standing = standing_of(row)
-        if standing is None:
-            return UNKNOWN
-        return (
-            "yes" if standing.is_own else "no, the name is taken" if standing.place else "not yet"
-        )
+        return lines([run_words(run, standing.now) for run in standing.runs] if standing else [])
 
     @admin.display(description="loaded")
     def loaded(self, row: Job) -> str:
         standing = standing_of(row)
         if standing is None:
             return UNKNOWN
-        if standing.place is None:
+        if standing.origin is None:
             return "not yet"
-        return standing.place if standing.is_own else f"no, the name is taken: {standing.place}"
+        is_own = standing.origin.source == SOURCE
+        return "yes" if is_own else f"no, the name is taken: {standing.origin.place}"
 
     @admin.display(description="status page")
     def status_page(self, row: Job) -> str:
@@ -325,8 +322,8 @@ def editor_of(request: Any) -> Editor:
 
 
 def standing_of(row: Job) -> Standing | None:
-    page: Page | None = getattr(row, "page", None)
-    return page.standings.get(row.name) if page else None
+    """None of a new row, and while Redis is unavailable."""
+    return getattr(row, "standing", None)
 
 
 def spec_of(row: Job) -> JobSpec | None:
@@ -347,10 +344,9 @@ def ticks_of(row: Job, count: int) -> list[str]:
     return [local.full(tick) for tick in next_ticks(spec, now, count)]
 
 
-def run_words(row: Job, run: Trace) -> str:
+def run_words(run: Trace, now: datetime) -> str:
     at = run.finished_at or run.started_at or run.nominal_at
-    page: Page = row.page
-    return f"{run.state.value} {age(at, page.now)}".strip() if page.now else run.state.value
+    return f"{run.state.value} {age(at, now)}".strip()
 
 
 def triggered(row: Job, by: Editor) -> str:
@@ -358,13 +354,11 @@ def triggered(row: Job, by: Editor) -> str:
 
 
 def cancel_runs(row: Job, by: Editor) -> str:
-    found, cancelled = ledger(), 0
-    for run in found.first_open(row.name, MOST_CANCELLED):
-        try:
-            control.cancel(found, run.id, by=by.actor)
+    here, cancelled = ledger(), 0
+    for run in here.first_open(row.name, MOST_CANCELLED):
+        with suppress(Conflict):  # it has ended just now
+            control.cancel(here, run.id, by=by.actor)
             cancelled += 1
-        except Conflict:  # just now
-            continue
     return f"Cancelled {cancelled} run{'' if cancelled == 1 else 's'}"
 
 
@@ -381,42 +375,21 @@ RUNS_SHOWN = 5
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """What is known of a row's job. place: None if it is not loaded. is_own: it is from this table.
-    runs: the last ones, newest first."""
+    """How a row's job stands `now`. origin: None if it is not loaded. runs: the last ones, newest
+    first."""
 
-    place: str | None
-    is_own: bool
+    now: datetime
+    origin: Origin | None
     is_paused: bool
     runs: Sequence[Trace]
 
 
-@dataclass(frozen=True, slots=True)
-class Page:
-    """What is known of a page's rows. why_not: why nothing is, such as an unavailable Redis."""
-
-    now: datetime | None
-    standings: dict[str, Standing]
-    why_not: str | None = None
-
-
-def page_of(names: Sequence[str]) -> Page:
-    try:
-        found = ledger()
-        loaded, paused = found.loaded(names), found.paused(names)
-        runs = traces(found, names, RUNS_SHOWN)
-        now = found.now()
-    except (SupervisorError, RedisError) as error:
-        why = explained(error) if isinstance(error, RedisError) else str(error)
-        return Page(None, {}, why)
-    return Page(
-        now,
-        {
-            name: Standing(
-                place=origin.place if (origin := loaded.origins.get(name)) else None,
-                is_own=origin is not None and origin.source == SOURCE,
-                is_paused=name in paused,
-                runs=runs.get(name, [])[::-1],
-            )
-            for name in names
-        },
-    )
+def standings_of(names: Sequence[str]) -> dict[str, Standing]:
+    """Raises SupervisorError and RedisError."""
+    here = ledger()
+    now, origins, paused = here.now(), here.loaded(names).origins, here.paused(names)
+    runs = traces(here, names, RUNS_SHOWN)
+    return {
+        name: Standing(now, origins.get(name), name in paused, runs.get(name, [])[::-1])
+        for name in names
+    }
