@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import builtins
 import json
+import os
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, time, timedelta
@@ -34,6 +35,7 @@ from supervisor.errors import InvalidJob, InvalidRequest, UnknownJob
 from supervisor.job.changes import Changes
 from supervisor.job.fields import PRIORITIES
 from supervisor.job.policies import AfterPolicy, OverlapPolicy
+from supervisor.job.secrets import directory_of
 from supervisor.job.spec import JobSpec
 from supervisor.job.when import When
 from supervisor.ledger.actions import Action, Actor
@@ -348,7 +350,7 @@ def judged(
             faults.append(JobFault((key,), f"{key!r}: not JSON: {error}"))
     own, form_faults = without_forms(own, datetime.now(UTC).year)
     spec, more = check_job(name, own, {}, known_tasks)
-    faults += [*form_faults, *more, *reference_faults(spec, None)]
+    faults += [*form_faults, *more, *reference_faults(spec, None, directory_of(os.environ))]
     return spec, faults
 
 

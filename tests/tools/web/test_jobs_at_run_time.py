@@ -343,6 +343,11 @@ def test_each_problem_of_a_text_has_its_line(editor: httpx.Client, ledger: Ledge
     assert re.findall(r'class="failed">(\d+)<', answer.text) == ["4", "5"]
     bad = send(editor, "put", text=with_keys("task: a", "args: [a", "every: 5m"))
     assert "not valid YAML" in text_of(bad)
+    outside = send(
+        editor, "put", text=with_keys("task: a", "every: 5m", "args: ['${file:/etc/x}']")
+    )
+    assert "'args': ${file:/etc/x}" in text_of(outside)
+    assert re.findall(r'data-line="(\d+)"', outside.text) == ["5"]
     named = send(editor, "put", text=with_keys("task: a", "every: 5m", name="'<b>'"))
     assert "'<b>' is not a name for a job" in text_of(named)
     assert ledger.job_names() == []
