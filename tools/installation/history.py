@@ -15,15 +15,19 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
 from itertools import count
+from math import inf
 from pathlib import Path
-from typing import Any, Literal
+from types import SimpleNamespace
+from typing import Any, Literal, cast
 
 from celery import Celery
 
 from supervisor.app import supervise
+from supervisor.beat.turn import Turn
 from supervisor.catalog.entries import Entries
 from supervisor.catalog.load import load
 from supervisor.deploy.embedded import EmbeddedServer
+from supervisor.features.summary.step import Summaries
 from supervisor.job.run import Reported, ReportedLine, ReportedProgress, RunState
 from supervisor.job.spec import JobSpec
 from supervisor.ledger.actions import Action, Actor
@@ -98,6 +102,12 @@ class Installation:
         for names in chunks(list(following)):
             self._entries.reschedule({name: following[name] for name in names})
         self.ledger.forget_other_versions()
+        self._sum_up_days()
+
+    def _sum_up_days(self) -> None:
+        """Yesterday and the day before it, as beat does."""
+        turn = SimpleNamespace(look=SimpleNamespace(at=self.now), seconds_left=inf)
+        Summaries(self.ledger, {}).do(cast(Turn, turn))
 
     def _lead_until(self, end: datetime, since: datetime | None = None) -> None:
         """What happens until then; a beat leads at the end, and `since`."""

@@ -7,10 +7,12 @@ from datetime import timedelta
 
 import pytest
 
+from supervisor.features.summary.store import SummaryStore
 from supervisor.job.run import RunState
 from supervisor.ledger.ledger import Ledger
-from supervisor.ledger.page_reads import standings, traces
-from supervisor.web.jobs_page import Filter, JobsQuery, listing_of
+from supervisor.ledger.page_reads import traces
+from supervisor.web.jobs_page import Standings, listing_of
+from supervisor.web.jobs_query import Filter, JobsQuery
 from tools.installation.history import MOST_RUNS, WEEK, Installation, Processes, installed
 
 JOBS = 120
@@ -34,8 +36,7 @@ def ledger(installation: Installation) -> Ledger:
 
 def test_an_installation_has_jobs_with_each_trouble(ledger: Ledger) -> None:
     now, names = ledger.now(), ledger.job_names()
-    known, open_runs = standings(ledger, names), ledger.open_runs_of(names)
-    counts = listing_of(ledger, JobsQuery(), now, known, open_runs).counts
+    counts = listing_of(ledger, JobsQuery(), Standings(ledger, names, now)).counts
     assert counts["all"] == JOBS
     assert [word for word in Filter if not counts[word]] in ([], ["late"])
 
@@ -58,3 +59,10 @@ def test_its_history_is_that_of_a_week(installation: Installation, ledger: Ledge
     assert timedelta() <= first - installation.start < timedelta(days=1)
     assert max(run.finished_at for run in runs if run.finished_at) <= installation.start + WEEK
     assert all(record.unaccounted_ticks == 0 for record in ledger.jobs())
+
+
+def test_yesterday_is_summed_up_beside_the_day_before(ledger: Ledger) -> None:
+    summary, before = SummaryStore(ledger).latest() or (None, None)
+    assert summary and before
+    assert summary.figures["failed"] > 0
+    assert summary.jobs == JOBS
