@@ -130,7 +130,7 @@ def serve(
 
     from supervisor import logs, process
     from supervisor.settings import INSTALLATION
-    from supervisor.web.http import ledger_for_answers
+    from supervisor.web.budget import ledger_for_answers
     from supervisor.web.metrics import Metrics, label_names
     from supervisor.web.server import create
 
@@ -205,7 +205,7 @@ def watch_for_outages(ledger: Ledger, settings: Settings) -> None:
 
 def broker_of(context: Context) -> Queues | None:
     """The app's broker, if an app was named."""
-    from supervisor.web.http import BoundedQueues
+    from supervisor.web.budget import BoundedQueues
 
     if context.app is None:
         return None

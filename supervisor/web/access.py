@@ -41,17 +41,11 @@ from supervisor.web.access_file import (
     digest,
     is_same,
 )
-from supervisor.web.http import (
-    Budget,
-    Refused,
-    actor_of,
-    ledger_unavailable,
-    path_of,
-    problem_response,
-    root_of,
-)
+from supervisor.web.budget import Budget
+from supervisor.web.http import Refused, actor_of, ledger_unavailable, problem_response
 from supervisor.web.record import Visits, verb_of
 from supervisor.web.sessions import COOKIE, FormToken, Session, Sessions
+from supervisor.web.templating import path_of, root_of
 
 SHORTEST_TOKEN = 16
 
@@ -121,8 +115,8 @@ class Access:
     def token_sent(self, given: str) -> Token | None:
         """The token that was sent. Compares it with all, so that the time taken reveals nothing."""
         hashed = f"sha256:{digest(given)}"
-        found = [token for token in self.tokens if is_same(hashed, token.hash)]
-        return found[0] if found else None
+        same = [token for token in self.tokens if is_same(hashed, token.hash)]
+        return same[0] if same else None
 
     def named(self, name: str) -> Token | None:
         """The token of that name; None once the file no longer has it."""
@@ -155,8 +149,8 @@ def is_loopback(host: str) -> bool:
 
 def host_in(header: str) -> str:
     """The host of a Host header, without its port; empty if the header is not a valid one."""
-    found = HOST.fullmatch(header)
-    return (found["v6"] or found["name"]) if found else ""
+    host = HOST.fullmatch(header)
+    return (host["v6"] or host["name"]) if host else ""
 
 
 HOST = re.compile(
@@ -268,8 +262,8 @@ class AccessCheck:
         person = person_of(request, access)
         if not (person or (cookie and access.tokens)):
             return None
-        asked = self._threads.submit(self._known, cookie, person)
-        return await asyncio.wait_for(asyncio.wrap_future(asked), seconds)
+        lookup = self._threads.submit(self._known, cookie, person)
+        return await asyncio.wait_for(asyncio.wrap_future(lookup), seconds)
 
     def _known(self, cookie: str, person: Visitor | None) -> Visitor | None:
         """The visitor with this cookie, or else the person whom the proxy names."""

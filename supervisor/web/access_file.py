@@ -315,7 +315,7 @@ class AccessFile:
 
 
 def version_of(path: Path) -> tuple[int, ...] | None:
-    """Changes with the file, also when an unreadable one is given the right owner or mode."""
+    """Changes with the file, and as it is given another owner or mode."""
     try:
         stat = path.stat()
     except OSError:

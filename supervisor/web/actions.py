@@ -13,7 +13,7 @@ from typing import Any
 
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, RedirectResponse, Response
+from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
 from supervisor.errors import (
@@ -22,26 +22,22 @@ from supervisor.errors import (
     InvalidKey,
     InvalidRequest,
     NotConfigured,
+    NotFound,
 )
+from supervisor.features.notices.silences import Silence, SilenceStore
 from supervisor.job.policies import OverlapPolicy
-from supervisor.job.run import Run
 from supervisor.ledger.actions import Actor
 from supervisor.ledger.ledger import Ledger
 from supervisor.operate import control, repeating, shapes
 from supervisor.operate.job_edits import JobEdits
 from supervisor.web.access import Access, Visitor
+from supervisor.web.budget import Threads
 from supervisor.web.editor import version_in
 from supervisor.web.http import (
-    TEMPLATES,
     Refused,
-    Threads,
     actor_of,
     form_body,
     form_endpoint,
-    job_url,
-    place_of,
-    root_of,
-    run_url,
     signed_form,
     unless_skipped,
     validated,
@@ -49,6 +45,7 @@ from supervisor.web.http import (
 )
 from supervisor.web.record import Visits
 from supervisor.web.sessions import COOKIE, TTL_SECONDS, Sessions
+from supervisor.web.templating import job_url, page, root_of, run_url
 
 Fields = Mapping[str, str]
 
@@ -57,8 +54,8 @@ Fields = Mapping[str, str]
 STATES = (Conflict, InvalidJob, NotConfigured)
 
 
-#: Does what a form asks for, to a job or run, in the name of the sender. Returns the address of the
-#: result.
+#: Does what a form asks for, to a job, run or silence, in the name of the sender. Returns the
+#: address of the result.
 Act = Callable[[Ledger, str, Fields, Actor], str]
 
 
@@ -85,41 +82,41 @@ def result(ledger: Ledger, verb: str, act: Act, request: Request, fields: Fields
 
 
 def form(
-    ledger: Ledger,
-    verb: str,
-    request: Request,
-    fields: Fields,
-    error: str = "",
-    status: int = 200,
+    ledger: Ledger, verb: str, request: Request, fields: Fields, error: str = "", status: int = 200
 ) -> Response:
     target = request.path_params["target"]
-    is_about_run = verb in ("cancel", "retry")
-    run = ledger.run(target) if is_about_run else None
-    repeat, error = (
-        repeat_or_why_not(ledger, run, error) if run and verb == "retry" else (None, error)
-    )
-    text = TEMPLATES.get_template("action.html").render(
+    about: dict[str, Any] = {"back": "./", "spec": None, "repeat": None, "error": error}
+    if verb in ("cancel", "retry"):
+        about |= {"run": ledger.run(target), "back": run_url(target)}
+    elif verb == "unsilence":
+        about["silence"] = silence_in_force(ledger, target)
+    elif target:  # without one, a silence is that of a label, or of all jobs
+        about |= {"spec": ledger.spec(target), "back": job_url(target)}
+    if verb == "retry":
+        try:
+            about["repeat"] = repeating.repeat_of(ledger, about["run"])
+        except (InvalidKey, InvalidRequest, *STATES) as refusal:
+            about["error"] = error or str(refusal)
+    if verb == "remove":
+        about["version"] = ledger.loaded([target]).origins[target].version
+    return page(
+        request,
+        "action.html",
+        status,
         verb=verb,
         target=target,
-        run=run,
-        repeat=repeat,
-        spec=None if is_about_run else ledger.spec(target),
-        version=ledger.loaded([target]).origins[target].version if verb == "remove" else None,
         policies=list(OverlapPolicy),
         fields=fields,
-        error=error,
-        is_alone="part" not in request.query_params,
-        **place_of(request),
+        **about,
     )
-    return HTMLResponse(text, status)
 
 
-def repeat_or_why_not(ledger: Ledger, run: Run, error: str) -> tuple[repeating.Repeat | None, str]:
-    """What running it again would do; none if it cannot be, with the reason as the error."""
-    try:
-        return repeating.repeat_of(ledger, run), error
-    except (InvalidKey, InvalidRequest, *STATES) as refusal:
-        return None, error or str(refusal)
+def silence_in_force(ledger: Ledger, target: str) -> Silence:
+    """Raises NotFound."""
+    for each in SilenceStore(ledger).in_force(ledger.now()):
+        if target in (each.id, each.target):
+            return each
+    raise NotFound("this silence has ended")
 
 
 #: Fields of the form whose text is JSON.
@@ -146,14 +143,16 @@ def parsed(name: str, text: str) -> Any:
 
 
 def pause(ledger: Ledger, job: str, fields: Fields, by: Actor) -> str:
-    """The note is the reason."""
-    request = {"note": fields.get("note", ""), "until": fields.get("until") or None}
+    """The reason is also the note that is shown with the job."""
+    request = {"note": fields.get("reason", ""), "until": fields.get("until") or None}
     asked = validated(shapes.Pause, json.dumps(request))
     control.pause(ledger, job, asked.note, asked.until, by=by)
     return job_url(job)
 
 
 def resume(ledger: Ledger, job: str, fields: Fields, by: Actor) -> str:
+    if not ledger.paused([job]):
+        raise Refused(409, "it is not paused")
     reason = fields.get("reason", "")
     control.resume(ledger, job, catch_up="catch_up" in fields, by=by, reason=reason)
     return job_url(job)
@@ -170,6 +169,30 @@ def retry(ledger: Ledger, run_id: str, fields: Fields, by: Actor) -> str:
     return run_url(unless_skipped(found.run).id if found.run else run_id)
 
 
+def silence(ledger: Ledger, job: str, fields: Fields, by: Actor) -> str:
+    """Of a job; without one, of a label or of all. A named end counts before a duration."""
+    texts = {name: fields.get(name, "").strip() for name in shapes.NewSilence.model_fields}
+    given = {name: text for name, text in texts.items() if text}
+    if "until" in given:
+        given.pop("duration", None)
+    asked = validated(shapes.NewSilence, json.dumps(given | ({"job": job} if job else {})))
+    control.silence(
+        ledger,
+        asked.job,
+        asked.label,
+        until=asked.until,
+        duration=asked.duration,
+        by=by,
+        reason=asked.reason,
+    )
+    return job_url(job) if job else ""
+
+
+def unsilence(ledger: Ledger, target: str, fields: Fields, by: Actor) -> str:
+    [ended, *_] = control.unsilence(ledger, target, by=by, reason=fields.get("reason", ""))
+    return job_url(ended.job) if ended.job else ""
+
+
 def remove(edits: JobEdits, _: Ledger, job: str, fields: Fields, by: Actor) -> str:
     """Removes the version that the form was made from, and no later one."""
     edits.remove(job, version_in(fields), by, fields.get("reason", ""))
@@ -182,6 +205,8 @@ ACTIONS: Mapping[str, Act] = {
     "resume": resume,
     "cancel": cancel,
     "retry": retry,
+    "silence": silence,
+    "unsilence": unsilence,
 }
 
 # The login form: takes the token, gives a session.
@@ -236,10 +261,7 @@ def login_routes(access: Access, sessions: Sessions, visits: Visits) -> list[Rou
 def shown(
     request: Request, target: str, access: Access, error: str = "", status: int = 200
 ) -> Response:
-    text = TEMPLATES.get_template("login.html").render(
-        next=own_path(target), error=error, access=access, **place_of(request)
-    )
-    return HTMLResponse(text, status)
+    return page(request, "login.html", status, next=own_path(target), error=error, access=access)
 
 
 def is_encrypted(request: Request) -> bool:

@@ -39,8 +39,11 @@ from supervisor.operate.shapes import (
     WholeJob,
     WholeRun,
 )
-from supervisor.web.http import Refused, Threads, actor_of, document_body, json_body, unless_skipped
-from supervisor.web.jobs_page import Filter, JobsQuery, Sort, names_of, queue_status
+from supervisor.web.budget import Threads
+from supervisor.web.http import Refused, actor_of, document_body, json_body, unless_skipped
+from supervisor.web.jobs_page import names_of
+from supervisor.web.jobs_query import Filter, JobsQuery, Sort
+from supervisor.web.queues_page import queue_status
 from supervisor.web.record import wanted_actions
 
 #: Prefix of all paths.
@@ -130,7 +133,7 @@ JOBS_QUERIES = (
     Query("source", "Only jobs of this source: files, runtime, django."),
     Query(
         "state",
-        "Only jobs in this state; late: half a minute past a time, and not started.",
+        "Only jobs in this state; late: half a minute past a time, or past what due_by says.",
         {"type": "string", "enum": [word.value for word in Filter]},
     ),
     Query(

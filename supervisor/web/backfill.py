@@ -8,7 +8,7 @@ from datetime import datetime
 from functools import partial
 
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, RedirectResponse, Response
+from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
 from supervisor.errors import InvalidKey, InvalidRequest
@@ -18,16 +18,9 @@ from supervisor.ledger.ledger import Ledger
 from supervisor.operate import control
 from supervisor.schedule import schedule_of, ticks_between
 from supervisor.times import INSTANT, in_utc
-from supervisor.web.http import (
-    TEMPLATES,
-    Refused,
-    Threads,
-    actor_of,
-    form_endpoint,
-    job_url,
-    place_of,
-    root_of,
-)
+from supervisor.web.budget import Threads
+from supervisor.web.http import Refused, actor_of, form_endpoint
+from supervisor.web.templating import job_url, page, root_of
 
 Fields = Mapping[str, str]
 
@@ -36,14 +29,14 @@ MOST_TIMES = 500
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class Backfill:
     """ticks: the nominal times from `from` to before `to`. overlap: the policy of their runs."""
 
     ticks: Sequence[datetime]
     overlap: OverlapPolicy
 
     @classmethod
-    def of(cls, fields: Fields, spec: JobSpec, now: datetime) -> Asked:
+    def of(cls, fields: Fields, spec: JobSpec, now: datetime) -> Backfill:
         """Raises InvalidRequest."""
         start, end = (moment(fields, name, spec) for name in ("from", "to"))
         if start >= end:
@@ -57,8 +50,8 @@ class Asked:
         if not ticks:
             raise InvalidRequest("the job has no time from then until then")
         word = fields.get("overlap", "")
-        known = word in set(OverlapPolicy)
-        return cls(ticks, OverlapPolicy(word) if known else OverlapPolicy.QUEUE_ALL)
+        is_policy = word in set(OverlapPolicy)
+        return cls(ticks, OverlapPolicy(word) if is_policy else OverlapPolicy.QUEUE_ALL)
 
 
 def moment(fields: Fields, name: str, spec: JobSpec) -> datetime:
@@ -71,41 +64,40 @@ def moment(fields: Fields, name: str, spec: JobSpec) -> datetime:
 
 def form(ledger: Ledger, request: Request, _: Fields) -> Response:
     """Without times it asks for them; with times it shows which runs there will be."""
-    return page(ledger, request, dict(request.query_params))
+    return answer(ledger, request, dict(request.query_params))
 
 
-def page(
-    ledger: Ledger, request: Request, fields: Fields, error: str = "", status: int = 200
-) -> Response:
-    spec, asked = scheduled(ledger, request), None
+def answer(ledger: Ledger, request: Request, fields: Fields, error: str = "") -> Response:
+    spec, backfill = scheduled(ledger, request), None
     if "from" in fields and not error:
         try:
-            asked = Asked.of(fields, spec, ledger.now())
+            backfill = Backfill.of(fields, spec, ledger.now())
         except InvalidRequest as refusal:
-            error, status = str(refusal), 400
-    text = TEMPLATES.get_template("backfill.html").render(
+            error = str(refusal)
+    return page(
+        request,
+        "backfill.html",
+        400 if error else 200,
         spec=spec,
-        asked=asked,
+        backfill=backfill,
         policies=list(OverlapPolicy),
         fields=fields,
         error=error,
-        is_alone="part" not in request.query_params,
-        **place_of(request),
     )
-    return HTMLResponse(text, status)
 
 
 def send(ledger: Ledger, request: Request, fields: Fields) -> Response:
     """Runs the job for as many times as the form showed, and no others."""
     spec = scheduled(ledger, request)
     try:
-        asked = Asked.of(fields, spec, ledger.now())
-        if fields.get("times") != str(len(asked.ticks)):
-            raise InvalidRequest(f"these are {len(asked.ticks)} times by now: look again")
+        backfill = Backfill.of(fields, spec, ledger.now())
+        ticks = backfill.ticks
+        if fields.get("times") != str(len(ticks)):
+            raise InvalidRequest(f"these are {len(ticks)} times by now: look again")
         by, reason = actor_of(request), fields.get("reason", "")
-        control.backfill_ticks(ledger, spec, asked.ticks, asked.overlap, by=by, reason=reason)
+        control.backfill_ticks(ledger, spec, ticks, backfill.overlap, by=by, reason=reason)
     except (InvalidKey, InvalidRequest) as error:
-        return page(ledger, request, fields, str(error), 400)
+        return answer(ledger, request, fields, str(error))
     return RedirectResponse(f"{root_of(request)}/{job_url(spec.name)}", 303)
 
 

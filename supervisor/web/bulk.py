@@ -9,43 +9,29 @@
 
 from __future__ import annotations
 
-import json
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
 from hashlib import sha1
-from typing import Any, Literal
 
 from starlette.datastructures import QueryParams
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, RedirectResponse, Response
+from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
 from supervisor.errors import SupervisorError
-from supervisor.job.run import RunState
-from supervisor.ledger.actions import Actor
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.page_reads import failed_runs
-from supervisor.ledger.requests import RunRequest
-from supervisor.operate import control, repeating, shapes
 from supervisor.operate.failures import groups_of
-from supervisor.operate.words import reason_words
+from supervisor.web.actions import ACTIONS, Fields
+from supervisor.web.budget import Threads
 from supervisor.web.failures_page import DEFAULT_SPAN, SPANS, FailuresQuery, failures_of
-from supervisor.web.http import (
-    TEMPLATES,
-    Refused,
-    Threads,
-    actor_of,
-    form_endpoint,
-    place_of,
-    root_of,
-    validated,
-)
-from supervisor.web.jobs_page import JobsQuery, names_of
-
-Fields = Mapping[str, str]
+from supervisor.web.http import Refused, actor_of, form_endpoint
+from supervisor.web.jobs_page import names_of
+from supervisor.web.jobs_query import JobsQuery
+from supervisor.web.templating import page, root_of
 
 VERBS = ("trigger", "pause", "resume", "retry")
 
@@ -58,30 +44,27 @@ LONGEST_SECONDS = 2.5
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """targets: names of jobs, or ids of runs for the verb retry. back: the address of the list.
+    """matching: names of jobs, or ids of runs for the verb retry, with those that are too many for
+    one form. back: the address of the list, which is one of jobs or of failures.
 
-    by_filter: whether all that match are chosen. left_out: how many more match than one form may be
-    about.
+    by_filter: whether all that match are chosen.
     """
 
     verb: str
-    targets: Sequence[str]
-    of: Literal["jobs", "runs"]
+    matching: Sequence[str]
     back: str
+    of_jobs: bool
     by_filter: bool
-    left_out: int = 0
+
+    @property
+    def targets(self) -> Sequence[str]:
+        return self.matching[:MOST_CHOSEN]
 
     @property
     def digest(self) -> str:
         """Names what was confirmed."""
         text = "\n".join((self.verb, *self.targets))
         return sha1(text.encode(), usedforsecurity=False).hexdigest()
-
-
-@dataclass(frozen=True, slots=True)
-class Undone:
-    target: str
-    why: str
 
 
 def bulk_routes(ledger: Ledger, threads: Threads) -> list[Route]:
@@ -99,24 +82,16 @@ def chosen_in(ledger: Ledger, query: QueryParams, now: datetime) -> Chosen:
         raise Refused(400, f"verb is one of {', '.join(VERBS)}")
     picked = query.getlist("pick")
     if query.get("of") == "failures":
-        asked = FailuresQuery.of(query)
-        groups = failures_of(ledger, asked, now)[0]
-        runs = [run for g in groups if is_all or g.id in picked for run in g.left]
-        return bounded(verb, runs, "runs", asked.url(page=asked.page), by_filter=is_all)
+        failures = FailuresQuery.of(query)
+        groups = [g for g in failures_of(ledger, failures, now)[0] if is_all or g.id in picked]
+        left = [run for group in groups for run in group.left]
+        return Chosen(verb, left, failures.url(page=failures.page), False, is_all)
     jobs = JobsQuery.of(query)
-    names = [*names_of(ledger, jobs, now)] if is_all else picked
+    targets = [*names_of(ledger, jobs, now)] if is_all else picked
     if verb == "retry":
-        found, _ = failed_runs(ledger, names, now - SPANS[DEFAULT_SPAN])
-        runs = [run for group in groups_of(ledger, found) for run in group.left]
-        return bounded(verb, runs, "runs", jobs.url(page=jobs.page), by_filter=is_all)
-    return bounded(verb, names, "jobs", jobs.url(page=jobs.page), by_filter=is_all)
-
-
-def bounded(
-    verb: str, targets: Sequence[str], of: Literal["jobs", "runs"], back: str, *, by_filter: bool
-) -> Chosen:
-    left_out = max(0, len(targets) - MOST_CHOSEN)
-    return Chosen(verb, targets[:MOST_CHOSEN], of, back, by_filter, left_out)
+        runs, _ = failed_runs(ledger, targets, now - SPANS[DEFAULT_SPAN])
+        targets = [run for group in groups_of(ledger, runs) for run in group.left]
+    return Chosen(verb, targets, jobs.url(page=jobs.page), True, is_all)
 
 
 def confirm(ledger: Ledger, request: Request, fields: Fields) -> Response:
@@ -129,32 +104,32 @@ def result(ledger: Ledger, request: Request, fields: Fields) -> Response:
         what = "what matches is not what it was: look at it again"
         return shown(request, chosen, fields, error=what, status=409)
     try:
-        act = ACTS[chosen.verb](fields)
+        undone = done_to_each(ledger, chosen, request, fields)
     except Refused as error:
         return shown(request, chosen, fields, error=str(error), status=error.status_code)
-    undone = done_to_each(ledger, chosen.targets, act, actor_of(request))
     if undone:
         return shown(request, chosen, fields, undone=undone)
     return RedirectResponse(f"{root_of(request)}/{chosen.back}", 303)
 
 
-#: Does it to one; gives why it was not done, or nothing.
-Act = Callable[[Ledger, str, Actor], str]
-
-
-def done_to_each(ledger: Ledger, targets: Sequence[str], act: Act, by: Actor) -> list[Undone]:
-    undone: list[Undone] = []
+def done_to_each(
+    ledger: Ledger, chosen: Chosen, request: Request, fields: Fields
+) -> Mapping[str, str]:
+    """Why it was not done, by the target. Raises Refused for a form that is not valid."""
+    act, by, undone = ACTIONS[chosen.verb], actor_of(request), dict[str, str]()
     ends_at = time.monotonic() + LONGEST_SECONDS
-    for number, target in enumerate(targets):
+    for number, target in enumerate(chosen.targets):
         if time.monotonic() > ends_at:
             late = "not begun: it took too long. Do it again for these"
-            return undone + [Undone(rest, late) for rest in targets[number:]]
+            return undone | dict.fromkeys(chosen.targets[number:], late)
         try:
-            why = act(ledger, target, by)
+            act(ledger, target, fields, by)
+        except Refused as error:
+            if error.status_code == 400:
+                raise
+            undone[target] = str(error)
         except SupervisorError as error:
-            why = str(error)
-        if why:
-            undone.append(Undone(target, why))
+            undone[target] = str(error)
     return undone
 
 
@@ -164,74 +139,9 @@ def shown(
     fields: Fields,
     *,
     error: str = "",
-    undone: Sequence[Undone] = (),
+    undone: Mapping[str, str] | None = None,
     status: int = 200,
 ) -> Response:
-    text = TEMPLATES.get_template("bulk.html").render(
-        chosen=chosen,
-        fields=fields,
-        error=error,
-        undone=undone,
-        most=MOST_CHOSEN,
-        **place_of(request),
+    return page(
+        request, "bulk.html", status, chosen=chosen, fields=fields, error=error, undone=undone or {}
     )
-    return HTMLResponse(text, status)
-
-
-# The verbs: each reads the form once, and then acts on one job or run after another.
-
-
-def triggering(fields: Fields) -> Act:
-    asked = validated(shapes.Trigger, json.dumps({"reason": fields.get("reason", "")}))
-
-    def act(ledger: Ledger, job: str, by: Actor) -> str:
-        run = control.trigger(ledger, job, RunRequest(), by=by, reason=asked.reason)
-        return f"skipped: {reason_words(run)}" if run.state is RunState.SKIPPED else ""
-
-    return act
-
-
-def pausing(fields: Fields) -> Act:
-    request: dict[str, Any] = {
-        "note": fields.get("reason", ""),
-        "until": fields.get("until") or None,
-    }
-    asked = validated(shapes.Pause, json.dumps(request))
-
-    def act(ledger: Ledger, job: str, by: Actor) -> str:
-        control.pause(ledger, job, asked.note, asked.until, by=by)
-        return ""
-
-    return act
-
-
-def resuming(fields: Fields) -> Act:
-    asked = validated(shapes.Resume, json.dumps({"reason": fields.get("reason", "")}))
-    catch_up = "catch_up" in fields
-
-    def act(ledger: Ledger, job: str, by: Actor) -> str:
-        if not ledger.paused([job]):
-            return "it is not paused"
-        control.resume(ledger, job, catch_up=catch_up, by=by, reason=asked.reason)
-        return ""
-
-    return act
-
-
-def retrying(fields: Fields) -> Act:
-    asked = validated(shapes.Retry, json.dumps({"reason": fields.get("reason", "")}))
-
-    def act(ledger: Ledger, run_id: str, by: Actor) -> str:
-        run = repeating.retry(ledger, run_id, by=by, reason=asked.reason).run
-        skipped = run and run.state is RunState.SKIPPED
-        return f"skipped: {reason_words(run)}" if run and skipped else ""
-
-    return act
-
-
-ACTS: Mapping[str, Callable[[Fields], Act]] = {
-    "trigger": triggering,
-    "pause": pausing,
-    "resume": resuming,
-    "retry": retrying,
-}

@@ -14,27 +14,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, RedirectResponse, Response
+from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
 from supervisor.catalog import yaml_source
 from supervisor.errors import Conflict, InvalidJob, JobConflict, NotConfigured
 from supervisor.job.changes import Edit
-from supervisor.job.spec import JobSpec
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.queues import Queue, Queues
 from supervisor.operate.job_edits import Document, JobEdits, Verdict, job_text
-from supervisor.web.http import (
-    TEMPLATES,
-    Refused,
-    Threads,
-    actor_of,
-    form_endpoint,
-    job_url,
-    place_of,
-    root_of,
-)
-from supervisor.web.jobs_page import queues_of
+from supervisor.web.budget import Threads
+from supervisor.web.http import Refused, actor_of, form_endpoint
+from supervisor.web.queues_page import queues_of
+from supervisor.web.templating import job_url, page, root_of
 
 Fields = Mapping[str, str]
 
@@ -43,7 +35,7 @@ NEW = "jobs:\n  name:\n    task: proj.report\n    every: 1h\n"
 
 ONE_JOB = "not one job: write jobs: and below it a name, and below that the job's keys"
 
-#: Names of tasks that are shown.
+#: Names of tasks that are shown; none of Celery's own.
 MOST_TASKS = 500
 
 #: The text has at least that many lines of room.
@@ -67,15 +59,15 @@ class WrittenJob:
     source: yaml_source.Document
     problems: Sequence[Problem] = ()
 
-    def problems_of(self, texts: Sequence[str], places: Sequence[yaml_source.KeyPath]) -> Found:
+    def checked(self, texts: Sequence[str], places: Sequence[yaml_source.KeyPath]) -> Check:
         """The problems of the job, each with the line that it is about."""
         lines = [self.source.line_of(("jobs", self.name, *place)) for place in places]
-        return Found(sorted(map(Problem, lines, texts), key=lambda problem: problem.line or 0))
+        return Check(sorted(map(Problem, lines, texts), key=lambda problem: problem.line or 0))
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
-    """What a check has found. queues: that runs of the job would go to."""
+class Check:
+    """The result of a check. queues: that runs of the job would go to."""
 
     problems: Sequence[Problem] = ()
     verdict: Verdict | None = None
@@ -116,60 +108,48 @@ class Editor:
             raise Refused(409, f"{name} is not edited here: it is from {job.origin.place}")
         text = job_text(name, self._jobs.shown(job))
         fields = {"version": str(job.origin.version), "text": text, "edits": name}
-        return self._page(request, fields, self._found(written(fields)))
+        return self._page(request, fields, self._check(written(fields)))
 
     def check(self, request: Request, fields: Fields) -> Response:
-        found = self._found(written(fields))
+        check = self._check(written(fields))
         if "part" not in request.query_params:
-            return self._page(request, fields, found)
-        template = TEMPLATES.get_template("parts/verdict.html")
-        return HTMLResponse(template.render(found=found, now=self._ledger.now()))
+            return self._page(request, fields, check)
+        return page(request, "parts/verdict.html", check=check, now=self._ledger.now())
 
     def save(self, request: Request, fields: Fields) -> Response:
         version, job = version_in(fields), written(fields)
         if job.problems:
-            return self._page(request, fields, Found(job.problems), 422)
+            return self._page(request, fields, Check(job.problems), 422)
+        reason = fields.get("reason", "")
         try:
-            self._jobs.save(
-                job.name, job.keys, version, actor_of(request), fields.get("reason", "")
-            )
+            self._jobs.save(job.name, job.keys, version, actor_of(request), reason)
         except JobConflict as error:
-            found = self._found(job)
-            conflict = self._conflict(job.name, bool(fields.get("edits")), error.version, found)
+            check = self._check(job)
+            conflict = self._conflict(job.name, bool(fields.get("edits")), error.version, check)
             seen = {**fields, "version": str(conflict.version)}
-            return self._page(request, seen, found, 409, conflict)
+            return self._page(request, seen, check, 409, conflict)
         except InvalidJob as error:
-            found = job.problems_of(error.problems, error.places)
-            return self._page(request, fields, found, 422)
+            return self._page(request, fields, job.checked(error.problems, error.places), 422)
         except (Conflict, NotConfigured) as error:
-            return self._page(request, fields, Found([Problem(None, str(error))]), 409)
+            return self._page(request, fields, Check([Problem(None, str(error))]), 409)
         return RedirectResponse(f"{root_of(request)}/{job_url(job.name)}", 303)
 
-    def _found(self, job: WrittenJob) -> Found:
+    def _check(self, job: WrittenJob) -> Check:
         if job.problems:
-            return Found(job.problems)
+            return Check(job.problems)
         verdict = self._jobs.verdict(job.name, job.keys)
         if verdict.plan is None:
-            return job.problems_of(verdict.problems, verdict.places)
-        return Found((), verdict, self._queues(verdict.plan.spec))
+            return job.checked(verdict.problems, verdict.places)
+        queues = queues_of(self._ledger, self._broker, [verdict.plan.spec])
+        return Check((), verdict, [queue for queue in queues if queue.jobs])
 
-    def _tasks(self) -> Sequence[str]:
-        """The tasks that running workers know, without Celery's own."""
-        presences = self._ledger.presences
-        known = presences.tasks(presences.processes().workers)
-        return sorted(name for name in known if not name.startswith("celery."))[:MOST_TASKS]
-
-    def _queues(self, spec: JobSpec) -> Sequence[Queue]:
-        found = queues_of(self._ledger, self._broker, [spec])
-        return [queue for queue in found if queue.jobs]
-
-    def _conflict(self, name: str, is_edit: bool, version: int, found: Found) -> OtherEdit:
+    def _conflict(self, name: str, is_edit: bool, version: int, check: Check) -> OtherEdit:
         """What the text would change in the version that was saved meanwhile."""
         if not version:
             return OtherEdit(f"{name} was removed while you edited it.", 0)
         theirs = self._jobs.job(name)
         what = f"Another saved {name} meanwhile" if is_edit else f"There is a job {name} already"
-        plan = found.verdict.plan if found.verdict else None
+        plan = check.verdict.plan if check.verdict else None
         text = job_text(name, self._jobs.shown(theirs))
         return OtherEdit(
             f"{what}: {theirs.origin.place}.", version, text, plan.edits if plan else ()
@@ -179,22 +159,24 @@ class Editor:
         self,
         request: Request,
         fields: Fields,
-        found: Found | None = None,
+        check: Check | None = None,
         status: int = 200,
         conflict: OtherEdit | None = None,
     ) -> Response:
-        page = TEMPLATES.get_template("editor.html").render(
+        tasks = sorted(t for t in self._jobs.known_tasks() if not t.startswith("celery."))
+        return page(
+            request,
+            "editor.html",
+            status,
             name=fields.get("edits", ""),
             fields=fields,
             rows=max(LEAST_ROWS, fields.get("text", "").count("\n") + 2),
-            tasks=self._tasks(),
-            found=found,
+            tasks=tasks[:MOST_TASKS],
+            check=check,
             conflict=conflict,
             now=self._ledger.now(),
             may_act=True,
-            **place_of(request),
         )
-        return HTMLResponse(page, status)
 
 
 def written(fields: Fields) -> WrittenJob:
@@ -229,7 +211,6 @@ def editor_routes(
     ledger: Ledger, jobs: JobEdits, broker: Queues | None, threads: Threads
 ) -> list[Route]:
     editor = Editor(ledger, jobs, broker)
-
     return [
         Route("/actions/new", form_endpoint(threads, editor.new)),
         Route("/actions/edit/{target:path}", form_endpoint(threads, editor.edit)),

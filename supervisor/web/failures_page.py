@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from typing import Any
 from urllib.parse import urlencode
 
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.page_reads import failed_runs
 from supervisor.operate.failures import FailureGroup, groups_of
-from supervisor.web.jobs_page import JobsQuery, names_with
-
-PAGE_SIZE = 50
+from supervisor.web.jobs_page import names_with
+from supervisor.web.jobs_query import JobsQuery, number_of, page_of
 
 #: How far back, as the address names it; history is kept for seven days.
 SPANS = {
@@ -22,6 +22,9 @@ SPANS = {
     "7d": timedelta(days=7),
 }
 DEFAULT_SPAN = "24h"
+
+#: Runs of one group that are listed.
+MOST_SHOWN = 100
 
 FILTERS = ("job", "label", "error")
 
@@ -42,12 +45,12 @@ class FailuresQuery:
 
     @classmethod
     def of(cls, query: Mapping[str, str]) -> FailuresQuery:
-        span, page = query.get("span", ""), query.get("page", "1")
+        span = query.get("span", "")
         return cls(
             **{name: query.get(name, "").strip()[:200] for name in FILTERS},
             span=span if span in SPANS else DEFAULT_SPAN,
             group=query.get("group", "")[:12],
-            page=int(page) if page.isascii() and page.isdigit() and len(page) < 6 else 1,
+            page=number_of(query),
         )
 
     @property
@@ -72,21 +75,6 @@ class FailuresQuery:
         return "failures" + (f"?{urlencode(words)}" if words else "")
 
 
-@dataclass(frozen=True, slots=True)
-class FailuresListing:
-    """groups: of the page. found, runs and left: all groups, their runs, and those of these that no
-    other run has repeated. are_all: whether all failures of the time were looked at.
-    """
-
-    query: FailuresQuery
-    groups: tuple[FailureGroup, ...]
-    found: int
-    runs: int
-    left: int
-    pages: int
-    are_all: bool
-
-
 def failures_of(
     ledger: Ledger, query: FailuresQuery, now: datetime
 ) -> tuple[list[FailureGroup], bool]:
@@ -97,16 +85,21 @@ def failures_of(
     return [g for g in groups if query.group in ("", g.id)], are_all
 
 
-def failures_listing(ledger: Ledger, query: FailuresQuery, now: datetime) -> FailuresListing:
+def failures_page(ledger: Ledger, query: FailuresQuery, now: datetime) -> dict[str, Any]:
+    """found, runs and left: all groups, their runs, and those of these that no other run has
+    repeated.
+    """
     groups, are_all = failures_of(ledger, query, now)
-    pages = max(1, -(-len(groups) // PAGE_SIZE))
-    query = replace(query, page=min(max(1, query.page), pages))
-    return FailuresListing(
-        query,
-        tuple(groups[(query.page - 1) * PAGE_SIZE : query.page * PAGE_SIZE]),
-        len(groups),
-        sum(group.count for group in groups),
-        sum(len(group.left) for group in groups),
-        pages,
-        are_all,
-    )
+    shown, page, pages = page_of(groups, query.page)
+    return {
+        "query": query,
+        "groups": shown,
+        "found": len(groups),
+        "runs": sum(group.count for group in groups),
+        "left": sum(len(group.left) for group in groups),
+        "page": page,
+        "pages": pages,
+        "are_all": are_all,
+        "spans": SPANS,
+        "most_runs": MOST_SHOWN,
+    }

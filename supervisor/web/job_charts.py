@@ -11,10 +11,11 @@ from statistics import median
 from supervisor.job.run import FAILURES, RunState
 from supervisor.job.spec import JobSpec
 from supervisor.ledger.page_reads import Trace
-from supervisor.operate.words import duration, span, stamp
+from supervisor.operate.words import duration, span
 from supervisor.schedule.expectations import interval_of, next_ticks
 from supervisor.times import DAY
-from supervisor.web.pictures import Label, Window, labels_of
+from supervisor.web.axis import Label, Window, labels_of
+from supervisor.web.clock import stamp
 
 #: Pixels: of the chart, and of the room above its highest point.
 HEIGHT = 150

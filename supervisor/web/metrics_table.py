@@ -6,7 +6,7 @@ A new metric is an entry here and a line in docs/reference/metrics.md.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from itertools import accumulate
@@ -180,6 +180,14 @@ def seconds(duration: timedelta | None) -> float | None:
 DURATION_BOUNDS, START_DELAY_BOUNDS = (5, 60, 900, 14400), (1, 60)
 
 
+#: The labels of every series of a job: the metrics of jobs are joined by them.
+JOB_LABELS: Mapping[str, Callable[[JobSpec], str]] = {"job": lambda spec: spec.name}
+
+
+def labels_of(job: Job) -> list[str]:
+    return [label(job.spec) for label in JOB_LABELS.values()]
+
+
 def of_jobs(jobs: Sequence[Job]) -> Iterator[Metric]:
     yield job_info(jobs)
     at_zero = [likely(job.spec) for job in jobs]
@@ -189,23 +197,27 @@ def of_jobs(jobs: Sequence[Job]) -> Iterator[Metric]:
     late = ((job, job.start_delays) for job in jobs)
     help = "From a run's nominal time to the start of its first attempt."
     yield histogram("start_delay_seconds", help, START_DELAY_BOUNDS, late)
-    names, gauges = [job.spec.name for job in jobs], [gauges_of(job) for job in jobs]
+    gauges = [(labels_of(job), gauges_of(job)) for job in jobs]
     for name, help in GAUGES.items():
-        values = (each[name] for each in gauges)
-        yield gauge(name, help, zip(names, values, strict=True), "job")
+        family = GaugeMetricFamily(PREFIX + name, help, labels=[*JOB_LABELS])
+        for labels, values in gauges:
+            if (value := values[name]) is not None:
+                family.add_metric(labels, value)
+        yield family
 
 
 def job_info(jobs: Sequence[Job]) -> Metric:
-    family = InfoMetricFamily(f"{PREFIX}job", "How a job is scheduled, in labels.", labels=["job"])
-    for spec in (job.spec for job in jobs):
+    help = "How a job is scheduled, in labels."
+    family = InfoMetricFamily(f"{PREFIX}job", help, labels=[*JOB_LABELS])
+    for job in jobs:
         labels = {
-            "task": spec.work,
-            "schedule": spec.schedule,
-            "timezone": spec.timezone,
-            "overlap": spec.overlap.value,
-            "queue": spec.routed_queue or "",
+            "task": job.spec.work,
+            "schedule": job.spec.schedule,
+            "timezone": job.spec.timezone,
+            "overlap": job.spec.overlap.value,
+            "queue": job.spec.routed_queue or "",
         }
-        family.add_metric([spec.name], labels)
+        family.add_metric(labels_of(job), labels)
     return family
 
 
@@ -217,18 +229,19 @@ def job_labels(jobs: Sequence[Job], names: Sequence[str]) -> Metric:
     for job in jobs:
         own = job.spec.labels
         if shown := {f"label_{name}": own[name] for name in names if name in own}:
-            family.add_sample(family.name, {"job": job.spec.name, **shown}, 1)
+            joined = dict(zip(JOB_LABELS, labels_of(job), strict=True))
+            family.add_sample(family.name, {**joined, **shown}, 1)
     return family
 
 
 def job_counter(row: JobCounter, jobs: Sequence[Job], at_zero: Sequence[set[str]]) -> Metric:
     label = [row.label] if row.label else []
-    family = CounterMetricFamily(PREFIX + row.name, row.help, labels=["job", *label])
+    family = CounterMetricFamily(PREFIX + row.name, row.help, labels=[*JOB_LABELS, *label])
     for counted, labels in row.series:
         for job, likely_ones in zip(jobs, at_zero, strict=True):
             count = job.record.counters.get(counted, 0)
             if count or counted in likely_ones:
-                family.add_metric([job.spec.name, *labels], count / row.scale)
+                family.add_metric([*labels_of(job), *labels], count / row.scale)
     return family
 
 
@@ -236,12 +249,12 @@ def histogram(
     name: str, help: str, bounds: Sequence[float], observed: Iterable[tuple[Job, Histogram]]
 ) -> Metric:
     """bounds: some of those that the ledger counts by."""
-    family = HistogramMetricFamily(PREFIX + name, help, labels=["job"])
+    family = HistogramMetricFamily(PREFIX + name, help, labels=[*JOB_LABELS])
     for job, seen in observed:
         up_to = dict(zip(seen.bounds, accumulate(seen.counts), strict=False))
         buckets = [(str(float(bound)), up_to[bound]) for bound in bounds]
         buckets.append(("+Inf", seen.observations))
-        family.add_metric([job.spec.name], buckets, seen.sum_seconds)
+        family.add_metric(labels_of(job), buckets, seen.sum_seconds)
     return family
 
 
@@ -256,23 +269,18 @@ QUEUE_GAUGES: tuple[tuple[str, str, Callable[[Queue], float | None]], ...] = (
 
 
 def of_service(scrape: Scrape) -> Iterator[Metric]:
-    queues, processes, beat, outbound = (
-        scrape.queues,
-        scrape.processes,
-        scrape.beat,
-        scrape.outbound,
-    )
+    processes, beat, outbound = scrape.processes, scrape.beat, scrape.outbound
     for name, help, value in QUEUE_GAUGES:
-        yield gauge(name, help, ((queue.name, value(queue)) for queue in queues), "queue")
-    workers = [each for each in processes.present if isinstance(each.facts, WorkerFacts)]
-    healthy = ((worker.facts.name, worker.fault is None) for worker in workers)
-    seen = ((name, at(moment)) for name, moment in processes.last_seen.items())
+        yield gauge(name, help, ((queue.name, value(queue)) for queue in scrape.queues), "queue")
     help = "When a worker last reported that it is there."
+    seen = ((name, at(moment)) for name, moment in processes.last_seen.items())
     yield gauge("worker_last_seen_timestamp_seconds", help, seen, "worker")
     help = "0 for a worker that is there and takes no messages."
+    workers = [each for each in processes.present if isinstance(each.facts, WorkerFacts)]
+    healthy = ((worker.facts.name, worker.fault is None) for worker in workers)
     yield gauge("worker_healthy", help, healthy, "worker")
-    offsets = ((each.facts.name, seconds(each.clock_offset)) for each in processes.present)
     help = "How far the clock of a worker or a beat is ahead of that of Redis."
+    offsets = ((each.facts.name, seconds(each.clock_offset)) for each in processes.present)
     yield gauge("clock_offset_seconds", help, offsets, "instance")
     # As each reports; one that was replaced may not know it for some seconds.
     leads = ((each.name, each.leads) for each in processes.beats)

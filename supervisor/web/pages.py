@@ -8,22 +8,25 @@ import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
+from functools import partial
 from typing import Any
 
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, PlainTextResponse, Response
+from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
 from supervisor.errors import NotConfigured, UnknownJob
+from supervisor.features.following.store import Followers
 from supervisor.features.notices.silences import SilenceStore, silenced
 from supervisor.job.run import LogLine, Run, RunState, StepId
 from supervisor.job.secrets import masked
 from supervisor.job.spec import JobSpec
 from supervisor.job.templates import log_link
 from supervisor.ledger.ledger import Ledger
-from supervisor.ledger.page_reads import neighbours, running_runs, standings, traces
+from supervisor.ledger.page_reads import neighbours, running_runs, traces
 from supervisor.ledger.queues import Queues
+from supervisor.ledger.records import JobRecord
 from supervisor.lists.page import FIRST_PAGE
 from supervisor.operate import repeating
 from supervisor.operate.job_edits import JobEdits, document_text
@@ -35,24 +38,25 @@ from supervisor.operate.words import LogText, harmless, removal_words, stamp
 from supervisor.schedule import due_at
 from supervisor.web.access import Access
 from supervisor.web.access_file import Role
-from supervisor.web.failures_page import SPANS as SPANS_OF_FAILURES
-from supervisor.web.failures_page import FailuresQuery, failures_listing
-from supervisor.web.http import TEMPLATES, Refused, Threads, check, place_of
+from supervisor.web.budget import Threads, check
+from supervisor.web.clock import zone
+from supervisor.web.failures_page import FailuresQuery, failures_page
+from supervisor.web.http import Refused
 from supervisor.web.job_charts import days_of, durations_of
+from supervisor.web.job_timeline import SPANS, timeline_of
 from supervisor.web.jobs_page import (
-    JobsQuery,
+    Standings,
     failing,
     failing_jobs,
     listing_of,
-    pace_of,
-    queue_status,
     queueing,
     rows_of,
-    troubles_of,
 )
-from supervisor.web.pictures import SPANS, picture_of, timeline_of
-from supervisor.web.record import last_actions
-from supervisor.web.record import listing_of as record_of
+from supervisor.web.jobs_query import JobsQuery
+from supervisor.web.queues_page import queue_status, troubles_of
+from supervisor.web.record import last_actions, record_page
+from supervisor.web.strip import pace_of
+from supervisor.web.templating import page as answer_with
 from supervisor.web.timeline import REACHES, TimelineQuery, timeline_of_all
 
 Context = dict[str, Any]
@@ -60,10 +64,10 @@ Context = dict[str, Any]
 MOST_SHOWN_NOW = 6
 MOST_RUNS = 200
 RUNS_SHOWN = 25
-MOST_FAILURES = 100
 LINES_SHOWN = 20
 KEPT_ITEMS_SHOWN = 20
 TIMES_SHOWN = 8
+MOST_BESIDE = 12
 LONGEST_SEARCH = 200
 
 #: Seconds between two looks of a browser at the timeline of all jobs.
@@ -71,7 +75,7 @@ TIMELINE_WAIT = 20
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class View:
     """target: the job or run of the page, if it is about one. now: by the ledger's clock."""
 
     ledger: Ledger
@@ -82,48 +86,46 @@ class Asked:
     edits: JobEdits
 
 
-Part = Callable[[Asked], Context]
+Part = Callable[[View], Context]
 
 
-def beat(asked: Asked) -> Context:
-    found = asked.ledger.beat()
-    is_silent = not found.leads(asked.now)
-    refusal = asked.ledger.refusal() if is_silent else None
-    is_refused = found.last_reload_successful is False
+def beat(view: View) -> Context:
+    record = view.ledger.beat()
+    is_silent = not record.leads(view.now)
+    refusal = view.ledger.refusal() if is_silent else None
+    is_refused = record.last_reload_successful is False
     return {
-        "beat": found,
-        "is_without_jobs": is_refused and not asked.ledger.job_names(),
+        "beat": record,
+        "is_without_jobs": is_refused and not view.ledger.job_names(),
         "is_silent": is_silent,
         "refusal": refusal,  # beats and workers that run cannot say so then
-        "troubles": [] if refusal else list(troubles_of(asked.ledger, asked.broker)),
+        "troubles": [] if refusal else list(troubles_of(view.ledger, view.broker)),
     }
 
 
-def of_features(asked: Asked) -> Context:
-    found: Context = {}
+def of_features(view: View) -> Context:
+    context: Context = {}
     for part in FIRST_PAGE:
-        found |= part(asked.ledger, asked.now)
-    return found
+        context |= part(view.ledger, view.now)
+    return context
 
 
-def jobs(asked: Asked) -> Context:
+def jobs(view: View) -> Context:
     """The list, and above it what fails, what runs and what waits."""
-    ledger = asked.ledger
-    open_runs = ledger.open_runs_of(ledger.job_names())
-    held = [found.held for found in open_runs.values() if found.held]
+    ledger, now = view.ledger, view.now
+    everything = Standings(ledger, ledger.job_names(), now)
+    held = [runs.held for runs in everything.open_runs.values() if runs.held]
     running_count, running = running_runs(ledger, MOST_SHOWN_NOW)
-    standing = standings(ledger, ledger.job_names())
-    failing_count, found = failing_jobs(ledger, standing, MOST_SHOWN_NOW)
-    query = JobsQuery.of(asked.query)
-    listing = listing_of(ledger, query, asked.now, standing, open_runs)
-    rows = rows_of(ledger, listing.names, asked.now)
-    silences = SilenceStore(ledger).in_force(asked.now)
+    failing_count, failing = failing_jobs(ledger, everything, MOST_SHOWN_NOW)
+    listing = listing_of(ledger, JobsQuery.of(view.query), everything)
+    rows = rows_of(ledger, listing.names, now)
+    silences = SilenceStore(ledger).in_force(now)
     return {
-        "failing": found,
+        "failing": failing,
         "failing_count": failing_count,
         "running": running,
         "running_count": running_count,
-        "held": queueing(ledger, open_runs, MOST_SHOWN_NOW),
+        "held": queueing(ledger, everything.open_runs, MOST_SHOWN_NOW),
         "held_count": sum(held),
         "held_jobs": len(held),
         "listing": listing,
@@ -134,75 +136,86 @@ def jobs(asked: Asked) -> Context:
     }
 
 
-def job(asked: Asked) -> Context:
+def job(view: View) -> Context:
     try:
-        record = asked.ledger.job(asked.target)
+        record = view.ledger.job(view.target)
     except UnknownJob as error:
-        raise Refused(404, f"{error}{removal_of(asked)}") from error
-    last = traces(asked.ledger, [asked.target], RUNS_SHOWN)[asked.target]
-    durations = asked.ledger.durations_of([record.spec])[asked.target]
-    loaded = asked.edits.job(asked.target)
-    silences = SilenceStore(asked.ledger).in_force(asked.now)
+        raise Refused(404, f"{error}{removal_of(view)}") from error
+    last = traces(view.ledger, [view.target], RUNS_SHOWN)[view.target]
+    durations = view.ledger.durations_of([record.spec])[view.target]
+    loaded = view.edits.job(view.target)
+    silences = SilenceStore(view.ledger).in_force(view.now)
+    followers = Followers(view.ledger).of([view.target])
     return {
         "job": record,
-        "pace": pace_of(record.spec, durations, asked.now),
+        "pace": pace_of(record.spec, durations, view.now),
         "failing": failing(last),
-        "following": picture_of(asked.ledger, record),
+        "beside": {
+            "Follows": some_records(view.ledger, record.spec.after),
+            "Followed by": some_records(view.ledger, followers.get(view.target, [])),
+        },
         "loaded": loaded,
-        "keys": document_text(asked.edits.shown(loaded)),
+        "keys": document_text(view.edits.shown(loaded)),
         "silences": [each for each in silences if each.covers(record.spec)],
     }
 
 
-def job_charts(asked: Asked) -> Context:
+def some_records(ledger: Ledger, names: Sequence[str]) -> tuple[list[JobRecord], int]:
+    """The first of the jobs, and how many more there are."""
+    shown = names[:MOST_BESIDE]
+    specs = ledger.some_specs(shown)
+    return ledger.records_of([*specs.values()]), len(names) - len(shown)
+
+
+def job_charts(view: View) -> Context:
     """Times to come, outcomes by day and hour, durations beside their limits."""
-    ledger, now = asked.ledger, asked.now
-    spec = ledger.spec(asked.target)
+    ledger, now = view.ledger, view.now
+    spec = ledger.spec(view.target)
     runs = traces(ledger, [spec.name], spec.history)[spec.name]
     return {
         "spec": spec,
         "is_paused": bool(ledger.paused([spec.name])),
         "coming": upcoming(spec, now, TIMES_SHOWN),
-        "days": days_of(spec, runs, now, UTC),
-        "durations": durations_of(spec, runs, now, UTC),
+        "days": days_of(spec, runs, now, zone()),
+        "durations": durations_of(spec, runs, now, zone()),
     }
 
 
-def removal_of(asked: Asked) -> str:
+def removal_of(view: View) -> str:
     """Who removed the job, and when, if that is known."""
-    words = removal_words(asked.ledger, asked.target)
+    words = removal_words(view.ledger, view.target)
     return f"; {words}" if words else ""
 
 
-def timeline(asked: Asked) -> Context:
-    runs = asked.ledger.history(asked.target, MOST_RUNS)
-    picture = timeline_of(runs, asked.query.get("span"), asked.now)
-    return {"timeline": picture, "spans": SPANS, "target": asked.target}
+def timeline(view: View) -> Context:
+    runs = view.ledger.history(view.target, MOST_RUNS)
+    picture = timeline_of(runs, view.query.get("span"), view.now)
+    return {"timeline": picture, "spans": SPANS, "target": view.target}
 
 
-def all_jobs(asked: Asked) -> Context:
+def all_jobs(view: View) -> Context:
     """The timeline of all jobs. It costs more than other pages, so it is fetched less often."""
-    query = TimelineQuery.of(asked.query, asked.now)
-    drawn = timeline_of_all(asked.ledger, query, asked.now)
+    query = TimelineQuery.of(view.query, view.now)
+    drawn = timeline_of_all(view.ledger, query, view.now)
     return {"timeline": drawn, "query": query, "reaches": REACHES, "wait": TIMELINE_WAIT}
 
 
-def runs(asked: Asked) -> Context:
-    limit = MOST_RUNS if asked.query.get("runs") == "all" else RUNS_SHOWN
-    found = asked.ledger.history(asked.target, limit)
+def runs(view: View) -> Context:
+    limit = MOST_RUNS if view.query.get("runs") == "all" else RUNS_SHOWN
+    history = view.ledger.history(view.target, limit)
     return {
-        "runs": found,
-        "target": asked.target,
-        "has_more": len(found) == RUNS_SHOWN,
-        "without_runs": None if found else asked.ledger.job(asked.target),
+        "runs": history,
+        "target": view.target,
+        "has_more": len(history) == RUNS_SHOWN,
+        "without_runs": None if history else view.ledger.job(view.target),
     }
 
 
-def job_log(asked: Asked) -> Context:
+def job_log(view: View) -> Context:
     """The end of the log of the last run that began."""
-    found = asked.ledger.history(asked.target, RUNS_SHOWN)
-    last = next((run for run in found if run.started_at), None)
-    lines = numbered(asked.ledger.reports.lines(last.id) if last else [])
+    history = view.ledger.history(view.target, RUNS_SHOWN)
+    last = next((run for run in history if run.started_at), None)
+    lines = numbered(view.ledger.reports.lines(last.id) if last else [])
     return {
         "logged": last,
         "lines": lines[-LINES_SHOWN:],
@@ -213,19 +226,19 @@ def job_log(asked: Asked) -> Context:
     }
 
 
-def run(asked: Asked) -> Context:
-    found = asked.ledger.run(asked.target)
-    spec = asked.ledger.some_specs([found.job]).get(found.job)
-    due = due_at(spec, found.nominal_at) if spec and is_tick(found) else None
-    log_url = spec and log_link(spec.log_url, found, asked.now)
+def run(view: View) -> Context:
+    run = view.ledger.run(view.target)
+    spec = view.ledger.some_specs([run.job]).get(run.job)
+    due = due_at(spec, run.nominal_at) if spec and is_tick(run) else None
+    log_url = spec and log_link(spec.log_url, run, view.now)
     return {
-        "run": found,
-        "why": explanation(asked.ledger, found),
+        "run": run,
+        "why": explanation(view.ledger, run),
         "success_due_at": due,
         "log_url": log_url,
-        "may_repeat": spec is not None and repeating.is_run_again(found),
-        "neighbours": neighbours(asked.ledger, found),
-        "arguments": arguments_of(found, spec),
+        "may_repeat": spec is not None and repeating.is_run_again(run),
+        "neighbours": neighbours(view.ledger, run),
+        "arguments": arguments_of(run, spec),
     }
 
 
@@ -261,30 +274,29 @@ def explanation(ledger: Ledger, run: Run) -> list[str]:
     return [] if run.state is RunState.SUCCEEDED and len(sentences) == 1 else sentences
 
 
-def steps(asked: Asked) -> Context:
-    found = asked.ledger.run(asked.target)
-    kept = asked.ledger.steps.kept_items(found.id, KEPT_ITEMS_SHOWN) if found.batch else []
-    texts = asked.ledger.steps.params(found.id) if found.has_steps else {}
+def steps(view: View) -> Context:
+    run = view.ledger.run(view.target)
+    kept = view.ledger.steps.kept_items(run.id, KEPT_ITEMS_SHOWN) if run.batch else []
+    texts = view.ledger.steps.params(run.id) if run.has_steps else {}
     return {
-        "run": found,
-        "steps": asked.ledger.steps.records(found.id) if found.has_steps else [],
-        "params": params_shape(found, texts),
-        "kept": asked.ledger.runs(kept),
+        "run": run,
+        "steps": view.ledger.steps.records(run.id) if run.has_steps else [],
+        "params": params_shape(run, texts),
+        "kept": view.ledger.runs(kept),
     }
 
 
-def run_log(asked: Asked) -> Context:
+def run_log(view: View) -> Context:
     """The log, or its lines that have what is looked for, and how the run failed."""
-    reports, wanted = asked.ledger.reports, asked.query.get("find", "").strip()[:LONGEST_SEARCH]
-    lines, failures = numbered(reports.lines(asked.target)), reports.failures(asked.target)
-    found = [each for each in lines if wanted.lower() in each[1].text.lower()] if wanted else lines
+    reports, text = view.ledger.reports, view.query.get("find", "").strip()[:LONGEST_SEARCH]
+    lines, failures = numbered(reports.lines(view.target)), reports.failures(view.target)
     return {
         "logged": None,
-        "lines": found,
+        "lines": [each for each in lines if text.lower() in each[1].text.lower()],
         "line_count": len(lines),
         "failures": failures,
-        "log_of": asked.target if lines else "",
-        "find": wanted,
+        "log_of": view.target if lines else "",
+        "find": text,
     }
 
 
@@ -294,33 +306,32 @@ def numbered(lines: Sequence[LogLine]) -> list[tuple[str, LogLine]]:
     return [(log.dropped_before(line), line) for line in lines]
 
 
-def failures(asked: Asked) -> Context:
-    listing = failures_listing(asked.ledger, FailuresQuery.of(asked.query), asked.now)
-    return {"listing": listing, "spans": SPANS_OF_FAILURES, "most_runs": MOST_FAILURES}
+def failures(view: View) -> Context:
+    return failures_page(view.ledger, FailuresQuery.of(view.query), view.now)
 
 
-def record(asked: Asked) -> Context:
-    return {"listing": record_of(asked.ledger, asked.query)}
+def record(view: View) -> Context:
+    return record_page(view.ledger, view.query)
 
 
-def job_record(asked: Asked) -> Context:
-    return {"entries": last_actions(asked.ledger, asked.target), "target": asked.target}
+def job_record(view: View) -> Context:
+    return {"entries": last_actions(view.ledger, view.target), "target": view.target}
 
 
-def queues(asked: Asked) -> Context:
-    found = queue_status(asked.ledger, asked.broker)
+def queues(view: View) -> Context:
+    status = queue_status(view.ledger, view.broker)
     return {
-        "queues": found.queues,
-        "workers": found.workers,
-        "running": found.running,
-        "running_count": found.count,
-        "more": found.more,
+        "queues": status.queues,
+        "workers": status.workers,
+        "running": status.running,
+        "running_count": status.count,
+        "more": status.more,
     }
 
 
-def unguarded(asked: Asked) -> Context:
+def unguarded(view: View) -> Context:
     try:
-        return {"unguarded": asked.edits.unguarded()}
+        return {"unguarded": view.edits.unguarded()}
     except NotConfigured:  # the API says that this server may not read RedBeat's schedule
         return {"unguarded": []}
 
@@ -348,52 +359,44 @@ PAGES = (
 def page_routes(
     ledger: Ledger, access: Access, broker: Queues | None, edits: JobEdits, threads: Threads
 ) -> list[Route]:
-    def asked(request: Request) -> Asked:
-        target = request.path_params.get("target", "")
-        return Asked(ledger, target, request.query_params, ledger.now(), broker, edits)
-
-    async def download(request: Request) -> Response:
-        return await threads.run(request, log_file, ledger, request.path_params["target"])
-
-    pages = [Route(page.path, endpoint_of(page, asked, access, threads)) for page in PAGES]
-    return [*pages, Route("/logs/{target:path}", download)]
-
-
-def log_file(ledger: Ledger, run_id: str) -> Response:
-    """A run's log as a file, with its tracebacks at the end. Raises UnknownRun."""
-    reports, found = ledger.reports, ledger.run(run_id)
-    lines = [
-        f"{stamp(line.at)} {line.step or ''} {harmless(line.text)}"
-        for line in reports.lines(found.id)
-    ]
-    texts = (failure.traceback.rstrip() for failure in reports.failures(found.id))
-    tracebacks = [harmless(line) for text in texts for line in text.split("\n")]
-    name = re.sub("[^A-Za-z0-9._-]+", "-", found.id)
-    headers = {"Content-Disposition": f'attachment; filename="{name}.log"'}
-    return PlainTextResponse("\n".join([*lines, *tracebacks, ""]), headers=headers)
-
-
-def endpoint_of(
-    page: Page, asked_by: Callable[[Request], Asked], access: Access, threads: Threads
-) -> Callable[[Request], Any]:
-    async def endpoint(request: Request) -> Response:
-        return await threads.run(request, respond, request)
-
-    def respond(request: Request) -> Response:
-        asked = asked_by(request)
-        visitor = request.state.visitor
+    def answer(page: Page, request: Request) -> Response:
+        target, query = request.path_params.get("target", ""), request.query_params
+        view = View(ledger, target, query, ledger.now(), broker, edits)
+        visitor, proxy = request.state.visitor, access.policy.proxy
         may_act = visitor.is_person and visitor.may(Role.OPERATOR)
-        about: Context = {
-            "now": asked.now,
+        context: Context = {
+            "now": view.now,
             "may_act": may_act,
-            "may_edit": may_act and visitor.may(Role.EDITOR) and asked.edits.are_saved,
+            "may_edit": may_act and visitor.may(Role.EDITOR) and edits.are_saved,
             "may_log_in": bool(access.tokens) and not visitor.is_person,
-            "sign_out": access.policy.proxy.sign_out if access.policy.proxy else None,
-            **place_of(request),
+            "sign_out": proxy.sign_out if proxy else None,
         }
         for part in page.parts:
             check()
-            about |= part(asked)
-        return HTMLResponse(TEMPLATES.get_template(page.template).render(about))
+            context |= part(view)
+        return answer_with(request, page.template, **context)
 
-    return endpoint
+    def endpoint(respond: Callable[[Request], Response]) -> Callable[[Request], Any]:
+        async def answered(request: Request) -> Response:
+            return await threads.run(request, respond, request)
+
+        return answered
+
+    return [
+        *(Route(page.path, endpoint(partial(answer, page))) for page in PAGES),
+        Route("/logs/{target:path}", endpoint(partial(log_file, ledger))),
+    ]
+
+
+def log_file(ledger: Ledger, request: Request) -> Response:
+    """A run's log as a file, with its tracebacks at the end. Raises UnknownRun."""
+    reports, run = ledger.reports, ledger.run(request.path_params["target"])
+    lines = [
+        f"{stamp(line.at)} {line.step or ''} {harmless(line.text)}"
+        for line in reports.lines(run.id)
+    ]
+    texts = (failure.traceback.rstrip() for failure in reports.failures(run.id))
+    tracebacks = [harmless(line) for text in texts for line in text.split("\n")]
+    name = re.sub("[^A-Za-z0-9._-]+", "-", run.id)
+    headers = {"Content-Disposition": f'attachment; filename="{name}.log"'}
+    return PlainTextResponse("\n".join([*lines, *tracebacks, ""]), headers=headers)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import urlencode
@@ -53,30 +53,22 @@ def moment_in(text: str) -> datetime:
         raise Refused(400, "since is a time such as 2026-03-01T02:00:00Z") from None
 
 
-@dataclass(frozen=True, slots=True)
-class Listing:
+def record_page(ledger: Ledger, query: Mapping[str, str]) -> dict[str, Any]:
     """entries: newest first. query: what was asked for. older: the address of the next page."""
-
-    entries: list[Entry]
-    query: Mapping[str, str]
-    older: str | None
-
-
-def listing_of(ledger: Ledger, query: Mapping[str, str]) -> Listing:
     wanted = wanted_actions(query)
-    found = ledger.actions.search(wanted)
+    entries = ledger.actions.search(wanted)
     kept = {name: query[name] for name in ("job", "by", "verb", "since") if query.get(name)}
     older = None
-    if len(found) == wanted.limit:
-        older = f"record?{urlencode({**kept, 'before': found[-1].id})}"
-    return Listing(found, kept, older)
+    if len(entries) == wanted.limit:
+        older = f"record?{urlencode({**kept, 'before': entries[-1].id})}"
+    return {"entries": entries, "query": kept, "older": older}
 
 
 def last_actions(ledger: Ledger, job: str) -> list[Entry]:
     """The latest actions on a job, among the newest of all, as far as they are about this job."""
     wanted = WantedActions(job=job, limit=LAST_SHOWN, look_at=LOOKED_AT)
-    found = ledger.actions.search(wanted)
-    return [replace(entry, action=about(job, entry.action)) for entry in found]
+    entries = ledger.actions.search(wanted)
+    return [replace(entry, action=about(job, entry.action)) for entry in entries]
 
 
 def about(job: str, action: Action) -> Action:
@@ -127,15 +119,15 @@ class RecordLog:
             self._last = noted or actions.last_id()
             if self._may_write and not noted:  # the next server goes on from here
                 actions.note_logged(self._last)
-        while found := actions.after(self._last):
-            for entry in found:
-                log.info("action recorded", **facts_of(entry))
-            self._last = found[-1].id
+        while entries := actions.after(self._last):
+            for entry in entries:
+                log.info("action recorded", **fields_of(entry))
+            self._last = entries[-1].id
             if self._may_write:
                 actions.note_logged(self._last)
 
 
-def facts_of(entry: Entry) -> dict[str, Any]:
+def fields_of(entry: Entry) -> dict[str, Any]:
     return {key: value for key, value in shapes.RecordedAction.dumped(entry).items() if value}
 
 

@@ -26,21 +26,15 @@ from supervisor.web.access import Access, AccessCheck, guarded
 from supervisor.web.actions import action_routes, login_routes
 from supervisor.web.api import Api, api_routes
 from supervisor.web.backfill import backfill_routes
+from supervisor.web.budget import Budget, OutOfTime, Threads
 from supervisor.web.bulk import bulk_routes
 from supervisor.web.editor import editor_routes
-from supervisor.web.http import (
-    EXCEPTION_HANDLERS,
-    LONGEST_NAME,
-    Budget,
-    Installation,
-    OutOfTime,
-    Threads,
-)
+from supervisor.web.http import EXCEPTION_HANDLERS
 from supervisor.web.metrics import Metrics
 from supervisor.web.pages import page_routes
 from supervisor.web.record import Visits
 from supervisor.web.sessions import Sessions
-from supervisor.web.silences import silence_routes
+from supervisor.web.templating import LONGEST_NAME
 
 if TYPE_CHECKING:
     from celery import Celery
@@ -159,7 +153,6 @@ def create(
         *editor_routes(ledger, edits, broker, threads),
         *bulk_routes(ledger, threads),
         *action_routes(ledger, edits, threads),
-        *silence_routes(ledger, threads),
         *backfill_routes(ledger, threads),
         *page_routes(ledger, access, broker, edits, threads),
     ]
@@ -174,5 +167,5 @@ def create(
         ],
         exception_handlers=EXCEPTION_HANDLERS,
     )
-    made.state.installation = Installation(name[:LONGEST_NAME])
+    made.state.installation = name[:LONGEST_NAME]
     return made

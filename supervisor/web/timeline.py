@@ -1,4 +1,5 @@
-"""The timeline of all jobs: a row for each, with what has run, what waits and what comes.
+"""The timeline of all jobs: a row for each, or for each value of a label, with what has run, what
+waits and what comes.
 
 1. The axis reaches as far back from its middle, which is now by default, as it reaches ahead.
 2. Of the jobs of one page the runs are read; jobs whose last run was bad come first.
@@ -9,7 +10,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from statistics import median
@@ -21,18 +22,14 @@ from supervisor.job.spec import JobSpec
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.page_reads import Trace, standings, traces
 from supervisor.operate.crowds import Crowd, Starts, crowds_of, starting_at, starts_of
-from supervisor.operate.words import duration, plural, stamp
+from supervisor.operate.words import duration, plural
 from supervisor.schedule import schedule_of, ticks_between
 from supervisor.times import INSTANT
-from supervisor.web.jobs_page import (
-    BAD,
-    NARROWING,
-    NEVER_STARTED,
-    PAGE_SIZE,
-    JobsQuery,
-    names_with,
-)
-from supervisor.web.pictures import Label, Window, labels_of
+from supervisor.web.axis import Label, Window, labels_of
+from supervisor.web.clock import stamp
+from supervisor.web.jobs_page import BAD, names_with
+from supervisor.web.jobs_query import NARROWING, JobsQuery, page_of
+from supervisor.web.strip import NEVER_STARTED
 
 #: How far the axis reaches to both sides of its middle.
 REACHES = {
@@ -49,8 +46,11 @@ FARTHEST = timedelta(days=366)
 #: Per cent of the width within which marks of one kind become one.
 NEAREST = 0.3
 
-#: Runs of a job that are read; the ledger keeps 200 by default.
-MOST_RUNS = 500
+#: Runs that are read: of a job, of which the ledger keeps 200 by default, and of all in the rows.
+MOST_RUNS, MOST_OF_ALL = 500, 40_000
+
+#: Names of labels that are offered, those that most jobs have.
+MOST_LABELS = 4
 
 #: More times to come than these are drawn as one band.
 MOST_COMING = 100
@@ -66,10 +66,12 @@ class TimelineQuery:
     """What the address asks for; words that are not valid are ignored.
 
     at: the middle of the axis, where it is not now. starts: only jobs that start at this moment.
+    by: the label of which each value has a row; jobs have one each without it.
     """
 
     jobs: JobsQuery
     reach: str = DEFAULT_REACH
+    by: str = ""
     at: datetime | None = None
     starts: datetime | None = None
 
@@ -79,6 +81,7 @@ class TimelineQuery:
         return cls(
             JobsQuery.of(query),
             reach if reach in REACHES else DEFAULT_REACH,
+            query.get("by", "").strip()[:100],
             moment_of(query.get("at", ""), now),
             moment_of(query.get("starts", ""), now),
         )
@@ -96,7 +99,7 @@ class TimelineQuery:
         """The query as part of an address, without what is so by default."""
         words = {name: word for name, word in self.jobs.words.items() if name in NARROWING}
         words["reach"] = self.reach if self.reach != DEFAULT_REACH else ""
-        words |= {"at": text_of(self.at), "starts": text_of(self.starts)}
+        words |= {"by": self.by, "at": text_of(self.at), "starts": text_of(self.starts)}
         return {name: word for name, word in words.items() if word}
 
     @property
@@ -114,6 +117,11 @@ class TimelineQuery:
         }
         starts = {f"starting at {stamp(self.starts)}": self.url(starts=None)} if self.starts else {}
         return jobs | starts
+
+    def row_url(self, row: str) -> str:
+        """The address with a row for each job of this one; of those without the label, for all."""
+        _, equals, _ = row.partition("=")
+        return self.url(by="", jobs=replace(self.jobs, label=row if equals else ""))
 
     def zoomed(self, step: int) -> str | None:
         """The address with the next shorter (-1) or longer (1) axis, if there is one."""
@@ -168,10 +176,13 @@ class Coming:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """is_bad: the last outcome was. words: the row for people who cannot see it."""
+    """name: of a job, or ``team=mail``. about: the job's schedule, or how many jobs these are.
 
-    job: str
-    schedule: str
+    is_bad: the last outcome of any was. words: the row for people who cannot see it.
+    """
+
+    name: str
+    about: str
     is_bad: bool
     is_paused: bool
     marks: Sequence[Mark]
@@ -198,6 +209,7 @@ class Timeline:
     query: TimelineQuery
     rows: Sequence[Row]
     labels: Sequence[Label]
+    label_names: Sequence[str]
     now_x: float | None
     bins: Sequence[Bin]
     most: int
@@ -212,62 +224,98 @@ def timeline_of_all(ledger: Ledger, query: TimelineQuery, now: datetime) -> Time
     window = query.window(now)
     specs = ledger.specs()
     standing = standings(ledger, list(specs))
-    paused = {name for name, known in standing.items() if known.paused}
-    bad = {name for name, known in standing.items() if known.last_outcome in BAD}
+    paused = {name for name, of_job in standing.items() if of_job.paused}
+    bad = {name for name, of_job in standing.items() if of_job.last_outcome in BAD}
     names = [name for name in names_with(ledger, query.jobs) if name in specs]
     if query.starts:
         there = starting_at(query.starts, [specs[n] for n in names if n not in paused])
         names = [name for name in names if name in there]
-    names.sort(key=lambda name: (name not in bad, name))
-    pages = max(1, -(-len(names) // PAGE_SIZE))
-    page = min(max(1, query.jobs.page), pages)
-    shown = names[(page - 1) * PAGE_SIZE : page * PAGE_SIZE]
-    runs = traces(ledger, shown, MOST_RUNS, window.start, window.end) if window.start < now else {}
+    grouped = by_row(names, specs, query.by)
+    in_order = sorted(grouped, key=lambda row: (bad.isdisjoint(grouped[row]), row))
+    shown, page, pages = page_of(in_order, query.jobs.page)
+    jobs = [name for row in shown for name in grouped[row]]
+    most = max(1, min(MOST_RUNS, MOST_OF_ALL // max(1, len(jobs))))
+    runs = traces(ledger, jobs, most, window.start, window.end) if window.start < now else {}
     emitted = [spec for name, spec in specs.items() if name not in paused]
     starts, are_all = starts_of(emitted, window.start, window.end)
     bins = bins_of(starts, window)
     return Timeline(
         query,
         [
-            row_of(specs[name], runs.get(name, ()), window, now, name in bad, name in paused)
-            for name in shown
+            row_of(row, [specs[name] for name in grouped[row]], runs, window, now, bad, paused)
+            for row in shown
         ],
         list(labels_of(window)),
+        label_names(specs.values()),
         window.x(now) if window.shows(now, now) else None,
         bins,
         max((each.starts for each in bins), default=0),
         crowds_of(starts, specs, now)[:MOST_CROWDS],
         are_all,
-        len(names),
+        len(in_order),
         page,
         pages,
     )
+
+
+def by_row(
+    names: Iterable[str], specs: Mapping[str, JobSpec], label: str
+) -> Mapping[str, Sequence[str]]:
+    """The jobs of each row, by its name: a job, or ``team=mail``."""
+    if not label:
+        return {name: [name] for name in names}
+    rows: dict[str, list[str]] = defaultdict(list)
+    for name in names:
+        text = specs[name].labels.get(label)
+        rows[f"without {label}" if text is None else f"{label}={text}"].append(name)
+    return rows
+
+
+def label_names(specs: Iterable[JobSpec]) -> list[str]:
+    names = Counter(name for spec in specs for name in spec.labels)
+    return [name for name, _ in names.most_common(MOST_LABELS)]
 
 
 # A row: what has run, in order of time, and what comes.
 
 
 def row_of(
-    spec: JobSpec,
-    runs: Sequence[Trace],
+    name: str,
+    specs: Sequence[JobSpec],
+    runs: Mapping[str, Sequence[Trace]],
     window: Window,
     now: datetime,
-    is_bad: bool,
-    is_paused: bool,
+    bad: Set[str],
+    paused: Set[str],
 ) -> Row:
-    shown = [run for run in runs if window.shows(begin_of(run), end_of(run, now))]
-    lasted = [run.duration_seconds for run in shown if run.state is RunState.SUCCEEDED]
-    usual = median(known) if (known := [each for each in lasted if each is not None]) else 0.0
-    ticks = [] if is_paused else coming_ticks(spec, window, now)
+    jobs = [spec.name for spec in specs]
+    of_jobs = (run for job in jobs for run in runs.get(job, ()))
+    shown = [run for run in of_jobs if window.shows(begin_of(run), end_of(run, now))]
+    going = [spec for spec in specs if spec.name not in paused]
+    ticks = sorted(tick for spec in going for tick in coming_ticks(spec, window, now))
+    if is_one := jobs == [name]:
+        about, usual = specs[0].schedule, usual_seconds(shown)
+    else:
+        shown.sort(key=begin_of)
+        failing = len(bad & set(jobs))
+        about = plural(len(jobs), "job") + (f", {failing:,} failing" if failing else "")
+        usual = 0.0
     return Row(
-        spec.name,
-        spec.schedule,
-        is_bad,
-        is_paused,
-        list(marks_of(shown, window, now)),
-        list(coming_of(ticks, spec, window, usual)),
-        row_words(shown, ticks, is_paused),
+        name,
+        about,
+        is_bad=not bad.isdisjoint(jobs),
+        is_paused=is_one and not going,
+        marks=list(marks_of(shown, window, now)),
+        coming=list(coming_of(ticks, about, window, usual)),
+        words=row_words(shown, ticks, is_paused=not going),
     )
+
+
+def usual_seconds(runs: Iterable[Trace]) -> float:
+    """The median of those that succeeded."""
+    took = (run.duration_seconds for run in runs if run.state is RunState.SUCCEEDED)
+    seconds = [each for each in took if each is not None]
+    return median(seconds) if seconds else 0.0
 
 
 def begin_of(run: Trace) -> datetime:
@@ -299,7 +347,7 @@ WORST_FIRST = (
 
 
 def marks_of(runs: Iterable[Trace], window: Window, now: datetime) -> Iterator[Mark]:
-    """`runs`: in order of admission."""
+    """`runs`: in order of time."""
     places: dict[tuple[bool, int], list[Trace]] = defaultdict(list)
     for run in runs:
         place = int(window.x(begin_of(run)) / NEAREST)
@@ -350,23 +398,20 @@ def coming_ticks(spec: JobSpec, window: Window, now: datetime) -> list[datetime]
 
 
 def coming_of(
-    ticks: Sequence[datetime], spec: JobSpec, window: Window, usual: float
+    ticks: Sequence[datetime], about: str, window: Window, usual: float
 ) -> Iterator[Coming]:
     if len(ticks) > MOST_COMING:
         x = window.x(ticks[0])
-        yield Coming(x, 100 - x, f"{spec.schedule}, from {stamp(ticks[0])} on", is_band=True)
+        yield Coming(x, 100 - x, f"{about}, from {stamp(ticks[0])} on", is_band=True)
         return
     lasting = timedelta(seconds=usual)
+    expected = f", takes {duration(usual)} as a rule" if usual else ""
     for tick in ticks:
-        expected = f", takes {duration(usual)} as a rule" if usual else ""
-        yield Coming(
-            window.x(tick),
-            max(NEAREST, window.width(tick, tick + lasting)),
-            f"due {stamp(tick)}{expected}",
-        )
+        width = max(NEAREST, window.width(tick, tick + lasting))
+        yield Coming(window.x(tick), width, f"due {stamp(tick)}{expected}")
 
 
-def row_words(runs: Sequence[Trace], ticks: Sequence[datetime], is_paused: bool) -> str:
+def row_words(runs: Sequence[Trace], ticks: Sequence[datetime], *, is_paused: bool) -> str:
     if is_paused:
         following = "paused"
     elif not ticks:

@@ -20,7 +20,7 @@ from supervisor.ledger.actions import Actor
 from supervisor.ledger.ledger import Ledger
 from supervisor.operate import control
 from supervisor.settings import Settings
-from supervisor.web.http import BUDGET_SECONDS
+from supervisor.web.budget import BUDGET_SECONDS
 from tests.acceptance import warm
 from tests.jobs import admitted, job
 from tests.ports import free_port

@@ -8,7 +8,7 @@ import pytest
 from celery import Celery
 
 from supervisor.job.run import Run
-from supervisor.web.jobs_page import queue_status
+from supervisor.web.queues_page import queue_status
 from tests.acceptance.project import Project
 from tests.waiting import status_of, wait_until
 from tools.matrix import since

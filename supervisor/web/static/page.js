@@ -169,6 +169,18 @@ async function keepFresh() {
   }
 }
 
+// ---- times in UTC, or in the zone of this browser: the server writes them ----
+
+const zone = document.querySelector("[data-zone]");
+const own = Intl.DateTimeFormat().resolvedOptions().timeZone;
+zone.hidden = zone.dataset.zone === "UTC" && own === "UTC";
+zone.addEventListener("click", () => {
+  const chosen = zone.dataset.zone === "UTC" ? own : "";
+  const lasts = chosen ? 31536000 : 0;
+  document.cookie = `supervisor_zone=${chosen}; path=${new URL(document.baseURI).pathname}; max-age=${lasts}; samesite=strict`;
+  location.reload();
+});
+
 // ---- confirmations ----
 
 async function ask(href) {

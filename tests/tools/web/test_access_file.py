@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 from supervisor.cli import main
-from supervisor.errors import AccessFileInvalid, Problem
+from supervisor.errors import AccessFileInvalid
 from supervisor.ledger.ledger import Ledger
 from supervisor.web import access_file
 from supervisor.web.access import Access
@@ -26,7 +26,6 @@ from tests.tools.web.access_files import (
 )
 from tests.tools.web.conftest import Serve
 from tests.tools.web.visits import FROM_OUR_PAGE, TOKEN, log_in
-from tests.waiting import wait_until
 
 WRONG = f"""\
 anonymous: everybody
@@ -113,32 +112,6 @@ def test_an_edited_file_takes_over_and_one_with_problems_does_not(
     assert name_of(access, TOKENS["reads"]) == "reads"
     refused = [record for record in caplog.records if "access file refused" in record.message]
     assert len(refused) == 2
-
-
-def test_a_file_is_read_again_once_it_may_be_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(access_file, "LOOKS_EVERY", 0.0)
-    access, path, read = access_of(tmp_path), tmp_path / "access.yaml", access_file.policy_in
-
-    def policy_in(file: Path) -> access_file.Policy:
-        if not file.stat().st_mode & 0o004:  # also for root, who may read all
-            raise AccessFileInvalid([Problem(str(file), 1, None, "cannot be read")])
-        return read(file)
-
-    monkeypatch.setattr(access_file, "policy_in", policy_in)
-    path.chmod(0o600)
-    path.write_text(FILE.replace("name: reads", "name: renamed"))
-    assert name_of(access, TOKENS["reads"]) == "reads"
-    refused = access_file.version_of(path)
-
-    def is_another() -> bool:
-        """The kernel's clock may not have gone on yet."""
-        path.chmod(0o644)
-        return access_file.version_of(path) != refused
-
-    wait_until(is_another)
-    assert name_of(access, TOKENS["reads"]) == "renamed"
 
 
 def test_a_refused_file_shows_in_the_metrics(

@@ -23,7 +23,8 @@ from supervisor.cli import main
 from supervisor.job.run import RunState
 from supervisor.ledger.ledger import Ledger
 from supervisor.web.access import Access, AccessCheck
-from supervisor.web.http import BUDGET_SECONDS, EXCEPTION_HANDLERS, MOST_BYTES, Threads, check
+from supervisor.web.budget import Threads, check
+from supervisor.web.http import EXCEPTION_HANDLERS, MOST_BYTES
 from supervisor.web.sessions import Sessions
 from tests.jobs import begin, job
 from tests.tools.web.conftest import Serve
@@ -181,30 +182,20 @@ def dripped(raw: socket.socket) -> bytes:
 class Work:
     """A route that works until it is stopped, on one thread."""
 
-    def __init__(self, budget_seconds: float = BUDGET_SECONDS) -> None:
-        self.begun, self.ended = threading.Event(), threading.Event()
-        self.threads = Threads(1, budget_seconds)
+    def __init__(self) -> None:
+        self.ended = threading.Event()
+        self.threads = Threads(1)
 
     async def answer(self, request: StarletteRequest) -> Response:
         return await self.threads.run(request, self.work)
 
     def work(self) -> Response:
-        self.begun.set()
         try:
             while True:
                 check()
                 time.sleep(0.01)
         finally:
             self.ended.set()
-
-
-def test_a_client_that_left_ends_its_work(ledger: Ledger) -> None:
-    work = Work(budget_seconds=3_600)
-    with serving_app(gated(work, ledger)) as address, httpx.Client(base_url=address) as client:
-        with socket.create_connection((client.base_url.host, client.base_url.port or 0)) as raw:
-            raw.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
-            wait_until(work.begun.is_set)
-        wait_until(work.ended.is_set)
 
 
 def test_work_ends_when_its_budget_is_spent(ledger: Ledger) -> None:

@@ -22,7 +22,8 @@ from supervisor.operate.plans import plan_lines
 from supervisor.operate.question import question_of_run
 from supervisor.operate.why import answer
 from supervisor.web.access import Access
-from supervisor.web.jobs_page import PAGE_SIZE
+from supervisor.web.jobs_query import PAGE_SIZE
+from supervisor.web.pages import MOST_BESIDE
 from supervisor.web.server import create
 from tests.core.ledger.test_many_waiting import crowd
 from tests.jobs import (
@@ -262,6 +263,7 @@ def test_deadlines_of_a_job_and_how_its_runs_missed_them_are_shown(
     assert re.search(r"success due: <time[^>]*>overdue by 15m", listed)
     text = reader.get("/jobs/nightly").text
     assert re.search(r"Success due<dd><time[^>]*>overdue by 15m", text)
+    assert names_on(reader.get("/?state=late")) == ["nightly"]
     assert "5m or more, up to 1h" in text
     assert "longer than max_duration" in text
     assert "longer than max_duration" in reader.get(f"/runs/{run_id(spec, 1)}").text
@@ -271,6 +273,7 @@ def test_deadlines_of_a_job_and_how_its_runs_missed_them_are_shown(
     assert "shorter than min_duration" in text
     assert "2026-03-01 00:00:01 had to succeed by 2026-03-01 00:45:01 UTC" in text
     assert re.search(r"success due: <time[^>]*>in 4", reader.get("/").text)
+    assert names_on(reader.get("/?state=late")) == []
 
 
 def test_the_newest_failures_of_all_jobs_are_shown(reader: httpx.Client, ledger: Ledger) -> None:
@@ -377,7 +380,7 @@ def test_the_forms_do_what_they_say_without_a_script(serve: Serve, ledger: Ledge
         f"{client.base_url.path}runs/{run.id}",
     )
     assert run.args == [1]
-    assert send("pause/nightly", note="why", until="").status_code == 303
+    assert send("pause/nightly", reason="why", until="").status_code == 303
     assert ledger.job("nightly").paused_note == "why"
     assert send("resume/nightly").status_code == 303
     assert send(f"cancel/{run.id}").status_code == 303
@@ -488,21 +491,34 @@ def test_a_run_that_did_not_start_has_the_reason_in_sentences(
 def test_a_job_is_shown_between_those_it_follows_and_those_that_follow_it(
     reader: httpx.Client, ledger: Ledger
 ) -> None:
-    sources = [f"source-{number:02}" for number in range(50)]
+    sources = [f"source-{number:02}" for number in range(MOST_BESIDE + 3)]
     for source in sources:
         job(ledger, source)
-        ledger.client.sadd(ledger.keys.followers(source), "load")
     job(ledger, "load", every=None, after=sources)
-    job(ledger, "report", every=None, after=["load"])
-    ledger.client.sadd(ledger.keys.followers("load"), "report")
+    ledger.client.sadd(ledger.keys.followers("load"), job(ledger, "report").name)
     text = reader.get("/jobs/load").text
-    picture = re.search(r'<figure class="following">.*?</figure>', text, re.DOTALL)
-    assert picture
-    names = re.findall(r"<title>([^:]+): idle</title>", picture[0])
-    assert names == [*sources[:12], "load", "report"]
-    assert picture[0].count("<line") == 13
-    assert "(38 more jobs not shown)" in picture[0]
-    assert "after source-00" in text
+    [before, after] = re.findall(r"<p>Follow.*?</p>", text)
+    assert re.findall('href="jobs/(.+?)"', before) == sources[:MOST_BESIDE]
+    assert "and 3 more" in before
+    assert re.findall('href="jobs/(.+?)"', after) == ["report"]
+
+
+@pytest.mark.parametrize(
+    ("zone", "begun"),
+    [
+        ("Asia/Tokyo", "2026-03-01 09:00:00 JST"),
+        ("", "2026-03-01 00:00:00Z"),
+        ("../x", "00:00:00Z"),
+    ],
+)
+def test_times_are_of_the_zone_that_the_cookie_names(
+    reader: httpx.Client, ledger: Ledger, zone: str, begun: str
+) -> None:
+    run = run_id(admitted(ledger, 0), 0)
+    reader.cookies.set("supervisor_zone", zone)
+    text = reader.get(f"/runs/{run}").text
+    assert re.search(f"Nominal time<dd>[^<]*{begun}<", text)
+    assert (">Asia/Tokyo<" in text) == (zone == "Asia/Tokyo")
 
 
 LOG_URL = "https://logs.example/?q={run}&from={started_ms}"

@@ -22,7 +22,7 @@ from supervisor.web.api import API
 from supervisor.web.record import RecordLog, Visits, verb_of
 from supervisor.web.server import create
 from tests.contents import digests
-from tests.jobs import MIDNIGHT, begin, job, ticks
+from tests.jobs import MIDNIGHT, begin, job, pause, ticks
 from tests.logged import capture_logs
 from tests.tools.web.access_files import SECRET, TOKENS, access_of, bearing, named_by_the_proxy
 from tests.tools.web.conftest import Serve
@@ -120,7 +120,9 @@ def test_each_route_that_is_no_get_reads_or_is_known_to_act(ledger: Ledger) -> N
 def test_a_request_is_entered_with_who_sent_it_and_why(
     route: str, maker: httpx.Client, editor: httpx.Client, ledger: Ledger
 ) -> None:
-    ledger.admit(ticks(job(ledger, overlap="allow"), 0, 1))
+    spec = job(ledger, overlap="allow")
+    ledger.admit(ticks(spec, 0, 1))
+    pause(ledger, spec)
     begin(ledger, FAILED)
     ledger.finish(FAILED, "token", RunState.FAILED)
     version = maker.put(f"{API}/jobs/report", json=HOURLY).json()["version"]
@@ -132,7 +134,6 @@ def test_a_request_is_entered_with_who_sent_it_and_why(
         new = {"text": "jobs: {new: {task: t, every: 1h}}"}
         body |= new if route.endswith("/put") else {}
         body |= {"version": "0" if route.endswith("/put") else str(version)}
-        body |= {"note": "stocktaking"} if "pause" in route else {}
         body |= FIVE_HOURS if "backfill" in route else {}
     answer = send(maker if "/api/" in route else editor, route, body)
     assert answer.status_code < 400, answer.text

@@ -6,8 +6,8 @@ from datetime import UTC, datetime, timedelta
 
 from supervisor.job.run import Attempt, Run, RunState
 from supervisor.ledger.page_reads import Trace
-from supervisor.web.jobs_page import HEIGHT, LENGTH, chart_of
-from supervisor.web.pictures import timeline_of
+from supervisor.web.job_timeline import timeline_of
+from supervisor.web.strip import HEIGHT, LENGTH, chart_of
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 

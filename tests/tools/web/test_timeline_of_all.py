@@ -12,8 +12,8 @@ from supervisor.job.spec import JobSpec
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.page_reads import Trace
 from supervisor.operate.crowds import crowds_of, starting_at, starts_of
-from supervisor.web.jobs_page import JobsQuery
-from supervisor.web.pictures import Window
+from supervisor.web.axis import Window
+from supervisor.web.jobs_query import JobsQuery
 from supervisor.web.timeline import (
     TimelineQuery,
     coming_of,
@@ -62,14 +62,14 @@ def test_a_running_run_reaches_until_now() -> None:
 
 def test_times_to_come_last_as_long_as_usual() -> None:
     hourly = spec(cron="30 * * * *")
-    [coming] = coming_of(coming_ticks(hourly, WINDOW, NOON), hourly, WINDOW, usual=600)
+    [coming] = coming_of(coming_ticks(hourly, WINDOW, NOON), hourly.schedule, WINDOW, usual=600)
     assert (coming.x, coming.width) == (75, pytest.approx(100 / 12, abs=0.01))
     assert coming.title == "due 2026-03-01 12:30:00Z, takes 10m as a rule"
 
 
 def test_more_times_than_can_be_told_apart_are_a_band() -> None:
     often = spec(every="10s")
-    [band] = coming_of(coming_ticks(often, WINDOW, NOON), often, WINDOW, usual=1)
+    [band] = coming_of(coming_ticks(often, WINDOW, NOON), often.schedule, WINDOW, usual=1)
     assert band.is_band
     assert band.title.startswith("every 10s, from ")
 
@@ -109,13 +109,32 @@ def test_failing_jobs_come_first_and_paused_ones_have_no_times_to_come(ledger: L
     pause(ledger, job(ledger, "paused", every="1h"))
     admitted(ledger, 0, name="fine", every="1h")
     drawn = timeline_of_all(ledger, TimelineQuery(JobsQuery()), ledger.now())
-    assert [row.job for row in drawn.rows] == ["z-failing", "fine", "paused"]
+    assert [row.name for row in drawn.rows] == ["z-failing", "fine", "paused"]
     first, _, paused = drawn.rows
     assert first.is_bad
     [mark] = first.marks
     assert "it broke" in mark.title
     assert len(first.coming) == 24
     assert (paused.coming, paused.words) == ([], "no runs; paused")
+
+
+def test_a_label_has_a_row_for_each_of_its_values(ledger: Ledger) -> None:
+    failing = job(ledger, "a", every="1h", labels={"team": "mail", "tenant": "eu"})
+    at_work(ledger, failing, 0)
+    ledger.finish(run_id(failing, 0), "token", RunState.FAILED, "it broke")
+    admitted(ledger, 0, name="b", every="1h", labels={"team": "mail"})
+    job(ledger, "c", every="1h", labels={"team": "billing"})
+    job(ledger, "d", every="1h")
+    query = TimelineQuery.of({"by": "team"}, ledger.now())
+    drawn = timeline_of_all(ledger, query, ledger.now())
+    assert [(row.name, row.about) for row in drawn.rows] == [
+        ("team=mail", "2 jobs, 1 failing"),
+        ("team=billing", "1 job"),
+        ("without team", "1 job"),
+    ]
+    assert len(drawn.rows[0].coming) == 48
+    assert drawn.label_names == ["team", "tenant"]
+    assert query.row_url("team=mail") == "timeline?label=team%3Dmail"
 
 
 def test_the_page_names_crowds_and_lists_their_jobs(reader: httpx.Client, ledger: Ledger) -> None:
