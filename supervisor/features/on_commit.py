@@ -80,15 +80,15 @@ def trigger_of_job(
     job: str, args: Args, kwargs: Kwargs, app: Celery, options: Mapping[str, Any]
 ) -> Trigger:
     args, kwargs = as_sent(job, args, kwargs)
-    said = GuardedCall.of(options, job)
+    guard = GuardedCall.of(options, job)
     run_id = manual_id(job)
     request = RunRequest(
         run_id=run_id,
         args=as_json(args),
         kwargs=as_json(kwargs),
-        key=None if said.key is None else checked_key(said.key),
-        overlap=said.overlap,
-        max_wait=said.max_wait,
+        key=None if guard.key is None else checked_key(guard.key),
+        overlap=guard.overlap,
+        max_wait=guard.max_wait,
     )
     facts = {"job": job, "args": args, "kwargs": kwargs, "options": options}
     return Trigger(run_id, facts, partial(trigger_job, app, job, request))
@@ -121,14 +121,14 @@ def trigger_job(app: Celery, job: str, request: RunRequest) -> None:
 
 
 def supervised(app: Celery | None) -> Celery:
-    found = app_or_default(app)
-    if settings_of(found) is None and app is None:
+    named, app = app, app_or_default(app)
+    if settings_of(app) is None and named is None:
         raise NotConfigured(
-            f"celery.current_app, here {found.main!r}, is not supervised: pass `app`"
+            f"celery.current_app, here {app.main!r}, is not supervised: pass `app`"
             " (a thread has another one than the module that made the app)"
         )
-    required_settings(found)
-    return found
+    required_settings(app)
+    return app
 
 
 def as_sent(name: str, args: Any, kwargs: Any) -> tuple[Any, Any]:

@@ -130,8 +130,8 @@ def trigger(ledger: Ledger, job: str, fields: Fields, by: Actor) -> str:
         for name in shapes.Trigger.model_fields
         if name in given
     }
-    asked = validated(shapes.Trigger, json.dumps(request))
-    run = control.trigger(ledger, job, asked.as_request(), asked.at, by=by, reason=asked.reason)
+    body = validated(shapes.Trigger, json.dumps(request))
+    run = control.trigger(ledger, job, body.as_request(), body.at, by=by, reason=body.reason)
     return run_url(unless_skipped(run).id)
 
 
@@ -145,8 +145,8 @@ def parsed(name: str, text: str) -> Any:
 def pause(ledger: Ledger, job: str, fields: Fields, by: Actor) -> str:
     """The reason is also the note that is shown with the job."""
     request = {"note": fields.get("reason", ""), "until": fields.get("until") or None}
-    asked = validated(shapes.Pause, json.dumps(request))
-    control.pause(ledger, job, asked.note, asked.until, by=by)
+    body = validated(shapes.Pause, json.dumps(request))
+    control.pause(ledger, job, body.note, body.until, by=by)
     return job_url(job)
 
 
@@ -165,8 +165,8 @@ def cancel(ledger: Ledger, run_id: str, fields: Fields, by: Actor) -> str:
 
 def retry(ledger: Ledger, run_id: str, fields: Fields, by: Actor) -> str:
     whole, reason = fields.get("from") == "first", fields.get("reason", "")
-    found = repeating.retry(ledger, run_id, whole=whole, by=by, reason=reason)
-    return run_url(unless_skipped(found.run).id if found.run else run_id)
+    run = repeating.retry(ledger, run_id, whole=whole, by=by, reason=reason).run
+    return run_url(unless_skipped(run).id if run else run_id)
 
 
 def silence(ledger: Ledger, job: str, fields: Fields, by: Actor) -> str:
@@ -175,15 +175,15 @@ def silence(ledger: Ledger, job: str, fields: Fields, by: Actor) -> str:
     given = {name: text for name, text in texts.items() if text}
     if "until" in given:
         given.pop("duration", None)
-    asked = validated(shapes.NewSilence, json.dumps(given | ({"job": job} if job else {})))
+    body = validated(shapes.NewSilence, json.dumps(given | ({"job": job} if job else {})))
     control.silence(
         ledger,
-        asked.job,
-        asked.label,
-        until=asked.until,
-        duration=asked.duration,
+        body.job,
+        body.label,
+        until=body.until,
+        duration=body.duration,
         by=by,
-        reason=asked.reason,
+        reason=body.reason,
     )
     return job_url(job) if job else ""
 

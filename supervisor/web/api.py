@@ -79,23 +79,23 @@ class Preconditions:
     def of(cls, headers: Headers) -> Self:
         return cls(headers.get("if-match"), headers.get("if-none-match"))
 
-    def version(self, job: str, found: int) -> int | None:
-        """The version that may be replaced, 0 for none, None for any. `found`: the present one.
+    def version(self, job: str, present: int) -> int | None:
+        """The version that may be replaced, 0 for none, None for any. `present`: of the job now.
 
         Raises JobConflict.
         """
         if self.if_none_match is not None:
             if self.if_none_match.strip() != "*":
                 raise Refused(400, "If-None-Match is * here: the job must not be there")
-            if found:
-                raise JobConflict(job, found)
+            if present:
+                raise JobConflict(job, present)
             return 0
         if self.if_match is None:
             return None
         tags = {tag.strip() for tag in self.if_match.split(",")}
-        if not found or not tags & {"*", etag(found)}:
-            raise JobConflict(job, found)
-        return found
+        if not present or not tags & {"*", etag(present)}:
+            raise JobConflict(job, present)
+        return present
 
 
 def etag(version: int) -> str:
@@ -190,7 +190,7 @@ class Operation:
         self.queries, self.errors = queries, errors
         self.has_version = get_origin(returned) is Tagged
         self.answer = TypeAdapter[Any](get_args(returned)[0] if self.has_version else returned)
-        self.body: type[BaseModel] | None = hints.get("asked")
+        self.body: type[BaseModel] | None = hints.get("body")
         self.takes_document = "document" in hints
         self.takes_preconditions = "preconditions" in hints
         self.is_recorded = "by" in hints
@@ -229,12 +229,12 @@ class Api:
     @operation("get", "/jobs", queries=JOBS_QUERIES)
     def jobs(self, query: Mapping[str, str]) -> list[Job]:
         """The loaded jobs."""
-        wanted = replace(JobsQuery.of(query), search=query.get("search", ""))
+        ledger, jobs = self._ledger, replace(JobsQuery.of(query), search=query.get("search", ""))
         limit = int(query.get("limit", MOST_JOBS))
-        names = after([*names_of(self._ledger, wanted, self._ledger.now())], query)[:limit]
-        specs = self._ledger.some_specs(names)
-        known = [specs[name] for name in names if name in specs]
-        return [Job.model_validate(record) for record in self._ledger.records_of(known)]
+        names = after([*names_of(ledger, jobs, ledger.now())], query)[:limit]
+        specs = ledger.some_specs(names)
+        records = ledger.records_of([specs[name] for name in names if name in specs])
+        return [Job.model_validate(record) for record in records]
 
     @operation("get", "/jobs/{job}")
     def job(self, job: str) -> Tagged[WholeJob]:
@@ -309,16 +309,16 @@ class Api:
     @operation("get", "/queues")
     def queues(self) -> shapes.Queues:
         """Queues, workers, and the runs that are running."""
-        found = queue_status(self._ledger, self._broker)
-        at_work = {process: [run.id for run in runs] for process, runs in found.running.items()}
+        status = queue_status(self._ledger, self._broker)
+        at_work = {process: [run.id for run in runs] for process, runs in status.running.items()}
         return shapes.Queues.model_validate(
-            {"queues": found.queues, "workers": found.workers, "at_work": at_work}
+            {"queues": status.queues, "workers": status.workers, "at_work": at_work}
         )
 
     @operation("get", "/unguarded", errors=(409,))
     def unguarded(self) -> list[shapes.Unguarded]:
         """RedBeat's entries that are no job, up to 1,000; none where no Celery app was named."""
-        return [shapes.Unguarded.model_validate(found) for found in self._edits.unguarded()]
+        return [shapes.Unguarded.model_validate(entry) for entry in self._edits.unguarded()]
 
     @operation("get", "/beat")
     def beat(self) -> shapes.Beat:
@@ -329,65 +329,65 @@ class Api:
     def actions(self, query: Mapping[str, str]) -> list[RecordedAction]:
         """The record of actions: who did what, and why."""
         limit = int(query.get("limit", RUNS_BY_DEFAULT))
-        found = self._ledger.actions.search(wanted_actions(query, limit))
-        return [RecordedAction.model_validate(entry) for entry in found]
+        entries = self._ledger.actions.search(wanted_actions(query, limit))
+        return [RecordedAction.model_validate(entry) for entry in entries]
 
     @operation("post", "/jobs/{job}/trigger", 201, errors=(409,))
-    def trigger(self, job: str, asked: shapes.Trigger, by: Actor) -> Run:
+    def trigger(self, job: str, body: shapes.Trigger, by: Actor) -> Run:
         """Run a job now or at a time to come, paused or not."""
-        request = asked.as_request()
-        run = control.trigger(self._ledger, job, request, asked.at, by=by, reason=asked.reason)
+        request = body.as_request()
+        run = control.trigger(self._ledger, job, request, body.at, by=by, reason=body.reason)
         return Run.model_validate(unless_skipped(run))
 
     @operation("post", "/jobs/{job}/pause")
-    def pause(self, job: str, asked: shapes.Pause, by: Actor) -> shapes.Paused:
+    def pause(self, job: str, body: shapes.Pause, by: Actor) -> shapes.Paused:
         """Exclude the job's ticks."""
-        note, reason = asked.note, asked.reason
-        until = control.pause(self._ledger, job, note, asked.until, by=by, reason=reason)
+        note, reason = body.note, body.reason
+        until = control.pause(self._ledger, job, note, body.until, by=by, reason=reason)
         return shapes.Paused(job=job, until=until)
 
     @operation("post", "/jobs/{job}/resume")
-    def resume(self, job: str, asked: shapes.Resume, by: Actor) -> shapes.Resumed:
+    def resume(self, job: str, body: shapes.Resume, by: Actor) -> shapes.Resumed:
         """Emit the job's ticks again."""
-        catch_up, reason = asked.catch_up, asked.reason
+        catch_up, reason = body.catch_up, body.reason
         caught_up = control.resume(self._ledger, job, catch_up=catch_up, by=by, reason=reason)
         return shapes.Resumed(job=job, caught_up=caught_up)
 
     @operation("post", "/runs/{run}/retry", 201, errors=(409,))
-    def retry(self, run: str, asked: shapes.Retry, by: Actor) -> shapes.Repeated:
+    def retry(self, run: str, body: shapes.Retry, by: Actor) -> shapes.Repeated:
         """Run an ended run again, with the same arguments."""
-        whole, reason = asked.whole, asked.reason
-        found = repeating.retry(self._ledger, run, whole=whole, by=by, reason=reason)
-        if found.run:
-            unless_skipped(found.run)
-        return shapes.Repeated.model_validate(found)
+        whole, reason = body.whole, body.reason
+        repeated = repeating.retry(self._ledger, run, whole=whole, by=by, reason=reason)
+        if repeated.run:
+            unless_skipped(repeated.run)
+        return shapes.Repeated.model_validate(repeated)
 
     @operation("post", "/jobs/{job}/retry")
     def retry_failures(
-        self, job: str, asked: shapes.RetryFailures, by: Actor
+        self, job: str, body: shapes.RetryFailures, by: Actor
     ) -> list[shapes.Repeated]:
         """Run the failed runs of a job again that have not been, oldest first."""
-        run_ids = repeating.failures_to_repeat(self._ledger, job, asked.since, asked.limit)
-        found = repeating.retry_each(self._ledger, run_ids, by=by, reason=asked.reason)
-        return [shapes.Repeated.model_validate(one) for one in found]
+        run_ids = repeating.failures_to_repeat(self._ledger, job, body.since, body.limit)
+        repeated = repeating.retry_each(self._ledger, run_ids, by=by, reason=body.reason)
+        return [shapes.Repeated.model_validate(each) for each in repeated]
 
     @operation("get", "/silences")
     def silences(self) -> list[shapes.Silence]:
         """The silences of notices that have not ended, the first to end first."""
-        found = SilenceStore(self._ledger).in_force(self._ledger.now())
-        return [shapes.Silence.model_validate(each) for each in found]
+        silences = SilenceStore(self._ledger).in_force(self._ledger.now())
+        return [shapes.Silence.model_validate(each) for each in silences]
 
     @operation("post", "/silences", 201, errors=(404, 409))
-    def silence(self, asked: shapes.NewSilence, by: Actor) -> shapes.Silence:
+    def silence(self, body: shapes.NewSilence, by: Actor) -> shapes.Silence:
         """Make no notices of a job, of those with a label, or of all, for a time."""
         made = control.silence(
             self._ledger,
-            asked.job,
-            asked.label,
-            until=asked.until,
-            duration=asked.duration,
+            body.job,
+            body.label,
+            until=body.until,
+            duration=body.duration,
             by=by,
-            reason=asked.reason,
+            reason=body.reason,
         )
         return shapes.Silence.model_validate(made)
 
@@ -397,9 +397,9 @@ class Api:
         control.unsilence(self._ledger, silence, by=by, reason=query.get("reason", ""))
 
     @operation("post", "/runs/{run}/cancel", 202, errors=(409,))
-    def cancel(self, run: str, asked: shapes.Cancel, by: Actor) -> shapes.Cancelled:
+    def cancel(self, run: str, body: shapes.Cancel, by: Actor) -> shapes.Cancelled:
         """End a run."""
-        done = control.cancel(self._ledger, run, by=by, reason=asked.reason)
+        done = control.cancel(self._ledger, run, by=by, reason=body.reason)
         return shapes.Cancelled(run=run, cancellation=done)
 
 
@@ -443,7 +443,7 @@ def document() -> Schema:
     bodies = {operation.name: operation.body for operation in OPERATIONS if operation.body}
     schemas, definitions = TypeAdapter.json_schemas(
         [
-            *((found.name, "serialization", found.answer) for found in OPERATIONS),
+            *((each.name, "serialization", each.answer) for each in OPERATIONS),
             *((name, "validation", TypeAdapter(body)) for name, body in bodies.items()),
             ("error", "validation", TypeAdapter(Error)),
         ],
@@ -492,9 +492,9 @@ KEYS_OF_A_JOB = "JobKeys"
 def schemas_of_keys() -> dict[str, Schema]:
     """The schemas of a job's keys as in a schedule file, and what they refer to."""
     text = json.dumps(json_schema()["$defs"]).replace("#/$defs/", "#/components/schemas/")
-    found: dict[str, Schema] = json.loads(text)
-    del found["Defaults"]
-    return {KEYS_OF_A_JOB: found.pop("Job"), **found}
+    schemas: dict[str, Schema] = json.loads(text)
+    del schemas["Defaults"]
+    return {KEYS_OF_A_JOB: schemas.pop("Job"), **schemas}
 
 
 def answers_of(operation: Operation, schema: Schema) -> dict[str, Schema]:
@@ -526,8 +526,8 @@ def parameters_of(operation: Operation) -> list[Schema]:
 
 
 def parameter(place: str, name: str, schema: Schema, about: str | None = None) -> Schema:
-    found = {"name": name, "in": place, "required": place == "path", "schema": schema}
-    return found if about is None else {**found, "description": about}
+    shape = {"name": name, "in": place, "required": place == "path", "schema": schema}
+    return shape if about is None else {**shape, "description": about}
 
 
 def described(text: str, schema: Schema) -> Schema:

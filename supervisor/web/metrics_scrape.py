@@ -192,8 +192,8 @@ class Scraper:
         self._served.keep(specs)
         beat, outbound = LedgerOutbox(ledger).figures()
         broker = self._broker or LedgerQueues(ledger.client, processes)
-        found = queues(specs.values(), processes, broker, ledger.drains.since())
-        return Scrape(started, jobs, beat, processes, found, outbound)
+        of_queues = queues(specs.values(), processes, broker, ledger.drains.since())
+        return Scrape(started, jobs, beat, processes, of_queues, outbound)
 
     def _jobs(self, specs: Mapping[str, JobSpec]) -> Iterator[Job]:
         ledger, now = self._ledger, self._ledger.now()

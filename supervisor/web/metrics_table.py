@@ -99,7 +99,7 @@ def likely(spec: JobSpec) -> set[str]:
     """
     works: tuple[JobSpec | StepSpec, ...] = (spec, *spec.steps)
     overlap = spec.overlap
-    found = {
+    possible = {
         "finished:timed_out": any(work.time_limit or work.soft_time_limit for work in works),
         "finished:lost": spec.on_crash is OnCrash.FAIL,
         "finished:replaced": overlap is OverlapPolicy.REPLACE,
@@ -115,7 +115,7 @@ def likely(spec: JobSpec) -> set[str]:
         "under_min_duration": spec.min_duration is not None,
     }
     always = ("started", "finished:succeeded", "finished:failed", "overlaps", "leases_lost")
-    return {*always, *(name for name, is_likely in found.items() if is_likely)}
+    return {*always, *(name for name, is_likely in possible.items() if is_likely)}
 
 
 # Gauges of each job: their help, and their values; None leaves the series out.

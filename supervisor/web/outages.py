@@ -96,7 +96,7 @@ Outages = Mapping[Event, Outage]
 
 
 def after_look(
-    known: Outages, seen: Seen, grace: timedelta, ledger: str
+    before: Outages, seen: Seen, grace: timedelta, ledger: str
 ) -> tuple[Outages, list[Notice]]:
     """The outages after a look, and what is to be sent of them now.
 
@@ -104,10 +104,10 @@ def after_look(
     """
     outages, notices = {}, []
     for event in (Event.REDIS_UNAVAILABLE, Event.NO_BEAT):
-        outage = known.get(event)
-        match is_there(event, seen):
+        outage = before.get(event)
+        match is_going_on(event, seen):
             case True:
-                outage = outage or found(event, seen, grace, ledger)
+                outage = outage or outage_of(event, seen, grace, ledger)
                 if outage.is_due(seen.at, grace) and not seen.is_silenced:
                     outage = replace(outage, reports=outage.reports + 1, reported_at=seen.at)
                     notices.append(notice_of(event, outage, seen.at, f"{outage.reports}"))
@@ -120,8 +120,8 @@ def after_look(
     return outages, notices
 
 
-def is_there(event: Event, seen: Seen) -> bool | None:
-    """Whether there is an outage; None if that cannot be known."""
+def is_going_on(event: Event, seen: Seen) -> bool | None:
+    """None if that cannot be known."""
     if event is Event.REDIS_UNAVAILABLE:
         return bool(seen.error)
     return None if seen.error else not seen.leads
@@ -130,7 +130,7 @@ def is_there(event: Event, seen: Seen) -> bool | None:
 OVER = {Event.NO_BEAT: "a beat leads again", Event.REDIS_UNAVAILABLE: "Redis answers again"}
 
 
-def found(event: Event, seen: Seen, grace: timedelta, ledger: str) -> Outage:
+def outage_of(event: Event, seen: Seen, grace: timedelta, ledger: str) -> Outage:
     step = max(1, int(grace.total_seconds()))
     since, named = seen.at, str(int(seen.at.timestamp()) // step * step)
     if event is Event.NO_BEAT:
@@ -167,17 +167,10 @@ def look(ledger: Ledger, before: Seen | None = None) -> Seen:
         leads = beat.leads(ledger.now())
         refusal = "" if leads else ledger.refusal() or ""
         until = silenced({}, SilenceStore(ledger).in_force(ledger.now())).get(SERVICE)
-        return Seen(
-            at,
-            refusal=refusal,
-            leads=leads,
-            last_turn_at=beat.last_tick_at,
-            silenced_until=until,
-        )
+        return Seen(at, "", refusal, leads, beat.last_tick_at, until)
     except (RedisError, NotServed, OSError) as error:
-        return Seen(
-            at, error=explained(error), silenced_until=before.silenced_until if before else None
-        )
+        until = before.silenced_until if before else None
+        return Seen(at, explained(error), silenced_until=until)
 
 
 class Outbox:

@@ -61,8 +61,8 @@ class Sessions:
     def key(self) -> str:
         """The key that signs; it is made now if there is none."""
         place = self._keys.session_key
-        if found := self._client.get(place):
-            return found
+        if key := self._client.get(place):
+            return key
         # Another server may make one at the same time: the first one counts.
         self._client.execute_command("SET", place, secrets.token_urlsafe(32), "NX")
         return self._client.get(place) or secrets.token_urlsafe(32)
@@ -70,23 +70,23 @@ class Sessions:
     def begin(self, token: Token) -> str:
         """The cookie of a new session. token: that was shown."""
         key = self.key()
-        facts = {"name": token.name, "id": secrets.token_hex(16), "seal": seal_of(key, token)}
-        return serializer(key, "session").dumps(facts)
+        fields = {"name": token.name, "id": secrets.token_hex(16), "seal": seal_of(key, token)}
+        return serializer(key, "session").dumps(fields)
 
     def read(self, key: str, cookie: str, named: Callable[[str], Token | None]) -> Session | None:
         """The session of this cookie; None if it is over, or was never one.
 
         named: the token of that name, if there is one.
         """
-        facts = loaded(key, "session", cookie)
-        if facts is None:
+        fields = loaded(key, "session", cookie)
+        if fields is None:
             return None
-        token = named(facts["name"])
-        if token is None or seal_of(key, token) != facts["seal"]:
+        token = named(fields["name"])
+        if token is None or seal_of(key, token) != fields["seal"]:
             return None
-        if self._client.get(self._keys.session_ended(facts["id"])):
+        if self._client.get(self._keys.session_ended(fields["id"])):
             return None
-        return Session(facts["name"], facts["id"])
+        return Session(fields["name"], fields["id"])
 
     def end(self, session: Session) -> None:
         self._client.set(self._keys.session_ended(session.id), 1, px=to_ms(SESSION_TTL))

@@ -17,7 +17,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from supervisor.beat.scheduler import SupervisedScheduler
 from supervisor.cli import SECTIONS
-from supervisor.features.notices.incidents import Pending, notice_of
+from supervisor.features.notices.incidents import PendingNotice, notice_of
 from supervisor.features.notices.rules import body, title
 from supervisor.features.notices.services import webhook_body
 from supervisor.features.notices.step import Maker
@@ -197,7 +197,7 @@ def test_notices_and_beat_go_on_with_it(
     Maker(ledger, leader.leadership, {}).make(later)
     store = LedgerOutbox(ledger)
     [entry] = [each for key in store.due(later) for each in store.unsent(key, later)]
-    notice = notice_of(Pending.model_validate_json(entry.text), entry.key, entry.name)
+    notice = notice_of(PendingNotice.model_validate_json(entry.text), entry.key, entry.name)
     assert written["job"] in title(notice)
     assert all(c.isprintable() or c == "\n" for c in title(notice) + body(notice))
     assert json.loads(webhook_body(notice))["data"]["run"] == written["run"]

@@ -89,8 +89,8 @@ class Summaries:
         self._noted = day.date
         saved = self._store.saved()
         text = "\n".join(lines(saved[day.date], saved.get(day.day_before.date)))
-        found = Finding(SERVICE, Event.DAILY, Event.DAILY, day.date.isoformat(), text)
-        NoticeStore(self._ledger).note([found])
+        finding = Finding(SERVICE, Event.DAILY, Event.DAILY, day.date.isoformat(), text)
+        NoticeStore(self._ledger).note([finding])
 
 
 def part(beat: Beat) -> Part:
