@@ -202,7 +202,7 @@ def export(
     so that the file loads the same jobs. With --json the file is JSON, which is a valid schedule
     file too.
     """
-    from supervisor.operate.job_edits import schedule_json, schedule_text
+    from supervisor.operate.job_documents import schedule_json, schedule_text
 
     refuse_to_overwrite(output, force)
     ledger = context.ledger

@@ -385,11 +385,6 @@ class Readings:
                 specs[name] = spec
         return specs
 
-    def apart(self, jobs: Sequence[str]) -> dict[str, str]:
-        """Why Celery has to make each message of these jobs, by job; not of those made once."""
-        replies = self.read_each(jobs, lambda pipe, job: pipe.hget(self.keys.job(job), "apart"))
-        return {job: reason for job, reason in replies if reason}
-
     def jobs(self) -> list[JobRecord]:
         return self.records_of(list(self.specs().values()))
 

@@ -204,7 +204,7 @@ def pools(deployment: Deployment) -> Findings:
                 )
 
 
-# The ledger: its schedule files and messages.
+# The ledger: its schedule files.
 
 
 def files(deployment: Deployment) -> Findings:
@@ -215,16 +215,6 @@ def files(deployment: Deployment) -> Findings:
             if deployment.specs
             else "nothing is loaded yet, so no job runs",
             "`supervisor check` lists all that is wrong in them",
-        )
-
-
-def messages(deployment: Deployment) -> Findings:
-    for reason, jobs in sorted(deployment.apart.items()):
-        yield Finding(
-            f"Celery makes the message of each run of {first_of(jobs, ', ')}: {reason}",
-            "beat sends a few hundred of them a second, instead of thousands",
-            "nothing, unless more of their runs are due at once",
-            is_note=True,
         )
 
 
@@ -292,7 +282,6 @@ CHECKS: Mapping[str, Callable[[Deployment], Findings]] = {
     "queues": queues,
     "pools": pools,
     "schedule files": files,
-    "messages": messages,
 }
 
 #: Made only where the app is known.

@@ -4,19 +4,14 @@ and the command line.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Literal
 
 from redis.exceptions import NoPermissionError
 
-from supervisor.catalog.faults import JobFault
-from supervisor.catalog.import_text import ORDER, entry_text
 from supervisor.catalog.job_checks import call_faults
-from supervisor.catalog.schedule_files import with_forms
 from supervisor.catalog.yaml_source import KeyPath
 from supervisor.errors import (
     InvalidJob,
@@ -25,13 +20,12 @@ from supervisor.errors import (
     NotConfigured,
     UnknownJob,
 )
-from supervisor.job.changes import ARGUMENTS, Changes
-from supervisor.job.secrets import MASK, masked, texts_in
+from supervisor.job.changes import Changes
 from supervisor.job.spec import JobSpec
 from supervisor.ledger.actions import Action, Actor
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.records import AT_RUN_TIME, IN_CODE, Origin
-from supervisor.lists.keys import ADDRESSES
+from supervisor.operate.job_documents import Document, mask_faults, revealed, shown_document
 from supervisor.operate.planning import JobPlan, job_plan
 from supervisor.operate.plans import (
     clock_change_shape,
@@ -40,8 +34,6 @@ from supervisor.operate.plans import (
     overlaps_text,
 )
 from supervisor.operate.shapes import iso_utc
-from supervisor.operate.words import json_text
-from supervisor.settings import DEFAULT_PREFIX
 from supervisor.store.connection import explained
 
 if TYPE_CHECKING:
@@ -115,16 +107,16 @@ class LoadedJob:
         return self.origin.source == AT_RUN_TIME
 
 
-def check_version(name: str, found: LoadedJob | None, wanted: int | None) -> None:
+def check_version(name: str, loaded: LoadedJob | None, version: int | None) -> None:
     """Called before all other checks: faults of an outdated edit say little about the present job.
 
     Raises JobElsewhere and JobConflict.
     """
-    if found and not found.is_editable:
-        raise JobElsewhere(name, found.origin.place)
-    version = found.origin.version if found else 0
-    if wanted not in (None, version):
-        raise JobConflict(name, version)
+    if loaded and not loaded.is_editable:
+        raise JobElsewhere(name, loaded.origin.place)
+    present = loaded.origin.version if loaded else 0
+    if version not in (None, present):
+        raise JobConflict(name, present)
 
 
 class JobEdits:
@@ -243,12 +235,12 @@ class JobEdits:
             [fault.place_in(given) for fault in faults],
         )
         try:
-            found = checked(self._ledger, name, given)
+            checked_spec = checked(self._ledger, name, given)
         except InvalidJob as error:
             raise InvalidJob(name, [*error.problems, *masks], [*error.places, *places]) from None
         if masks:
             raise InvalidJob(name, masks, places)
-        return found
+        return checked_spec
 
     def _check_following(self, spec: JobSpec) -> None:
         """Raises InvalidJob for a job that follows a missing one, or itself in a circle."""
@@ -283,8 +275,8 @@ class JobEdits:
             return []
         from supervisor.catalog.fitness import arguments_of
 
-        known = self._app.tasks
-        tasks = {name: arguments_of(known[name]) for name in spec.tasks if name in known}
+        of_app = self._app.tasks
+        tasks = {name: arguments_of(of_app[name]) for name in spec.tasks if name in of_app}
         return [fault.text for fault in call_faults(spec, tasks)]
 
     def _load(
@@ -307,129 +299,3 @@ class JobEdits:
             )
         except NoPermissionError as error:
             raise NotConfigured(explained(error)) from error
-
-
-# Jobs as people write them: the keys of a loaded job, and the text of a schedule file of them.
-#
-# What a page or the API shows of a job hides its secrets. What comes back from there with `***` in
-# it keeps what the job has (`revealed`), as long as its tasks and its `mask` stay the same: else an
-# edit would show what `mask` hides, or hand it to another task.
-
-
-Document = dict[str, Any]
-"""The keys of a job as a schedule file has them, defaults left out; values as JSON has them."""
-
-#: Keys in which a mask may stand for a value; addresses are masked whatever `mask` says.
-HIDING = (*ARGUMENTS, "steps")
-
-
-def document_of(spec: JobSpec, prefix: str = DEFAULT_PREFIX) -> Document:
-    """The keys of a job, with the secrets that are written out in it. prefix: of its ledger."""
-    dumped = spec.model_dump(mode="json", exclude_defaults=True)
-    if spec.serial:
-        dumped["serial"] = own_serial(spec, prefix)
-    dumped = with_forms(dumped, datetime.now(UTC).year)
-    return {key: dumped[key] for key in ORDER if key in dumped}
-
-
-def own_serial(spec: JobSpec, prefix: str) -> bool | str:
-    """`serial` as it was before `JobSpec.kept_apart`."""
-    plain = spec.model_copy(update={"serial": "-"}).kept_apart(prefix).serial
-    name = str(spec.serial).removeprefix(str(plain).removesuffix("-"))
-    return True if spec.serial is True or name == spec.name else name
-
-
-def shown_document(spec: JobSpec, prefix: str = DEFAULT_PREFIX) -> Document:
-    """The same with `***` for what `mask` hides, and for the secret part of addresses."""
-    document = document_of(spec, prefix)
-    for key in ARGUMENTS:
-        if key in document:
-            document[key] = masked(spec.mask, document[key])
-    for key in ADDRESSES.keys() & document.keys():
-        document[key] = ADDRESSES[key].mask(document[key])
-    if "steps" in document:
-        document["steps"] = [
-            {
-                key: masked(spec.mask, value) if key in ARGUMENTS else value
-                for key, value in step.items()
-            }
-            for step in document["steps"]
-        ]
-    return document
-
-
-def revealed(given: Mapping[str, Any], loaded: JobSpec, prefix: str = DEFAULT_PREFIX) -> Document:
-    """The document with the loaded job's values where `shown_document` had `***` for them."""
-    real, shown = document_of(loaded, prefix), shown_document(loaded, prefix)
-    hides_the_same = given.get("mask", False) == shown.get("mask", False)
-    is_same_work = given.get("task") == shown.get("task") and tasks(given) == tasks(shown)
-    kept = HIDING if hides_the_same and is_same_work else ()
-    found = {
-        key: filled(value, shown.get(key), real.get(key)) if key in kept else value
-        for key, value in given.items()
-    }
-    for key in ADDRESSES.keys() & given.keys():
-        found[key] = ADDRESSES[key].reveal(given[key], shown.get(key), real.get(key))
-    return found
-
-
-def tasks(document: Mapping[str, Any]) -> list[Any]:
-    steps = document.get("steps")
-    found = steps if isinstance(steps, list) else []
-    return [step.get("task") if isinstance(step, dict) else step for step in found]
-
-
-def filled(given: Any, shown: Any, real: Any) -> Any:
-    if given == shown:
-        return real
-    if isinstance(given, dict) and isinstance(shown, dict):
-        return {key: filled(given[key], shown.get(key), (real or {}).get(key)) for key in given}
-    if isinstance(given, list) and isinstance(shown, list) and len(given) == len(shown):
-        return [filled(*items) for items in zip(given, shown, real, strict=True)]
-    return given
-
-
-def mask_faults(document: Mapping[str, Any], loaded: JobSpec | None) -> Iterable[JobFault]:
-    """A fault for each `***` without a value behind it: it would be loaded as three stars."""
-    real = document_of(loaded) if loaded else {}
-    for key in (*HIDING, *ADDRESSES):
-        known = dict(texts_in(real.get(key)))
-        for path, text in texts_in(document.get(key)):
-            is_address = key in ADDRESSES and text.endswith(f"/{MASK}")
-            is_hidden = text == MASK or is_address
-            if is_hidden and known.get(path) != text:
-                what = f"{key!r}: {MASK} stands for a value that is hidden here"
-                yield JobFault(
-                    (key,), what, "write it out, or leave task and mask as they are", path
-                )
-
-
-# The text of a schedule file.
-
-
-def schedule_text(
-    specs: Iterable[JobSpec], prefix: str = DEFAULT_PREFIX, header: Iterable[str] = ()
-) -> str:
-    """A file that `supervisor check` accepts, and that loads these jobs as they are."""
-    head = "".join(f"# {line}\n" for line in header)
-    entries = [entry_text(spec.name, document_of(spec, prefix)) for spec in specs]
-    return head + ("jobs:\n" + "\n".join(entries) if entries else "jobs: {}\n")
-
-
-def schedule_json(specs: Iterable[JobSpec], prefix: str = DEFAULT_PREFIX) -> str:
-    """The same as JSON, which YAML includes."""
-    jobs = {spec.name: document_of(spec, prefix) for spec in specs}
-    return json_text({"jobs": jobs}) + "\n"
-
-
-def job_text(name: str, document: Document) -> str:
-    """A schedule file of this job alone."""
-    return "jobs:\n" + entry_text(name, document)
-
-
-def document_text(document: Document) -> str:
-    """The keys alone, as they stand below a job's name; empty without any."""
-    if not document:
-        return ""
-    lines = entry_text("job", document).splitlines()[1:]
-    return "".join(re.sub(r"^ {4}", "", line) + "\n" for line in lines)

@@ -197,10 +197,13 @@ def check_is_over(run: Run) -> None:
         raise InvalidRequest(f"{run.id} never became a run: see supervisor backfill")
 
 
-def is_run_again(run: Run) -> bool:
+def is_over(run: Run) -> bool:
     """Whether it is a whole run that has ended, and no range of ticks."""
-    is_range = run.state in (RunState.MISSED, RunState.EXCLUDED)
-    return not (run.state.is_open or is_range or StepId.of(run.id))
+    try:
+        check_is_over(run)
+    except (InvalidRequest, Conflict):
+        return False
+    return True
 
 
 def new_id(run: Run) -> str:

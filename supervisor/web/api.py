@@ -29,7 +29,8 @@ from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.page_reads import Wanted, latest_failures, search
 from supervisor.ledger.queues import Queues
 from supervisor.operate import control, repeating, shapes
-from supervisor.operate.job_edits import Document, JobEdits, LoadedJob, verdict_shape
+from supervisor.operate.job_documents import Document
+from supervisor.operate.job_edits import JobEdits, LoadedJob, verdict_shape
 from supervisor.operate.shapes import (
     Error,
     Job,

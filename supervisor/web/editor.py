@@ -22,7 +22,8 @@ from supervisor.errors import Conflict, InvalidJob, JobConflict, NotConfigured
 from supervisor.job.changes import Edit
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.queues import Queue, Queues
-from supervisor.operate.job_edits import Document, JobEdits, Verdict, job_text
+from supervisor.operate.job_documents import Document, job_text
+from supervisor.operate.job_edits import JobEdits, Verdict
 from supervisor.web.budget import Threads
 from supervisor.web.http import Refused, actor_of, form_endpoint
 from supervisor.web.queues_page import queues_of

@@ -28,7 +28,7 @@ from supervisor.job.run import Run, RunState
 from supervisor.ledger.actions import Actor
 from supervisor.logs import get_logger
 from supervisor.operate import shapes
-from supervisor.operate.job_edits import Document
+from supervisor.operate.job_documents import Document
 from supervisor.operate.words import reason_words
 from supervisor.store.connection import explained
 from supervisor.web.budget import OutOfTime, Threads

@@ -29,7 +29,8 @@ from supervisor.ledger.queues import Queues
 from supervisor.ledger.records import JobRecord
 from supervisor.lists.page import FIRST_PAGE
 from supervisor.operate import repeating
-from supervisor.operate.job_edits import JobEdits, document_text
+from supervisor.operate.job_documents import document_text
+from supervisor.operate.job_edits import JobEdits
 from supervisor.operate.planning import upcoming
 from supervisor.operate.question import is_tick, question_of_run
 from supervisor.operate.shapes import params_shape
@@ -236,7 +237,7 @@ def run(view: View) -> Context:
         "why": explanation(view.ledger, run),
         "success_due_at": due,
         "log_url": log_url,
-        "may_repeat": spec is not None and repeating.is_run_again(run),
+        "may_repeat": spec is not None and repeating.is_over(run),
         "neighbours": neighbours(view.ledger, run),
         "arguments": arguments_of(run, spec),
     }

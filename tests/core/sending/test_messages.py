@@ -308,7 +308,7 @@ def test_what_may_differ_or_be_refused_is_left_to_celery(
     app.tasks["shop.alias"] = app.tasks["shop.plain"]
     app.conf.update(conf)
     with_messages(ledger, app)
-    assert reason in ledger.apart([spec.name])[spec.name]
+    assert reason in str(ledger.job(spec.name).apart)
     ledger.admit(ticks(spec, 0))
     run = f"{run_id(spec, 0)}~each" if spec.steps else run_id(spec, 0)
     assert ledger.outbox() == [run]
@@ -383,9 +383,9 @@ def test_a_handler_of_messages_sees_each(ledger: Ledger, redis_url: str) -> None
         with_messages(ledger, app)
     finally:
         signals.before_task_publish.disconnect(listen)
-    assert "before_task_publish" in ledger.apart([spec.name])[spec.name]
+    assert "before_task_publish" in str(ledger.job(spec.name).apart)
     with_messages(ledger, app)
-    assert ledger.apart([spec.name]) == {}
+    assert ledger.job(spec.name).apart is None
 
 
 @pytest.fixture
@@ -454,7 +454,7 @@ def test_a_broker_elsewhere_gets_each_message_from_celery(
 ) -> None:
     app, spec = app_elsewhere(elsewhere, redis_url), job(ledger, task="shop.plain")
     with_messages(ledger, app)
-    assert ledger.apart([spec.name]) == {spec.name: ELSEWHERE}
+    assert ledger.job(spec.name).apart == ELSEWHERE
     [tick] = admitted(ledger, spec)
     assert Publisher(app, ledger).publish(ledger.outbox()) == 1
     assert [m["headers"]["id"] for m in sent(elsewhere, "celery")] == [tick.run_id]

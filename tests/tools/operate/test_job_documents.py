@@ -12,7 +12,7 @@ from supervisor.catalog.schedule_files import load
 from supervisor.features.holidays import as_written
 from supervisor.job.spec import JobSpec
 from supervisor.jobs import judged
-from supervisor.operate.job_edits import (
+from supervisor.operate.job_documents import (
     document_of,
     mask_faults,
     revealed,
