@@ -50,23 +50,23 @@ def sources_of(app: Celery, now: datetime, jobs: Collection[str] = ()) -> list[S
 
     jobs: names of entries to leave out, because schedule files have jobs for them already.
     """
-    found = []
+    sources = []
     if has_tables() and not follows_rows(app):
-        found.append(Source(DJANGO, read_django(app, now)))
+        sources.append(Source(DJANGO, read_django(app, now)))
     if is_redis(broker_url_of(app.conf)) or setting(app.conf, "redbeat_redis_url"):
         items = (read_redbeat(app, now, prefix) for prefix in sorted(prefixes(app)))
-        found.append(Source("RedBeat", [*chain.from_iterable(items)]))
-    found.append(Source("beat_schedule", read_beat_schedule(app, now)))
-    found.append(Source("beat_scheduler", [*unread_scheduler(app)]))
-    known: set[str] = set()
-    for source in found:
+        sources.append(Source("RedBeat", [*chain.from_iterable(items)]))
+    sources.append(Source("beat_schedule", read_beat_schedule(app, now)))
+    sources.append(Source("beat_scheduler", [*unread_scheduler(app)]))
+    names: set[str] = set()
+    for source in sources:
         source.items[:] = [
             item
             for item in source.items
-            if name_of(item) not in known and not (isinstance(item, Found) and item.name in jobs)
+            if name_of(item) not in names and not (isinstance(item, Found) and item.name in jobs)
         ]
-        known.update(map(name_of, source.items))
-    return [source for source in found if source.items]
+        names.update(map(name_of, source.items))
+    return [source for source in sources if source.items]
 
 
 def follows_rows(app: Celery) -> bool:
@@ -141,7 +141,7 @@ def report(app: Celery, sources: list[Source]) -> Iterator[str]:
 
 def to_look_at(app: Celery, sources: list[Source]) -> list[str]:
     """What holds of these jobs although each of them is translated."""
-    specs = {found.name: check_job("job", found.values, {}, None)[0] for found in jobs_of(sources)}
+    specs = {job.name: check_job("job", job.values, {}, None)[0] for job in jobs_of(sources)}
     tasks = tasks_of(app)  # as `supervisor -A proj check` will judge the jobs
     faults = [f"{name}: {each.text}" for name, spec in specs.items() for each in tasks.faults(spec)]
     nothing = may_send_nothing(app.tasks, guarded(app, sources))
@@ -159,8 +159,8 @@ def section(heading: str, lines: Iterable[str]) -> Iterator[str]:
 def settings_lines(app: Celery) -> Iterator[str]:
     for name, (before, now) in settled(app).items():
         yield f"{name}: {shown(name, before)} -> {shown(name, now)}"
-    for found in overridden(app):
-        yield f"{found.setting} stays {found.value!r}: {found.hint}"
+    for kept in overridden(app):
+        yield f"{kept.setting} stays {kept.value!r}: {kept.hint}"
 
 
 def schedule_lines(sources: Sequence[Source]) -> Iterator[str]:
@@ -188,8 +188,8 @@ def in_json(name: str, value: Any) -> str | int | float | None:
 def guarded(app: Celery, sources: Iterable[Source]) -> dict[str, list[str]]:
     """The tasks that get the guard, each with its jobs."""
     jobs: dict[str, list[str]] = defaultdict(list)
-    for found in jobs_of(sources):
-        jobs[str(found.values["task"])].append(found.name)
+    for job in jobs_of(sources):
+        jobs[str(job.values["task"])].append(job.name)
     own = (name for name, task in app.tasks.items() if getattr(task, "guard", None))
     return {task: jobs[task] for task in sorted({*jobs, *own})}
 
@@ -210,9 +210,9 @@ class JobQueue:
 
 def queues(app: Celery, sources: Iterable[Source]) -> dict[str, JobQueue]:
     jobs: dict[str, list[str]] = defaultdict(list)
-    for found in jobs_of(sources):
+    for job in jobs_of(sources):
         with suppress(NoQueue):  # `to_look_at` names it
-            jobs[queue_for(app, found.values)].append(found.name)
+            jobs[queue_for(app, job.values)].append(job.name)
     pools = workers(app) if jobs else {}
     return {name: JobQueue(jobs[name], sorted(pools.get(name, ()))) for name in sorted(jobs)}
 
@@ -251,7 +251,7 @@ def report_shape(app: Celery, sources: list[Source]) -> dict[str, Any]:
 
 def workers(app: Celery) -> Mapping[str, list[str]]:
     """The workers that answer, with their pools, by queue."""
-    found: dict[str, list[str]] = defaultdict(list)
+    consumers: dict[str, list[str]] = defaultdict(list)
     try:
         with channel_of(app) as channel:
             connection = channel.connection.client
@@ -259,9 +259,9 @@ def workers(app: Celery) -> Mapping[str, list[str]]:
             consumed: dict[str, Any] = inspect.active_queues() or {}
             stats: dict[str, Any] = inspect.stats() or {}
     except (OperationalError, OSError):  # `report` says why
-        return found
+        return consumers
     for worker, queues in consumed.items():
         pool = stats[worker]["pool"]["implementation"] if worker in stats else "pool unknown"
         for queue in queues:  # celery.concurrency.prefork:TaskPool
-            found[queue["name"]].append(f"{worker} ({pool.partition(':')[0].split('.')[-1]})")
-    return found
+            consumers[queue["name"]].append(f"{worker} ({pool.partition(':')[0].split('.')[-1]})")
+    return consumers

@@ -263,8 +263,8 @@ def unsilence(ledger: Ledger, target: str, *, by: Actor, reason: str = "") -> li
     What still fails is notified of. Raises NotFound.
     """
     with ledger.actions.trying(Action(by, "unsilence", target, reason)) as action:
-        known = SilenceStore(ledger).in_force(ledger.now())
-        ended = [each for each in known if target in (each.id, each.target)]
+        silences = SilenceStore(ledger).in_force(ledger.now())
+        ended = [each for each in silences if target in (each.id, each.target)]
         if not ended:
             raise NotFound(f"unknown silence {target!r}: `supervisor silences` lists all")
         for each in ended:
@@ -318,8 +318,8 @@ def backfill(
 
 def missed_in_pause(spec: JobSpec, since: datetime, now: datetime) -> list[datetime]:
     """The ticks of a pause that the job's `catchup` would have run after an outage."""
-    found: list[datetime] = []
+    missed: list[datetime] = []
     while ticks := emission(spec, schedule_of(spec), since, now).ticks:
-        found += [tick.nominal_at for tick in ticks]
-        since = found[-1]
-    return found
+        missed += [tick.nominal_at for tick in ticks]
+        since = missed[-1]
+    return missed

@@ -75,14 +75,14 @@ def group_id(job: str, error: str) -> str:
 
 def groups_of(ledger: Ledger, runs: Iterable[FailedRun], text: str = "") -> list[FailureGroup]:
     """The groups, by their last run, newest first. text: what the reasons have in them."""
-    found: dict[tuple[str, str], list[FailedRun]] = {}
+    runs_of: dict[tuple[str, str], list[FailedRun]] = {}
     for run in runs:
         if text.lower() in run.reason.lower():
             error = f"{run.state.value} {normalised(run.reason)}"
-            found.setdefault((run.job, error), []).append(run)
-    left = left_of(ledger, [run for some in found.values() for run in some])
+            runs_of.setdefault((run.job, error), []).append(run)
+    left = left_of(ledger, [run for some in runs_of.values() for run in some])
     groups = []
-    for (job, error), some in found.items():
+    for (job, error), some in runs_of.items():
         some.sort(key=lambda run: (run.finished_at, run.id), reverse=True)
         ids = [run.id for run in reversed(some) if run.id in left]
         line = first_line(some[0].reason)

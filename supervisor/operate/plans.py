@@ -48,19 +48,19 @@ def summary(changes: Changes) -> str:
 
 def job_lines(job: JobPlan, sign: str) -> Iterator[str]:
     yield f"{sign} {job.spec.name}  {timed(job.spec)}"
-    facts = [(edit.key, edit_text(edit)) for edit in job.edits]
-    facts += tick_facts(job)
-    facts += [("clocks", clock_change_text(change)) for change in job.clock_changes]
+    rows = [(edit.key, edit_text(edit)) for edit in job.edits]
+    rows += tick_rows(job)
+    rows += [("clocks", clock_change_text(change)) for change in job.clock_changes]
     if job.durations:
-        facts.append(("durations", durations_text(job.durations)))
+        rows.append(("durations", durations_text(job.durations)))
     if job.durations and job.forecast:
-        facts.append(("overlaps", overlaps_text(job.spec, job.durations, job.forecast)))
-    facts += [("deadline", violation_text(job.spec, violation)) for violation in job.violations]
+        rows.append(("overlaps", overlaps_text(job.spec, job.durations, job.forecast)))
+    rows += [("deadline", violation_text(job.spec, violation)) for violation in job.violations]
     if job.apart:
-        facts.append(("messages", f"Celery makes the message of each run: {job.apart}"))
-    width, previous = max(len(word) for word, _ in facts), ""
-    for word, fact in facts:
-        yield f"    {'' if word == previous else word:<{width}}  {fact}"
+        rows.append(("messages", f"Celery makes the message of each run: {job.apart}"))
+    width, previous = max(len(word) for word, _ in rows), ""
+    for word, text in rows:
+        yield f"    {'' if word == previous else word:<{width}}  {text}"
         previous = word
 
 
@@ -68,7 +68,7 @@ def timed(spec: JobSpec) -> str:
     return spec.schedule if spec.timezone == "UTC" else f"{spec.schedule} {spec.timezone}"
 
 
-def tick_facts(job: JobPlan) -> list[tuple[str, str]]:
+def tick_rows(job: JobPlan) -> list[tuple[str, str]]:
     after = ticks_text(job.ticks_after, job.spec)
     if job.before is None or job.ticks_before == job.ticks_after:
         return [("next", after)]
@@ -134,8 +134,8 @@ def durations_text(durations: Durations) -> str:
     """``median 4m, p95 5m20s, longest 6m, of 120 runs``"""
     figures = durations_shape(durations)
     words = ("median", "p95", "longest")
-    told = ", ".join(f"{word} {span(figures[f'{word}_seconds'])}" for word in words)
-    return f"{told}, of {plural(figures['runs'], 'run')}"
+    listed = ", ".join(f"{word} {span(figures[f'{word}_seconds'])}" for word in words)
+    return f"{listed}, of {plural(figures['runs'], 'run')}"
 
 
 def violation_text(spec: JobSpec, violation: Violation) -> str:

@@ -225,13 +225,13 @@ def no_beat_at(ledger: Ledger, run: Run) -> tuple[datetime, datetime] | None:
 
 def workers_of(ledger: Ledger, queue: str | None, spec: JobSpec | None) -> Workers:
     running = ledger.presences.processes().workers
-    found = [worker for worker in running if queue is None or queue in worker.queues]
+    consumers = [worker for worker in running if queue is None or queue in worker.queues]
     task = spec.task if spec else None
-    is_unknown = found and task and task not in ledger.presences.tasks(found)
-    unmet = [Needs.of(spec).unmet_by(worker.pool) for worker in found] if spec else []
+    is_unknown = consumers and task and task not in ledger.presences.tasks(consumers)
+    unmet = [Needs.of(spec).unmet_by(worker.pool) for worker in consumers] if spec else []
     return Workers(
-        count=len(found),
-        processes=sum(worker.pool_size for worker in found),
+        count=len(consumers),
+        processes=sum(worker.pool_size for worker in consumers),
         unknown_task=task if is_unknown else None,
         unmet=unmet[0] if unmet and all(unmet) else None,
     )

@@ -107,13 +107,13 @@ def retry_each(
     ledger: Ledger, run_ids: Iterable[str], *, whole: bool = False, by: Actor, reason: str = ""
 ) -> list[Repeated]:
     """Several of them, in this order: each by itself, whatever becomes of the others."""
-    found: list[Repeated] = []
+    repeats: list[Repeated] = []
     for run_id in run_ids:
         try:
-            found.append(retry(ledger, run_id, whole=whole, by=by, reason=reason))
+            repeats.append(retry(ledger, run_id, whole=whole, by=by, reason=reason))
         except SupervisorError as error:
-            found.append(Repeated(run_id, None, error=str(error)))
-    return found
+            repeats.append(Repeated(run_id, None, error=str(error)))
+    return repeats
 
 
 def to_repeat(ledger: Ledger, runs: Sequence[Run]) -> list[Run]:
@@ -152,9 +152,9 @@ def failures_to_repeat(
         moment = since and in_utc(since, spec.zone)
     except ValueError as error:
         raise InvalidRequest(f"since: {error}") from error
-    wanted = Wanted(frozenset(FAILURES), moment, limit=MOST_LOOKED_AT)
-    found = to_repeat(ledger, search(ledger, [spec.name], wanted))
-    return [run.id for run in found[:limit]]
+    failed = Wanted(frozenset(FAILURES), moment, limit=MOST_LOOKED_AT)
+    runs = to_repeat(ledger, search(ledger, [spec.name], failed))
+    return [run.id for run in runs[:limit]]
 
 
 def repeat_of(ledger: Ledger, run: Run, *, whole: bool = False) -> Repeat:
@@ -262,18 +262,18 @@ def places_in(name: str, arguments: Any) -> list[Reference]:
 def spec_of(ledger: Ledger, run: Run, spec: JobSpec) -> JobSpec:
     """The job as it was when the run began. Raises Conflict."""
     former = ledger.former_specs(run.job)
-    found: JobSpec | None
+    then: JobSpec | None
     if run.content:  # its message was made before an edit, and came after that
-        known = (spec, *(each for _, each in former))
-        found = next((s for s in known if s and content_of_job(s) == run.content), None)
+        versions = (spec, *(each for _, each in former))
+        then = next((s for s in versions if s and content_of_job(s) == run.content), None)
     else:
         later = [each for until, each in former if until >= began_at(run)]
-        found = later[-1] if later else spec
-        found = None if len(later) == FORMER_KEPT else found
-    if found is None:
+        then = later[-1] if later else spec
+        then = None if len(later) == FORMER_KEPT else then
+    if then is None:
         what = f"{run.job} was edited so often since that the arguments of {run.id} are not known"
         raise Conflict(f"{what}: trigger it with arguments")
-    return found
+    return then
 
 
 def options_of(run: Run) -> dict[str, Any]:
