@@ -77,9 +77,7 @@ def notify_test(
     if as_json:
         print_done("notify test", results)
     else:
-        columns = Columns.named(
-            "address, answer, reason, named by", folds="reason, named by", drops="named by"
-        )
+        columns = Columns.named("address, answer, reason, named by", drops="named by")
         print_table(columns, [row_of_test(**result) for result in results])
     if any(result["state"] != Answer.TAKEN for result in results):
         raise SystemExit(1)
@@ -223,9 +221,7 @@ def silences(context: Context, as_json: bool) -> None:
         (each.id, each.target, stamp(each.ends_at), each.by, each.reason, stamp(each.begins_at))
         for each in silences
     ]
-    columns = Columns.named(
-        "id, jobs, until, by, reason, since", folds="reason", drops="since, by, reason"
-    )
+    columns = Columns.named("id, jobs, until, by, reason, since", drops="since, by, reason")
     print_table(columns, rows)
 
 

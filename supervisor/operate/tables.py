@@ -1,18 +1,13 @@
-"""Tables on a terminal: their layout, and the rows of jobs, runs, steps and actions.
+"""Tables as aligned text: their layout, and the rows of jobs, runs, steps and actions.
 
-What fits is aligned text. What does not fit is made to, in this order:
-
-1. Cells of columns that may fold are wrapped between words.
-2. The last column, if it may fold, goes below its row.
-3. The least important column is left out and the layout tried again; a last line names these.
-
-No cell is ever cut, so that a name or the id of a run can be copied. A line that is still too long
-is wrapped by the terminal. Widths are those of a terminal, where a CJK character takes two cells.
+On a terminal that is too narrow the least important columns are left out, and a last line names
+them. No cell is ever cut or wrapped, so that a name or the id of a run can be copied; the terminal
+wraps a line that is still too long. A CJK character takes two cells.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -40,110 +35,47 @@ from supervisor.operate.words import (
     who,
 )
 
-GAP = 2
-
-#: Wider than any row.
-UNBOUNDED = 10**6
-INDENT = "    "
+GAP = "  "
 
 Row = Sequence[str]
-Block = Sequence[str]
-"""The lines of one row."""
 
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """names: the headers. folds: those whose cells may be wrapped. drops: those that may be left
-    out, the least important first."""
+    """names: the headers. drops: those that may be left out, the least important first."""
 
     names: tuple[str, ...]
-    folds: tuple[str, ...] = ()
     drops: tuple[str, ...] = ()
 
     @classmethod
-    def named(cls, names: str, *, folds: str = "", drops: str = "") -> Columns:
+    def named(cls, names: str, drops: str = "") -> Columns:
         """Each a list of headers with commas between them."""
-        return cls(*(tuple(filter(None, text.split(", "))) for text in (names, folds, drops)))
+        return cls(*(tuple(filter(None, text.split(", "))) for text in (names, drops)))
 
 
-def lines(columns: Columns, rows: Iterable[Row], width: int | None = None) -> list[str]:
-    """The header and the rows; without a `width` each is one line, however long."""
-    rows = [columns.names, *rows]
-    if width is None:
-        return [line for block in folded(rows, columns.folds, UNBOUNDED) for line in block]
-    text: list[str] = []
+def lines(columns: Columns, rows: Sequence[Row], width: int | None = None) -> list[str]:
+    """The header and the rows, a line each; without a `width` with all columns."""
+    table = [columns.names, *rows]
+    drops = list(columns.drops)
     left_out: list[str] = []
-    for dropped in (*columns.drops, None):
+    while width is not None and drops and narrowest(table) > width:
+        left_out.append(drops.pop(0))
         shown = [number for number, name in enumerate(columns.names) if name not in left_out]
-        cells = [[row[number] for number in shown] for row in rows]
-        for layout in (folded, hung):
-            text = [line for block in layout(cells, columns.folds, width) for line in block]
-            if all(wcswidth(line) <= width for line in text):
-                return [*text, *notes(left_out)]
-        if dropped:
-            left_out.append(dropped)
-    return [*text, *notes(left_out)]
+        table = [tuple(row[number] for number in shown) for row in (columns.names, *rows)]
+    widths = [max(map(wcswidth, cells)) for cells in zip(*table, strict=True)]
+    note = [f"(too narrow for: {', '.join(left_out)})"] if left_out else []
+    return [*(joined(row, widths) for row in table), *note]
 
 
-def notes(left_out: Sequence[str]) -> list[str]:
-    return [f"(too narrow for: {', '.join(left_out)})"] if left_out else []
-
-
-def folded(rows: Sequence[Row], folds: Sequence[str], width: int) -> Iterator[Block]:
-    """The columns that may fold share the width that the others leave."""
-    natural = [max(map(wcswidth, cells)) for cells in zip(*rows, strict=True)]
-    least = [max(map(longest_word, cells)) for cells in zip(*rows, strict=True)]
-    folding = [number for number, name in enumerate(rows[0]) if name in folds]
-    fixed = sum(size for number, size in enumerate(natural) if number not in folding)
-    left = width - fixed - GAP * (len(natural) - 1) - sum(least[number] for number in folding)
-    widths = list(natural)
-    for place, number in enumerate(folding):
-        share = max(0, left) // (len(folding) - place)
-        widths[number] = min(natural[number], least[number] + share)
-        left -= widths[number] - least[number]
-    for row in rows:
-        cells = [
-            wrapped(cell, widths[number]) if number in folding else [cell]
-            for number, cell in enumerate(row)
-        ]
-        yield [
-            joined([cell[line] if line < len(cell) else "" for cell in cells], widths)
-            for line in range(max(map(len, cells)))
-        ]
-
-
-def hung(rows: Sequence[Row], folds: Sequence[str], width: int) -> Iterator[Block]:
-    """The last column of each row stands below it."""
-    if rows[0][-1] not in folds:
-        yield from folded(rows, folds, width)
-        return
-    above = [row[:-1] for row in rows]
-    widths = [max(map(wcswidth, cells)) for cells in zip(*above, strict=True)]
-    for row in rows:
-        below = wrapped(row[-1], width - len(INDENT)) if row[-1] else []
-        yield [joined(row[:-1], widths), *(INDENT + line for line in below)]
+def narrowest(table: Sequence[Row]) -> int:
+    """The width that it needs; of the last column, where sentences stand, only its header."""
+    *columns, last = zip(*table, strict=True)
+    return sum(max(map(wcswidth, cells)) + len(GAP) for cells in columns) + wcswidth(last[0])
 
 
 def joined(row: Row, widths: Sequence[int]) -> str:
-    padded = (
-        cell + " " * (width - wcswidth(cell)) for cell, width in zip(row, widths, strict=True)
-    )
-    return (" " * GAP).join(padded).rstrip()
-
-
-def wrapped(cell: str, width: int) -> list[str]:
-    lines = [""]
-    for word in cell.split():
-        longer = f"{lines[-1]} {word}" if lines[-1] else word
-        if wcswidth(longer) <= width or not lines[-1]:
-            lines[-1] = longer
-        else:
-            lines.append(word)
-    return lines
-
-
-def longest_word(cell: str) -> int:
-    return max(map(wcswidth, cell.split()), default=0)
+    cells = (cell + " " * (width - wcswidth(cell)) for cell, width in zip(row, widths, strict=True))
+    return GAP.join(cells).rstrip()
 
 
 # Jobs, runs, steps, actions.
@@ -152,17 +84,15 @@ def longest_word(cell: str) -> int:
 JOB_COLUMNS = Columns.named(
     "job, schedule, state, next run, last run, outcome, "
     "started, succeeded, failed, skipped, requeued",
-    folds="schedule, state",
     drops="requeued, started, succeeded, skipped, last run, failed, schedule, outcome, next run",
 )
 
 
-UNGUARDED_COLUMNS = Columns.named("entry, next due, reason", folds="reason")
+UNGUARDED_COLUMNS = Columns.named("entry, next due, reason")
 
 
 RUN_COLUMNS = Columns.named(
     "run, attempt, state, started, duration, reason",
-    folds="reason",
     drops="started, duration, attempt",
 )
 
@@ -209,7 +139,6 @@ def run_rows(run: Run, now: datetime, how_far: str = "") -> Iterator[Sequence[st
 
 STEP_COLUMNS = Columns.named(
     "step, priority, task, attempt, state, started, duration, reason",
-    folds="reason",
     drops="started, task, priority, duration, attempt",
 )
 
@@ -233,7 +162,7 @@ def step_row(step: StepRecord, now: datetime) -> Sequence[str]:
     )
 
 
-ACTION_COLUMNS = Columns.named("at, who, from, action, target, what", folds="what", drops="from")
+ACTION_COLUMNS = Columns.named("at, who, from, action, target, what", drops="from")
 
 
 def action_row(entry: Entry) -> tuple[str, ...]:
