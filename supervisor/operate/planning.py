@@ -2,69 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime, time, timedelta
-from typing import Literal
+from datetime import datetime, timedelta
 
 from supervisor.job.changes import Changes, Edit, difference, edits
 from supervisor.job.durations import Durations
 from supervisor.job.spec import JobSpec
 from supervisor.operate.forecast import Forecast, foresee
-from supervisor.schedule import Deadline, last_between, next_deadline, schedule_of, ticks_between
+from supervisor.schedule import schedule_of, ticks_between
 from supervisor.schedule.clock_changes import ClockChange, clock_changes
 from supervisor.schedule.expectations import next_ticks
-from supervisor.times import INSTANT
-
-# Deadlines foreseen: the usual duration against those that the job names.
-
-
-#: For this many days the last tick before `due_by` is looked at.
-DAYS_AHEAD = 7
-
-
-@dataclass(frozen=True, slots=True)
-class Violation:
-    """A duration, in seconds, that does not fit a key: p95, and for `min_duration` the median.
-
-    deadline: of `due_by`, one that such a run misses.
-    """
-
-    key: Literal["due_by", "max_duration", "min_duration"]
-    seconds: float
-    deadline: Deadline | None = None
-
-
-def violations(spec: JobSpec, durations: Durations, now: datetime) -> Iterator[Violation]:
-    usual, median = durations.quantile(0.95), durations.quantile(0.5)
-    most, least = spec.max_duration, spec.min_duration
-    if usual is None or median is None:
-        return
-    if most is not None and usual > most.total_seconds():
-        yield Violation("max_duration", usual)
-    if least is not None and median < least.total_seconds():
-        yield Violation("min_duration", median)
-    tightest = min(deadlines_ahead(spec, now), key=lambda due: due.at - due.tick, default=None)
-    if tightest and tightest.tick + timedelta(seconds=usual) > tightest.at:
-        yield Violation("due_by", usual, tightest)
-
-
-def deadlines_ahead(spec: JobSpec, now: datetime) -> Iterator[Deadline]:
-    """The deadlines of the next days, each with its last tick: the one with the least time."""
-    schedule, after = schedule_of(spec), now
-    for _ in range(DAYS_AHEAD):
-        deadline = next_deadline(spec, after)
-        if deadline is None:
-            return
-        latest = deadline.tick
-        if isinstance(spec.due_by, time):
-            [latest] = last_between(schedule, latest - INSTANT, deadline.at - INSTANT, keep=1)
-        yield Deadline(latest, deadline.at)
-        after = deadline.at - INSTANT
-
-
-# The plan.
-
 
 #: How many of the next ticks of a job are shown.
 SHOWN = 5
@@ -88,7 +36,6 @@ class JobPlan:
     clock_changes: tuple[ClockChange, ...]
     durations: Durations | None
     forecast: Forecast | None
-    violations: tuple[Violation, ...] = ()
     apart: str | None = None
 
 
@@ -135,7 +82,6 @@ def job_plan(
         clock_changes=tuple(clock_changes(spec, now, now + AHEAD)),
         durations=durations,
         forecast=foresee(spec, durations, now) if durations else None,
-        violations=tuple(violations(spec, durations, now)) if durations else (),
     )
 
 

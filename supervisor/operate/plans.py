@@ -11,7 +11,7 @@ from supervisor.job.durations import Durations
 from supervisor.job.policies import OverlapPolicy
 from supervisor.job.spec import JobSpec
 from supervisor.operate.forecast import Forecast
-from supervisor.operate.planning import JobPlan, Plan, Violation
+from supervisor.operate.planning import JobPlan, Plan
 from supervisor.operate.shapes import iso_utc
 from supervisor.operate.words import plural, span
 from supervisor.schedule.clock_changes import ClockChange
@@ -55,7 +55,6 @@ def job_lines(job: JobPlan, sign: str) -> Iterator[str]:
         rows.append(("durations", durations_text(job.durations)))
     if job.durations and job.forecast:
         rows.append(("overlaps", overlaps_text(job.spec, job.durations, job.forecast)))
-    rows += [("deadline", violation_text(job.spec, violation)) for violation in job.violations]
     if job.apart:
         rows.append(("messages", f"Celery makes the message of each run: {job.apart}"))
     width, previous = max(len(word) for word, _ in rows), ""
@@ -138,21 +137,6 @@ def durations_text(durations: Durations) -> str:
     return f"{listed}, of {plural(figures['runs'], 'run')}"
 
 
-def violation_text(spec: JobSpec, violation: Violation) -> str:
-    """``usually up to 22m, and the run of 05:50 is due by 06:00 (`due_by`)``"""
-    lasted = span(violation.seconds)
-    if violation.deadline:
-        tick, at = (
-            m.astimezone(spec.zone) for m in (violation.deadline.tick, violation.deadline.at)
-        )
-        words = clock_times([tick, at])
-        return f"usually up to {lasted}, and the run of {words[0]} is due by {words[1]} (`due_by`)"
-    bound = getattr(spec, violation.key).total_seconds()
-    if violation.key == "max_duration":
-        return f"usually up to {lasted}, longer than `max_duration`, {span(bound)}"
-    return f"half of the runs take up to {lasted}, less than `min_duration`, {span(bound)}"
-
-
 def plan_shape(plan: Plan) -> dict[str, Any]:
     """`jobs`: the added and changed ones; every instant in UTC."""
     added = set(plan.changes.added)
@@ -177,7 +161,6 @@ def job_shape(job: JobPlan, *, is_added: bool) -> dict[str, Any]:
         "clock_changes": [clock_change_shape(change) for change in job.clock_changes],
         "durations": durations_shape(job.durations) if job.durations else None,
         "overlaps": forecast_shape(job.forecast) if job.forecast else None,
-        "deadlines": [violation_shape(job.spec, violation) for violation in job.violations],
         "apart": job.apart,
     }
 
@@ -201,17 +184,6 @@ def durations_shape(durations: Durations) -> dict[str, Any]:
         "median_seconds": durations.quantile(0.5),
         "p95_seconds": durations.quantile(0.95),
         "longest_seconds": durations.longest,
-    }
-
-
-def violation_shape(spec: JobSpec, violation: Violation) -> dict[str, Any]:
-    due = violation.deadline
-    return {
-        "key": violation.key,
-        "usual_seconds": violation.seconds,
-        "tick": iso_utc(due.tick) if due else None,
-        "due_at": iso_utc(due.at) if due else None,
-        "text": violation_text(spec, violation),
     }
 
 

@@ -10,8 +10,8 @@ import pytest
 from supervisor.job.durations import Durations
 from supervisor.job.spec import JobSpec
 from supervisor.operate.forecast import Forecast, foresee, round_up
-from supervisor.operate.planning import plan_of, violations
-from supervisor.operate.plans import often, overlaps_text, plan_lines, plan_shape, violation_text
+from supervisor.operate.planning import plan_of
+from supervisor.operate.plans import often, overlaps_text
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
 
@@ -117,70 +117,3 @@ def test_a_safe_interval_is_a_round_one(seconds: float, rounded: int) -> None:
 )
 def test_a_frequency_is_given_by_the_shortest_period_that_has_one(a_day: float, words: str) -> None:
     assert often(a_day, "skip") == words
-
-
-# The usual duration against the deadlines that a job names.
-
-SATURDAY = datetime(2027, 1, 9, 12, tzinfo=UTC)
-
-#: The median is 10m, p95 14m30s.
-TEN_MINUTES = observed(s600=94, s870=6)
-
-
-def spec_of(**keys: Any) -> JobSpec:
-    return JobSpec(name="nightly", task="t", timezone="Europe/Berlin", **keys)
-
-
-@pytest.mark.parametrize(
-    ("keys", "expected"),
-    [
-        ({"cron": "50 5 * * *"}, []),
-        ({"cron": "50 5 * * *", "due_by": "07:00"}, []),
-        (
-            {"cron": "50 5 * * *", "due_by": "06:00"},
-            ["usually up to 14m30s, and the run of 05:50 is due by 06:00 (`due_by`)"],
-        ),
-        # The last tick before the deadline is the one that has too little time.
-        (
-            {"every": "10m", "due_by": "06:00"},
-            ["usually up to 14m30s, and the run of 05:50 is due by 06:00 (`due_by`)"],
-        ),
-        # A tick at the very time has a day.
-        ({"cron": "0 6 * * *", "due_by": "06:00"}, []),
-        (
-            {"every": "1h", "due_by": "14m"},
-            ["usually up to 14m30s, and the run of 14:00 is due by 14:14 (`due_by`)"],
-        ),
-        ({"every": "1h", "due_by": "15m"}, []),
-        (
-            {"every": "1h", "max_duration": "14m"},
-            ["usually up to 14m30s, longer than `max_duration`, 14m"],
-        ),
-        ({"every": "1h", "max_duration": "30m", "min_duration": "1m"}, []),
-        (
-            {"every": "1h", "min_duration": "11m"},
-            ["half of the runs take up to 10m, less than `min_duration`, 11m"],
-        ),
-    ],
-)
-def test_what_does_not_fit(keys: dict[str, Any], expected: list[str]) -> None:
-    spec = spec_of(**keys)
-    found = [violation_text(spec, each) for each in violations(spec, TEN_MINUTES, SATURDAY)]
-    assert found == expected
-
-
-def test_a_schedule_that_ends_is_looked_at_to_its_end() -> None:
-    spec = spec_of(at=["2027-01-09T20:00:00"], due_by="20:10")
-    assert [found.key for found in violations(spec, TEN_MINUTES, SATURDAY)] == ["due_by"]
-
-
-def test_the_plan_says_so() -> None:
-    wanted = {"nightly": spec_of(cron="50 5 * * *", due_by="06:00")}
-    found = plan_of({}, wanted, {"nightly": TEN_MINUTES}, SATURDAY)
-    (line,) = [line for line in plan_lines(found) if "deadline" in line]
-    assert line.split(maxsplit=1)[1].startswith("usually up to 14m30s, and the run of 05:50")
-    (shape,) = plan_shape(found)["jobs"][0]["deadlines"]
-    assert (shape["tick"], shape["due_at"]) == (
-        "2027-01-10T04:50:00.000Z",
-        "2027-01-10T05:00:00.000Z",
-    )
