@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import sys
-import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 from zoneinfo import ZoneInfo
@@ -28,7 +26,6 @@ from supervisor.cli.common import (
 from supervisor.errors import UnknownJob
 
 if TYPE_CHECKING:
-    from supervisor.ledger.actions import Actions, Entry
     from supervisor.ledger.ledger import Ledger
     from supervisor.operate.deployment import Deployment
     from supervisor.operate.doctor import Finding
@@ -197,10 +194,7 @@ def headline(question: Question) -> str:
 # log: the record of actions
 
 
-POLL_SECONDS = 0.5
-
-
-@click.command(epilog=examples("log --job 'report-*' --since 2d", "log --follow --json"))
+@click.command(epilog=examples("log --job 'report-*' --since 2d", "log --by ann --json"))
 @click.option("--job", help="Only actions on this job, or on all that match: 'report-*'.")
 @click.option(
     "--by", help="Only actions by this name or system user, or by all that match: 'deploy-*'."
@@ -217,9 +211,6 @@ POLL_SECONDS = 0.5
     show_default=True,
     help="Show up to this many actions.",
 )
-@click.option(
-    "--follow", "follows", is_flag=True, help="Print new actions as they are entered, until Ctrl-C."
-)
 @json_option
 @pass_context
 def log(
@@ -229,13 +220,11 @@ def log(
     verb: str | None,
     since: Named | None,
     limit: int,
-    follows: bool,
     as_json: bool,
 ) -> None:
     """Show who did what, from where, and why.
 
-    Lists the record of actions, newest first. Times are in UTC. With --follow, prints one line for
-    each new action; with --json, that line is JSON.
+    Lists the record of actions, newest first. Times are in UTC. `serve` logs each new one.
     """
     from supervisor.ledger.actions import WantedActions
     from supervisor.operate import shapes
@@ -244,32 +233,8 @@ def log(
     ledger = context.ledger
     moment = moment_of(since, ZoneInfo("UTC"), ledger.now())
     search = WantedActions(job=job, by=by, verb=verb, since=moment, limit=limit)
-    if follows:
-        for entry in followed(ledger.actions):
-            if search.matches(entry.action):
-                click.echo(line_of(entry, as_json=as_json))
-        return
     entries = ledger.actions.search(search)
     if as_json:
         print_json([shapes.RecordedAction.dumped(entry) for entry in entries])
     else:
         print_table(ACTION_COLUMNS, [action_row(entry) for entry in entries])
-
-
-def followed(actions: Actions) -> Iterator[Entry]:
-    last = actions.last_id()
-    while True:
-        entries = actions.after(last)
-        yield from entries
-        last = entries[-1].id if entries else last
-        time.sleep(0 if entries else POLL_SECONDS)
-
-
-def line_of(entry: Entry, *, as_json: bool) -> str:
-    from supervisor.operate import shapes
-    from supervisor.operate.tables import action_row
-    from supervisor.operate.words import harmless
-
-    if as_json:
-        return json.dumps(shapes.RecordedAction.dumped(entry))
-    return "  ".join(harmless(cell) for cell in action_row(entry) if cell)
