@@ -6,8 +6,8 @@ Ticks do not wait for files, whatever stands in them, and a broken file changes 
    differs from what the ledger has. It has limits on its time and memory. Beat goes on, and each
    turn asks whether the child is done. A tick that comes due meanwhile is emitted as its job is
    loaded at that time, old or new.
-2. Files that change while a child is busy with them are read again when it is done, or after a
-   while, so that a file that takes for ever is forgotten when it is removed.
+2. Files that change while a child is busy with them are read from the beginning: a file that takes
+   for ever is forgotten when it is removed.
 3. Files that are right and are not loaded: a job has the name of one of another source, most jobs
    would be removed at once, or the directory has become empty. That is a problem as well, and is
    tried again now and then.
@@ -68,9 +68,6 @@ LIMITS = Limits(cpu_seconds=60, memory=1 << 30)
 #: Elapsed time: a busy machine takes longer for the same, and a file system may hang.
 LONGEST_READ_SECONDS = 300
 
-#: Files that changed while a child was busy with them are read from the beginning after this.
-OUTDATED_SECONDS = 15
-
 #: Files that exceeded the limits, and have not changed since, are tried again after this.
 AGAIN_SECONDS = 300
 
@@ -103,9 +100,8 @@ class Reloading:
         #: Why the files, as they were last read, are not loaded.
         self.problems: list[str] = []
         self._watching = Watching(files)
-        #: The child that is busy with the files, and whether they have changed since it began.
+        #: The child that is busy with the files.
         self._child: Child | None = None
-        self._is_outdated = False
         self._next_try: float | None = None
         #: In which the files were last read: holidays are computed around it.
         self._year: int | None = None
@@ -162,16 +158,12 @@ class Reloading:
             self._year = now.year
             self._watching.look_again()
         has_changed = self._watching.has_changed()
-        if self._child is None:
-            if has_changed or self._is_to_be_tried(loaded):
-                self._start()
+        if has_changed or (self._child is None and self._is_to_be_tried(loaded)):
+            self._start()
+        elif self._child is None:
             return
-        self._is_outdated |= has_changed
-        if self._child.has_ended():
+        elif self._child.has_ended():
             self._take(self._child, now)
-        elif self._is_outdated and self._child.age_seconds > OUTDATED_SECONDS:
-            log.warning("schedule files changed while they were read", path=str(self._files))
-            self.stop()
         elif self._child.age_seconds > LONGEST_READ_SECONDS:
             self.stop()
             self._give_up(now, f"more than {LONGEST_READ_SECONDS} seconds")
@@ -182,30 +174,31 @@ class Reloading:
         return self.digest not in (None, loaded)
 
     def _start(self, withdraws_at: datetime | None = None) -> Child:
-        self._next_try, self._is_outdated = None, False
+        """Also in the place of a child that is busy with files as they were before."""
+        if self._child:
+            self._child.end()
+        self._next_try = None
         self._child = Child(partial(self._load_in_child, withdraws_at), LIMITS)
         return self._child
 
     def _take(self, child: Child, now: datetime) -> None:
         """Takes over what the child has done."""
         self._child = None
-        if self._is_outdated:
-            self._watching.look_again()
         try:
-            found: Loading = child.result()
+            loading: Loading = child.result()
         except ChildProcessError as error:
             self._give_up(now, str(error))
             return
         except Exception:
             self._watching.look_again()  # not all was loaded
             raise
-        if found.is_refused:
+        if loading.is_refused:
             self._next_try = time.monotonic() + REFUSED_SECONDS
-        if found.digest is None and not found.problems:
+        if loading.digest is None and not loading.problems:
             self._watching.look_again()  # the rest is for the first turn
             return
-        self.digest = found.digest or self.digest
-        self._record(now, found.problems)
+        self.digest = loading.digest or self.digest
+        self._record(now, loading.problems)
 
     def _give_up(self, now: datetime, why: str) -> None:
         self._next_try = time.monotonic() + AGAIN_SECONDS
@@ -234,7 +227,7 @@ class Reloading:
         """
         started = time.monotonic()
         try:
-            wanted = read_files(self._files, prefix=self._ledger.keys.prefix, year=self._year)
+            schedules = read_files(self._files, prefix=self._ledger.keys.prefix, year=self._year)
         except ScheduleFilesInvalid as error:
             return Loading(problems=[str(problem) for problem in error.problems])
         except MemoryError:
@@ -243,11 +236,11 @@ class Reloading:
             # A fault of our own checks must not end beat.
             log.exception("schedule files not judged")
             return Loading(problems=[f"the schedule files cannot be judged: {error!r}"])
-        if problems := self._refusals(wanted):
+        if problems := self._refusals(schedules):
             return Loading(problems=problems, is_refused=True)
         action = Action(Actor.of_process("beat", "beat"), "load", str(self._files))
-        if withdraws_at and wanted.digest != self._ledger.loaded_digest():
-            changes = withdraw(self._ledger, self._entries, wanted.specs, withdraws_at, action)
+        if withdraws_at and schedules.digest != self._ledger.loaded_digest():
+            changes = withdraw(self._ledger, self._entries, schedules.specs, withdraws_at, action)
             if changes:
                 names = {"removed": some(changes.removed), "paused": some(changes.changed)}
                 log.info("jobs withdrawn before the first turn", **names)
@@ -255,29 +248,29 @@ class Reloading:
         changes = load(
             self._ledger,
             self._entries,
-            wanted.specs,
-            wanted.digest,
-            places=wanted.sources,
+            schedules.specs,
+            schedules.digest,
+            places=schedules.sources,
             action=action,
         )
-        if changes or wanted.digest != self.digest:
+        if changes or schedules.digest != self.digest:
             log.info(
                 "schedule files loaded",
-                jobs=len(wanted.specs),
+                jobs=len(schedules.specs),
                 added=some(changes.added),
                 changed=some(changes.changed),
                 removed=some(changes.removed),
                 seconds=round(time.monotonic() - started, 3),
             )
-        return Loading(wanted.digest)
+        return Loading(schedules.digest)
 
-    def _refusals(self, wanted: ScheduleSet) -> list[str]:
+    def _refusals(self, schedules: ScheduleSet) -> list[str]:
         """Why these files are not loaded, although they are right in themselves."""
         loaded = self._ledger.loaded()
-        problems = [str(problem) for problem in clashes(loaded, wanted)]
-        for name, problem in not_guardable(self._entries.app.tasks, wanted.specs.values()):
-            problems.append(f"{wanted.sources[name]}: job {name!r}: {problem}")
-        if removal := removal_by_files(loaded, wanted):
+        problems = [str(problem) for problem in clashes(loaded, schedules)]
+        for name, problem in not_guardable(self._entries.app.tasks, schedules.specs.values()):
+            problems.append(f"{schedules.sources[name]}: job {name!r}: {problem}")
+        if removal := removal_by_files(loaded, schedules):
             hint = "if that is meant, run supervisor apply --yes"
             problems.append(f"{self._files}: {removal} ({hint})")
         return problems

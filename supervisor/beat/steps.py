@@ -41,7 +41,7 @@ from supervisor.ledger.leader import Leader
 from supervisor.ledger.ledger import Ledger
 from supervisor.sending.app_settings import required_settings, schedules_of
 from supervisor.sending.publisher import Publisher
-from supervisor.worker.presence import broker_of
+from supervisor.sending.queues import broker_of
 
 MakePart = Callable[[Beat], Part]
 

@@ -15,10 +15,11 @@ from redis.exceptions import RedisError
 
 from supervisor.errors import NoQueue
 from supervisor.job.spec import SERIAL_PREFIX, JobSpec
+from supervisor.ledger.presence import Broker
 from supervisor.ledger.queues import lengths_of
 from supervisor.logs import get_logger
 from supervisor.sending.app_settings import broker_address
-from supervisor.settings import is_redis
+from supervisor.settings import Settings, is_redis, same_database
 
 #: A broker that hangs must not hang those that look at it or send messages.
 TIMEOUT_SECONDS = 2
@@ -127,6 +128,14 @@ def time_outs(app: Celery, seconds: int) -> dict[str, Any]:
         once_more = {"max_retries": 1, "interval_start": 0}
         return {"read_timeout": seconds, "write_timeout": seconds, **once_more}
     return {}
+
+
+def broker_of(app: Celery, settings: Settings) -> Broker:
+    """What the app's processes report of their broker."""
+    return Broker(
+        default_queue=str(app.conf.task_default_queue),
+        is_ledger=same_database(broker_address(app.conf), settings.redis_url),
+    )
 
 
 class SerialQueues(Queues):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 from typing import Any
 
-from celery import Celery, bootsteps, signals
+from celery import bootsteps, signals
 from celery.platforms import EX_FAILURE
 from celery.worker import state
 
@@ -19,14 +19,13 @@ from supervisor.job.topology import pool_name
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.presence import (
     PRESENCE_INTERVAL,
-    Broker,
     Registration,
     WorkerFacts,
     digest_of,
 )
 from supervisor.logs import get_logger
-from supervisor.sending.app_settings import broker_address, required_settings
-from supervisor.settings import Settings, same_database
+from supervisor.sending.app_settings import required_settings
+from supervisor.sending.queues import broker_of
 from supervisor.store.connection import RedisError
 from supervisor.worker.celery_fixes import places
 from supervisor.worker.main_loop import MainLoop, consumed
@@ -95,13 +94,6 @@ class WorkerRegistration(threading.Thread):
 def size_of(pool: Any) -> int:
     """The pool's size; 0 once it has been stopped, which is before the worker ends."""
     return 0 if getattr(pool, "_pool", pool) is None else places(pool)
-
-
-def broker_of(app: Celery, settings: Settings) -> Broker:
-    return Broker(
-        default_queue=str(app.conf.task_default_queue),
-        is_ledger=same_database(broker_address(app.conf), settings.redis_url),
-    )
 
 
 class Attends(bootsteps.StartStopStep):

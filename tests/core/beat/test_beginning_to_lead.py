@@ -24,8 +24,8 @@ from supervisor.catalog.load import load
 from supervisor.cli import main
 from supervisor.deploy.embedded import EmbeddedServer
 from supervisor.errors import ForeignLedger
-from supervisor.features.following.step import Starts, may_run
 from supervisor.features.notices import services
+from supervisor.features.service_starts import Starts, may_run
 from supervisor.job.changes import Changes
 from supervisor.job.run import Run, RunState, start_id
 from supervisor.job.spec import JobSpec
