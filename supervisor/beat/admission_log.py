@@ -61,25 +61,25 @@ def note_all(admissions: Iterable[Admission]) -> None:
 
 
 def note(admission: Admission, log: Any) -> None:
-    facts = {"job": admission.job, "run": admission.run_id}
+    of_run = {"job": admission.job, "run": admission.run_id}
     match admission.placement:
         case Placement.START:
-            log.info("run queued", **facts)
+            log.info("run queued", **of_run)
         case Placement.WAIT | Placement.DELAY | Placement.HOLD:
-            log.info("run waiting", **facts, blocked_by=admission.blocked_by)
+            log.info("run waiting", **of_run, blocked_by=admission.blocked_by)
         case Placement.REPLACE:
-            log.warning("run waiting", **facts, replaces=admission.blocked_by)
+            log.warning("run waiting", **of_run, replaces=admission.blocked_by)
         case Placement.REQUEUE:
-            log.info("run requeued", **facts, blocked_by=admission.blocked_by)
+            log.info("run requeued", **of_run, blocked_by=admission.blocked_by)
         case Placement.SKIP:
             reason, blocker = admission.reason, admission.blocked_by
-            log.warning("run skipped", **facts, reason=reason, blocked_by=blocker)
+            log.warning("run skipped", **of_run, reason=reason, blocked_by=blocker)
         case Placement.EXCLUDED:
-            log.info("tick excluded", **facts, reason=admission.reason)
+            log.info("tick excluded", **of_run, reason=admission.reason)
         case Placement.DUPLICATE:
-            log.warning("duplicate dropped", **facts)
+            log.warning("duplicate dropped", **of_run)
         case Placement.NOT_LEADER:
-            log.error("leadership lost", **facts)
+            log.error("leadership lost", **of_run)
         case Placement.FAILED | Placement.REPEATED:  # not of ticks
             pass  # logged when it changes
         case _:

@@ -78,12 +78,16 @@ REFUSED_SECONDS = 10
 
 @dataclass(frozen=True, slots=True)
 class Loading:
-    """What came of the files: the digest of their jobs, which are loaded now, or the problems that
-    keep what was loaded before. is_refused: the files are right in themselves."""
+    """What came of the files."""
 
     digest: str | None = None
+    """Of their jobs, which are loaded now."""
+
     problems: list[str] = field(default_factory=list)
+    """They keep what was loaded before."""
+
     is_refused: bool = False
+    """The files are right in themselves, and not loaded."""
 
 
 class Reloading:

@@ -25,22 +25,23 @@ class Turn:
 
     look: Look
 
-    #: What was due, by job.
     emissions: list[Emission] = field(default_factory=list)
+    """What was due, by job."""
 
-    #: Keys of entries that were due and are RedBeat's own (`beat_schedule`, other programs).
     of_redbeat: list[str] = field(default_factory=list)
+    """Keys of entries that were due and are RedBeat's own (`beat_schedule`, other programs)."""
 
-    #: Whether the outbox may have runs whose messages Celery has to send now.
     has_outbox: bool = False
+    """Whether the outbox may have runs whose messages Celery has to send now."""
 
-    #: Something is left that the next turn can do: it follows at once.
     has_more: bool = False
+    """Something is left that the next turn can do: it follows at once."""
 
-    #: Whether the schedule files, if there are any, have been loaded or found wrong since this beat
-    #: leads; and then what is wrong with them.
     is_settled: bool = True
+    """Whether the schedule files, if there are any, have been read since this beat leads."""
+
     problems: Sequence[str] | None = None
+    """What is wrong with them then."""
 
     def __post_init__(self) -> None:
         self._next_at = self.look.at + INTERVAL

@@ -109,8 +109,8 @@ def show_as_without_handlers(record: logging.LogRecord) -> None:
 
 def line_of(record: logging.LogRecord) -> str:
     """Level, logger and message; printed text unchanged."""
-    said = record.msg
-    text = words(said) if isinstance(said, Mapping) and not record.args else record.getMessage()
+    event = record.msg
+    text = words(event) if isinstance(event, Mapping) and not record.args else record.getMessage()
     text = text[:LONGEST_RECORD]
     if record.name != PRINTS:
         text = f"{record.levelname} {record.name}: {text}"
@@ -121,8 +121,8 @@ def line_of(record: logging.LogRecord) -> str:
 
 def words(event: Mapping[str, Any]) -> str:
     """The text of a structlog event that a formatter of the app would render later."""
-    facts = (f"{key}={value}" for key, value in event.items() if key != "event")
-    return " ".join((str(event.get("event", "")), *facts))
+    fields = (f"{key}={value}" for key, value in event.items() if key != "event")
+    return " ".join((str(event.get("event", "")), *fields))
 
 
 # The traceback of a failed attempt.
@@ -142,19 +142,19 @@ def traceback_text(error: BaseException, hide: Callable[[str], str]) -> str:
 
     hide: replaces what must not be shown.
     """
-    found = TracebackException.from_exception(error, limit=-MOST_FRAMES, compact=True)
-    leave_out_callers(found)
-    return end_of(hide("".join(found.format())))
+    whole = TracebackException.from_exception(error, limit=-MOST_FRAMES, compact=True)
+    leave_out_callers(whole)
+    return end_of(hide("".join(whole.format())))
 
 
-def leave_out_callers(found: TracebackException | None) -> None:
+def leave_out_callers(part: TracebackException | None) -> None:
     """Leaves them out of this exception and its causes. Keeps all frames if none would be left."""
-    if found is None:
+    if part is None:
         return
-    own = dropwhile(lambda frame: CALLERS.search(frame.filename), found.stack)
-    found.stack = StackSummary.from_list(list(own)) or found.stack
-    leave_out_callers(found.__cause__)
-    leave_out_callers(found.__context__)
+    own = dropwhile(lambda frame: CALLERS.search(frame.filename), part.stack)
+    part.stack = StackSummary.from_list(list(own)) or part.stack
+    leave_out_callers(part.__cause__)
+    leave_out_callers(part.__context__)
 
 
 def end_of(text: str) -> str:

@@ -80,7 +80,8 @@ class NextAttempt:
     error: BaseException | None
     """What it failed by, if that was given."""
 
-    asked: CallArguments = NOTHING
+    arguments: CallArguments = NOTHING
+    """What it has in place of the run's own."""
 
     deferred: Exception | None = None
     """What a `retry(throw=False)` returned; it is raised once the body has returned."""
@@ -282,13 +283,13 @@ class Attempt:
         """Reports that it failed, and that its run is tried again after `delay`."""
         token, ended_at = self._granted.token, self._work_ended_at
         reason, traceback = self.shown(reason), self._traceback_of(failure)
-        asked = self.next.asked if self.next else NOTHING
+        arguments = self.next.arguments if self.next else NOTHING
         retry = self._guard.ledger.retry
         self._report(
             RunState.RETRYING,
             reason,
             lambda: retry(
-                *(self.run_id, token, delay, reason, asked, ended_at, traceback),
+                *(self.run_id, token, delay, reason, arguments, ended_at, traceback),
                 known=self.known,
             ),
         )

@@ -109,9 +109,9 @@ def pipes_of(options: Mapping[str, Any], input: Any, capture_output: bool) -> di
 
 def codec_of(options: dict[str, Any]) -> tuple[str, str] | None:
     """Takes what subprocess calls text mode out of the options; None for bytes."""
-    asked = [options.pop(name, None) for name in ("text", "universal_newlines")]
+    is_text = [options.pop(name, None) for name in ("text", "universal_newlines")]
     encoding, errors = options.pop("encoding", None), options.pop("errors", None)
-    if not (any(asked) or encoding or errors):
+    if not (any(is_text) or encoding or errors):
         return None
     return encoding or locale.getencoding(), errors or "strict"
 

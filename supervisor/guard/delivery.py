@@ -62,11 +62,13 @@ log = get_logger("supervisor.guard")
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """What the message of a run says about one attempt. retries: as Celery counts them."""
+    """What the message of a run says about one attempt."""
 
     header: Mapping[str, Any]
     token: str
+
     retries: int = 0
+    """As Celery counts them."""
 
     @property
     def run_id(self) -> str:

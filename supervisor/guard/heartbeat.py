@@ -99,8 +99,8 @@ class Heartbeat(threading.Thread):
     def watch(self, lease: Lease) -> None:
         """Renews the lease from now on, as long as its child lives and its task is active."""
         self._expected.pop(lease.token, None)
-        known = self._leases.get(lease.key)
-        if known is not None and known.token == lease.token:  # found in the child table before
+        watched = self._leases.get(lease.key)
+        if watched is not None and watched.token == lease.token:  # by the child table, before
             return
         self._leases[lease.key] = lease
         # The thread is not woken if it knows the child and will renew in time: waking it costs the
@@ -253,7 +253,7 @@ class Heartbeat(threading.Thread):
         if lease.known is None:
             return Renewal(LeaseState.FAILED, "it is not known what was granted")
         try:
-            return self._ledger.restore(lease.work, lease.token, lease.known, lease.asked())
+            return self._ledger.restore(lease.work, lease.token, lease.known, lease.call())
         except FAULTS as error:
             return Renewal(LeaseState.FAILED, str(error))
 
@@ -278,8 +278,8 @@ class Heartbeat(threading.Thread):
 
     def _abort(self, lease: Lease, since: float) -> None:
         """The lease has been lost since `since`; a job may go on without it (`on_lease_lost`)."""
-        facts = {"job": lease.work.job, "run": lease.run_id}
-        log.error("lease lost", **facts, aborts=lease.aborts_when_lost)
+        aborts = lease.aborts_when_lost
+        log.error("lease lost", job=lease.work.job, run=lease.run_id, aborts=aborts)
         if lease.aborts_when_lost:
             kill_at = since + lease.abort_grace.total_seconds()
             self._interrupt(lease, LEASE_LOST, kill_at)
@@ -366,11 +366,11 @@ class Heartbeat(threading.Thread):
             return
         outcome, ended_at = recorded
         note = "" if outcome is RunState.SUCCEEDED else f"{reason} before it could say why"
-        finish, facts = self._ledger.finish, (lease.run_id, lease.token, outcome, note)
-        finished = finish(*facts, ended_at=ended_at, known=lease.known)
+        end = (lease.run_id, lease.token, outcome, note)
+        finished = self._ledger.finish(*end, ended_at=ended_at, known=lease.known)
         if finished.ending is Ending.UNKNOWN and lease.known:
             self._ledger.restore_ended(lease.work, lease.token, lease.known)
-            finished = finish(*facts, ended_at=ended_at, known=lease.known)
+            finished = self._ledger.finish(*end, ended_at=ended_at, known=lease.known)
         if finished.ending is Ending.ENDED:  # not by the child itself before
             log.warning("run ended", job=lease.work.job, run=lease.run_id, outcome=outcome.value)
 

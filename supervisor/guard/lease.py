@@ -95,7 +95,7 @@ class Lease:
 
     table: ChildTable
 
-    asked: Callable[[], CallArguments] = CallArguments
+    call: Callable[[], CallArguments] = CallArguments
     """Returns what the run's caller gave it, for a ledger that has forgotten the run."""
 
     taken_at: float = field(default_factory=clock)

@@ -50,8 +50,7 @@ TIMEOUT = 1.0
 class Report:
     """The report of one attempt.
 
-    wake: called when there is news and there was none before. publish: passes on progress that was
-    written. unsent: taken, and perhaps not written. ended: gets an item once all is written.
+    wake: called when there is news and there was none before.
     """
 
     def __init__(
@@ -63,11 +62,14 @@ class Report:
     ) -> None:
         self.run_id = run_id
         self.token = token
+        #: Passes on progress that was written.
         self.publish = publish
         self.publishing = threading.Lock()
+        #: Taken, and perhaps not written.
         self.unsent: Reported | None = None
         self.was_used = False
         self.is_over = False
+        #: Gets an item once all is written.
         self.ended: SimpleQueue[None] = SimpleQueue()
         self._wake = wake
         self._has_news = False
@@ -99,8 +101,8 @@ class Report:
         if progress is None and not lines:
             return None
         # Threads of a job may log side by side.
-        said = (ReportedLine(number, kept_text(text), at) for number, text, at in sorted(lines))
-        return Reported(next(self._batches), progress, tuple(said))
+        reported = (ReportedLine(number, kept_text(text), at) for number, text, at in sorted(lines))
+        return Reported(next(self._batches), progress, tuple(reported))
 
     def _take_progress(self) -> ReportedProgress | None:
         latest = self._progress
@@ -207,12 +209,12 @@ class Reporter:
         else:
             self._is_unavailable = False
 
-    def _write(self, report: Report, said: Reported) -> None:
+    def _write(self, report: Report, news: Reported) -> None:
         self._reports = self._reports or self._connect()
-        was_written = self._reports.write(report.run_id, report.token, said, clock())
+        was_written = self._reports.write(report.run_id, report.token, news, clock())
         report.unsent = None
-        if was_written and said.progress and report.publish:
-            publish(report, said.progress)
+        if was_written and news.progress and report.publish:
+            publish(report, news.progress)
 
     def _note_unavailable(self, report: Report, error: RedisError) -> None:
         if not self._is_unavailable:

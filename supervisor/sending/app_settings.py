@@ -70,11 +70,11 @@ def address_of(broker_url: str, transport_options: Mapping[str, Any] | None) -> 
     if not broker_url.startswith(SENTINEL):
         return broker_url
     options = transport_options or {}
-    asked = options.get("sentinel_kwargs") or {}
+    login = options.get("sentinel_kwargs") or {}
     named = {
         "master_name": options.get("master_name"),
-        "sentinel_username": asked.get("username"),
-        "sentinel_password": asked.get("password"),
+        "sentinel_username": login.get("username"),
+        "sentinel_password": login.get("password"),
     }
     return str(SentinelUrl.parse(broker_url, named))
 
@@ -202,18 +202,18 @@ def redbeat_address(conf: Any) -> str:
 
 def connection_of(conf: Any, url: str) -> dict[str, Any]:
     """The app's options, other than the address, for connections to the Redis at `url`."""
-    found: dict[str, Any] = {}
+    ours: dict[str, Any] = {}
     for options in (conf.get("broker_transport_options"), setting(conf, "redbeat_redis_options")):
         if url.startswith(SENTINEL) and (options or {}).get("sentinel_kwargs"):
-            found["sentinel_kwargs"] = options["sentinel_kwargs"]
+            ours["sentinel_kwargs"] = options["sentinel_kwargs"]
     for address, tls in (
         (broker_address(conf), conf.get("broker_use_ssl")),
         (redbeat_address(conf), setting(conf, "redbeat_redis_use_ssl")),
     ):
         if isinstance(tls, Mapping) and has_same_server(address or url, url):
-            found |= tls
+            ours |= tls
     own = setting(conf, "redbeat_redis_options") or {}
-    return found | {k: v for k, v in own.items() if k not in REDBEAT_INTERNAL_OPTIONS}
+    return ours | {k: v for k, v in own.items() if k not in REDBEAT_INTERNAL_OPTIONS}
 
 
 def settle_redbeat(app: Any, conf: Any, settings: Settings) -> None:

@@ -61,15 +61,15 @@ def lineage(task: Any, options: Mapping[str, Any]) -> dict[str, Any]:
     if parent is None:
         return {}
     request = parent.request
-    found = {"root_id": request.root_id or request.id, "parent_id": request.id}
+    inherited = {"root_id": request.root_id or request.id, "parent_id": request.id}
     own = spec_of(task).priority if task.priority is None else task.priority
     if task.app.conf.task_inherit_parent_priority and own is None:
         # A priority of the call, the guard, the task or its route wins over the parent's.
         priority = (request.delivery_info or {}).get("priority")
         routed = task.app.amqp.router.route(dict(options), task.name)
         if priority is not None and routed.get("priority") is None:
-            found["priority"] = priority
-    return found
+            inherited["priority"] = priority
+    return inherited
 
 
 def message_of(publisher: Publisher, spec: GuardedTaskSpec, request: RunRequest) -> Message | None:
@@ -110,14 +110,14 @@ def request_of(
     check_content(task, options)
     expires = until(options.pop("expires", task.expires))
     headers = {**headers_of_context(), **(options.pop("headers", None) or {})}
-    asked = GuardedCall.of(headers.pop(GUARD, None), task.name)
+    guard = GuardedCall.of(headers.pop(GUARD, None), task.name)
     return RunRequest(
         run_id=task_id or manual_id(task.name),
         args=as_json(args),
         kwargs=as_json(kwargs) if kwargs else {},
-        key=asked.key or key_of(task, spec, args, kwargs),
-        overlap=asked.overlap,
-        max_wait=asked.max_wait,
+        key=guard.key or key_of(task, spec, args, kwargs),
+        overlap=guard.overlap,
+        max_wait=guard.max_wait,
         expires=expires,
         delay=until(options.pop("eta", None) or options.pop("countdown", None)) or timedelta(),
         options=as_json(

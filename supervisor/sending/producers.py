@@ -48,8 +48,8 @@ class RunProducer:
             self.has_sent = True
             args, kwargs, _ = body
             if ENCODER.encode((headers["task"], args, kwargs)) != self._expected:
-                said = content_of(headers["id"], headers["task"], args, kwargs)
-                self._note(f"{said.args} {said.kwargs} {self._named or '-'} {said.task}")
+                content = content_of(headers["id"], headers["task"], args, kwargs)
+                self._note(f"{content.args} {content.kwargs} {self._named or '-'} {content.task}")
             if self._headers:
                 options["headers"] = {**headers, **self._headers}
         return self._producer.publish(body, *more, **options)

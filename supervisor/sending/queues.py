@@ -36,12 +36,12 @@ class AppQueues:
 
     def of(self, spec: JobSpec) -> tuple[str, ...]:
         """Those that the app has for the job; runs for which it has none cannot be sent."""
-        found = []
+        queues = []
         for part in spec.steps or (spec,):
             named = part.queue or spec.routed_queue
             with suppress(NoQueue):
-                found.append(queue_of(self._app, str(part.task), part.args, part.kwargs, named))
-        return tuple(dict.fromkeys(found))
+                queues.append(queue_of(self._app, str(part.task), part.args, part.kwargs, named))
+        return tuple(dict.fromkeys(queues))
 
     def lengths(self, queues: Sequence[str]) -> dict[str, int]:
         """Messages by queue: one round trip with Redis, else one a queue.

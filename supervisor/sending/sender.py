@@ -69,18 +69,18 @@ class Sender:
         Raises NothingSent. Where the broker's queues are beside the ledger, it is made for the
         function that queues the run. Else it is as Celery gives it to kombu.
         """
-        said: list[str] = []
+        changes: list[str] = []
         if self.channel_beside:
             recording = self._recording()
-            made = recording.message(partial(self.send, assignment=assignment, note=said.append))
+            made = recording.message(partial(self.send, assignment=assignment, note=changes.append))
             self._recordings.append(recording)
             if made:
-                return replace(made, said=said[-1]) if said else made
-            said.clear()
+                return replace(made, said=changes[-1]) if changes else made
+            changes.clear()
         with self.producers.acquire(block=True) as producer:
             captured = Captured(producer)
-            queue = self.send(captured, assignment, said.append)
-        return Message(queue, "", captured.text, *said[-1:])
+            queue = self.send(captured, assignment, changes.append)
+        return Message(queue, "", captured.text, *changes[-1:])
 
     def _recording(self) -> Recording:
         """One that no other thread uses meanwhile. To make one takes a quarter of a call's time."""

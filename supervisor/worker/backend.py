@@ -49,9 +49,9 @@ def store_started(task: Any, request: Context, *, is_run: bool) -> None:
 def publisher_of_progress(task: Any) -> Callable[[ReportedProgress], None]:
     request = task.request  # of this thread: the reporter's knows no request
 
-    def publish(said: ReportedProgress) -> None:
+    def publish(progress: ReportedProgress) -> None:
         if keeps_results(task, request):
-            meta = {"current": said.done, "total": said.total, "text": said.text}
+            meta = {"current": progress.done, "total": progress.total, "text": progress.text}
             task.backend.store_result(request.id, meta, PROGRESS, request=request)
 
     return publish

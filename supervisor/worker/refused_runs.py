@@ -57,8 +57,8 @@ class RefusedRuns:
                 note_shared_queue(publisher_of(self._consumer.app).ledger, delivery)
         elif unmet := self._unmet(header, message.headers):
             if self._is_to_report(delivery.job):
-                facts = {"job": delivery.job, "needs": unmet, "pool": self._pool}
-                log.error("run refused", **facts, hint=POOLS_HINT)
+                need = {"needs": unmet, "pool": self._pool}
+                log.error("run refused", job=delivery.job, **need, hint=POOLS_HINT)
             self._note_obstacle(delivery.run_id, f"its pool, {self._pool}, lacks {unmet}")
         else:
             return False
@@ -108,8 +108,13 @@ class RefusedRuns:
 
     def _warn_of_limit(self, task: str, limit: str) -> None:
         if self._is_to_report(f"{task} {limit}"):
-            facts = {"task": task, "limit": limit, "pool": self._pool}
-            log.warning("limit of a task has no effect", **facts, hint=LIMITS_HINT)
+            log.warning(
+                "limit of a task has no effect",
+                task=task,
+                limit=limit,
+                pool=self._pool,
+                hint=LIMITS_HINT,
+            )
 
 
 def forks(worker: Any) -> bool:

@@ -84,7 +84,7 @@ class GuardedRequest(Request):
             pid=pid,
             is_active=lambda: self._is_active(pid),
             table=self._main.table,
-            asked=self._asked,
+            call=self._call,
             taken_at=taken_at,
         )
 
@@ -92,10 +92,10 @@ class GuardedRequest(Request):
         """Whether task or child still run: Celery counts a task as over before it ends it."""
         return self in state.active_requests or self._main.table.is_running(pid, self._token)
 
-    def _asked(self) -> CallArguments:
+    def _call(self) -> CallArguments:
         """What the caller asked for, if the ledger forgot the run. Must not wait: see heartbeat."""
         context = self._context  # type: ignore[attr-defined]
-        return asked_of(self._header, context, self.task)
+        return call_of(self._header, context, self.task)
 
     def revoked(self) -> bool:
         """Also ends the run: Celery drops a revoked task's message before our other hooks."""
@@ -146,7 +146,7 @@ class GuardedRequest(Request):
 MESSAGES_OWN = ("task_id", "retries", "expires")
 
 
-def asked_of(header: Mapping[str, Any], request: Context, task: Any) -> CallArguments:
+def call_of(header: Mapping[str, Any], request: Context, task: Any) -> CallArguments:
     """What the caller of a run asked for, read from the run's message.
 
     Empty for the run of a tick, and without arguments that are the schedule file's own.
@@ -155,13 +155,13 @@ def asked_of(header: Mapping[str, Any], request: Context, task: Any) -> CallArgu
         return CallArguments()
     # The ledger has lost the run, and cannot say which arguments are the schedule file's.
     references = header.get("references", ())
-    found = {
+    given = {
         **request.as_execution_options(),
         "priority": (request.delivery_info or {}).get("priority"),
         "ignore_result": request.ignore_result,
         "queue": header["queue"],
     }
-    options = {k: v for k, v in found.items() if v is not None and k not in MESSAGES_OWN}
+    options = {k: v for k, v in given.items() if v is not None and k not in MESSAGES_OWN}
     passed_on = options.pop("headers", {})
     headers = {k: v for k, v in passed_on.items() if k != HEADER}
     return CallArguments(

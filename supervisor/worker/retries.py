@@ -37,7 +37,7 @@ def is_sent_again(task_id: str | None) -> bool:
     return task_id is not None and task_id == _sent_again.get()
 
 
-def asked_again(
+def next_arguments(
     attempt: Attempt, task: Any, args: Any, kwargs: Any, options: Mapping[str, Any]
 ) -> CallArguments:
     """What a `retry` asks for the next attempt. Raises TypeError for what JSON refuses.

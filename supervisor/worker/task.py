@@ -64,7 +64,7 @@ from supervisor.worker.backend import (
 )
 from supervisor.worker.endings import is_of_a_stop, of_base, reason_of
 from supervisor.worker.main_process import main_process_of
-from supervisor.worker.retries import asked_again, delay_of, is_sent_again, retry_of, sent_again
+from supervisor.worker.retries import delay_of, is_sent_again, next_arguments, retry_of, sent_again
 
 Body = Callable[..., Any]
 
@@ -129,9 +129,9 @@ class GuardedCalls(Task):  # type: ignore[type-arg]
         if limit is not None and attempt.delivery.retries >= limit:
             raise exc or self.MaxRetriesExceededError(f"{self.name} was retried {limit} times")
         delay = delay_of(eta, countdown, self.default_retry_delay)
-        asked = asked_again(attempt, self, args, kwargs, options)
+        following = next_arguments(attempt, self, args, kwargs, options)
         again = retry_of(exc, delay)
-        attempt.next = NextAttempt(delay, exc, asked, deferred=None if throw else again)
+        attempt.next = NextAttempt(delay, exc, following, deferred=None if throw else again)
         if throw:
             raise again
         return again
@@ -272,9 +272,9 @@ def begun(attempt: Attempt) -> Refused | None:
     except SoftTimeLimitExceeded as error:
         if current_attempt() is attempt:
             raise
-        facts = {"job": attempt.job, "run": attempt.run_id}
-        log.error("run not begun", **facts, reason="soft time limit")
-        raise NotBegun("soft time limit") from error
+        reason = "soft time limit"
+        log.error("run not begun", job=attempt.job, run=attempt.run_id, reason=reason)
+        raise NotBegun(reason) from error
 
 
 def ignore_refused(refused: Refused | None) -> None:

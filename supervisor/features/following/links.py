@@ -14,10 +14,13 @@ MOST_HINTS = 50
 
 @dataclass(frozen=True, slots=True)
 class FollowingProblem:
-    """What is wrong with `after` of a job. path: of a name in the list, from the job on."""
+    """What is wrong with `after` of a job."""
 
     job: str
+
     path: tuple[str | int, ...]
+    """Of a name in the list, from the job on."""
+
     what: str
     hint: str | None
 

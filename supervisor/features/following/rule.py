@@ -52,56 +52,62 @@ REMOVED = "the job was removed"
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
-    """What the ledger knows of the jobs that the events are about.
-
-    specs: of jobs that follow others, by name. followers: job -> names of those that follow it.
-    held: the runs that still wait. ended: tick ids of jobs that ticks wait for -> how they ended.
-    unread: jobs that are loaded, and that only another version can read: they are left alone.
-    """
+class Snapshot:
+    """What the ledger has of the jobs that the events are about."""
 
     specs: Mapping[str, JobSpec]
+    """Of jobs that follow others, by name."""
+
     followers: Mapping[str, Sequence[str]]
+    """Job -> names of those that follow it."""
+
     memories: Mapping[str, Memory]
+
     held: Mapping[str, HeldRun]
+    """The runs that still wait."""
+
     ended: Mapping[str, RunState]
+    """Ids of ticks that others wait for -> how they ended."""
+
     unread: Collection[str] = ()
+    """Jobs that are loaded, and that only another version can read: they are left alone."""
 
 
 @dataclass(slots=True)
 class Decisions:
-    """runs: to be admitted first. changes: to be made then, with the events taken off the list."""
-
     runs: list[FollowUp] = field(default_factory=list)
+    """To be admitted first."""
+
     changes: list[Change] = field(default_factory=list)
+    """To be made then, with the events taken off the list."""
 
 
-def decide(events: Iterable[Event], known: Known) -> Decisions:
+def decide(events: Iterable[Event], snapshot: Snapshot) -> Decisions:
     decisions = Decisions()
-    before = {job: memory.fields for job, memory in known.memories.items()}
-    for memory in known.memories.values():
-        memory.held = {i: at for i, at in memory.held.items() if i in known.held}
+    before = {job: memory.fields for job, memory in snapshot.memories.items()}
+    for memory in snapshot.memories.values():
+        memory.held = {i: at for i, at in memory.held.items() if i in snapshot.held}
     for event in events:
         match event:
             case End():
-                on_end(event, known, decisions)
+                on_end(event, snapshot, decisions)
             case Hold():
-                on_hold(event, known, decisions)
+                on_hold(event, snapshot, decisions)
             case Edited():
-                on_edit(event.job, known, decisions)
+                on_edit(event.job, snapshot, decisions)
             case _:
                 assert_never(event)
-    for job, memory in known.memories.items():
+    for job, memory in snapshot.memories.items():
         forget_old_times(memory)
         decisions.changes += differences(job, before[job], memory.fields)
     return decisions
 
 
-def on_end(end: End, known: Known, decisions: Decisions) -> None:
+def on_end(end: End, snapshot: Snapshot, decisions: Decisions) -> None:
     for policy, run_id in end.followed_by:
         decisions.changes.append(after_one_run(run_id, end.run_id, end.state, policy))
-    for job in known.followers.get(end.job, ()):
-        spec, memory = known.specs.get(job), known.memories[job]
+    for job in snapshot.followers.get(end.job, ()):
+        spec, memory = snapshot.specs.get(job), snapshot.memories[job]
         if spec is None or end.job not in spec.after:
             continue
         if spec.matches is AfterMatch.LATEST:
@@ -120,8 +126,8 @@ def on_end(end: End, known: Known, decisions: Decisions) -> None:
             judge_time(spec, memory, at, decisions)
 
 
-def on_hold(hold: Hold, known: Known, decisions: Decisions) -> None:
-    run = known.held.get(hold.run_id)
+def on_hold(hold: Hold, snapshot: Snapshot, decisions: Decisions) -> None:
+    run = snapshot.held.get(hold.run_id)
     if run is None:  # cancelled since
         return
     if run.after is not None:
@@ -129,25 +135,25 @@ def on_hold(hold: Hold, known: Known, decisions: Decisions) -> None:
             change = after_one_run(hold.run_id, run.after, run.ended, run.policy)
             decisions.changes.append(change)
         return
-    spec, memory = known.specs.get(hold.job), known.memories[hold.job]
+    spec, memory = snapshot.specs.get(hold.job), snapshot.memories[hold.job]
     if spec is not None and spec.matches is AfterMatch.LATEST:
         for older in memory.held:
             decisions.changes.append(Change("skip", older, "replaced", hold.run_id))
         memory.held.clear()
     memory.held[hold.run_id] = hold.nominal
-    judge_held(spec, hold.job, known, decisions)
+    judge_held(spec, hold.job, snapshot, decisions)
 
 
-def on_edit(job: str, known: Known, decisions: Decisions) -> None:
-    judge_held(known.specs.get(job), job, known, decisions)
-    if job not in known.specs and job not in known.unread:
-        known.memories[job].times.clear()
+def on_edit(job: str, snapshot: Snapshot, decisions: Decisions) -> None:
+    judge_held(snapshot.specs.get(job), job, snapshot, decisions)
+    if job not in snapshot.specs and job not in snapshot.unread:
+        snapshot.memories[job].times.clear()
 
 
-def judge_held(spec: JobSpec | None, job: str, known: Known, decisions: Decisions) -> None:
+def judge_held(spec: JobSpec | None, job: str, snapshot: Snapshot, decisions: Decisions) -> None:
     """Decides about all waiting ticks of the job, by what the job says now."""
-    memory = known.memories[job]
-    if job in known.unread:
+    memory = snapshot.memories[job]
+    if job in snapshot.unread:
         return
     if spec is None or not spec.waits_for_others:
         change = ("cancel", REMOVED) if spec is None else ("release", "")
@@ -159,7 +165,7 @@ def judge_held(spec: JobSpec | None, job: str, known: Known, decisions: Decision
         return
     for at in dict.fromkeys(memory.held.values()):
         for name in spec.after:
-            state = known.ended.get(tick_of(name, at))
+            state = snapshot.ended.get(tick_of(name, at))
             if state and name not in memory.times.get(str(at), {}).get("ended", {}):
                 remember(memory, str(at), name, state, tick_of(name, at))
         judge_time(spec, memory, at, decisions)
@@ -235,8 +241,8 @@ def made_up_by(ended: Mapping[str, Sequence[str]]) -> str:
 
 
 def forget_old_times(memory: Memory) -> None:
-    wanted = {str(at) for at in memory.held.values()} | {LATEST}
-    old = sorted((time for time in memory.times if time not in wanted), key=int)
+    waiting = {str(at) for at in memory.held.values()} | {LATEST}
+    old = sorted((time for time in memory.times if time not in waiting), key=int)
     for time in old[:-TIMES_KEPT]:
         del memory.times[time]
 

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 
 from supervisor.beat.admission_log import note_all, note_rescue
 from supervisor.beat.turn import Beat, Part, Turn
-from supervisor.features.following.rule import Known, decide
+from supervisor.features.following.rule import Snapshot, decide
 from supervisor.features.following.store import (
     Edited,
     End,
@@ -89,7 +89,7 @@ class Following:
     def _deal_with(self, texts: Sequence[str]) -> bool:
         """Returns False if another beat leads by now."""
         events = [event for text in texts if (event := readable(text))]
-        decisions = decide(events, self._known(events))
+        decisions = decide(events, self._snapshot(events))
         admissions = self._ledger.follow_up(decisions.runs)
         if any(each.placement is Placement.FAILED for each in admissions):
             note_all(admissions)
@@ -100,7 +100,7 @@ class Following:
             note_rescue(rescue)
         return settled is not None
 
-    def _known(self, events: Sequence[Event]) -> Known:
+    def _snapshot(self, events: Sequence[Event]) -> Snapshot:
         ended = list(dict.fromkeys(event.job for event in events if isinstance(event, End)))
         followers = self._followers.of(ended)
         jobs = {name for names in followers.values() for name in names}
@@ -113,7 +113,7 @@ class Following:
             for job, _, at in waiting
             for name in (specs[job].after if job in specs else ())
         }
-        return Known(
+        return Snapshot(
             specs=specs,
             followers=followers,
             memories=memories,

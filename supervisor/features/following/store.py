@@ -31,17 +31,16 @@ HELD = "held:"
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """A run of a job has ended, or ticks from `first` to `nominal` came to nothing; in ms.
-
-    followed_by: single runs that wait for this one, and how it has to end for each.
-    """
+    """A run of a job has ended, or ticks from `first` to `nominal` came to nothing; in ms."""
 
     job: str
     run_id: str
     state: RunState
     nominal: int
     first: int
+
     followed_by: tuple[tuple[AfterPolicy, str], ...] = ()
+    """Single runs that wait for this one, and how it has to end for each."""
 
     @property
     def is_triggered(self) -> bool:
@@ -70,24 +69,25 @@ Event = End | Hold | Edited
 
 @dataclass(frozen=True, slots=True)
 class HeldRun:
-    """What a held run waits for, if that is a single run; `ended`: how that ended, if it has."""
+    """What a held run waits for, if that is a single run."""
 
     after: str | None = None
     policy: AfterPolicy = AfterPolicy.SUCCESS
+
     ended: RunState | None = None
+    """How that one ended, if it has."""
 
 
 @dataclass(slots=True)
 class Memory:
-    """What a job that follows others remembers.
-
-    times: nominal time in ms as text, or LATEST -> {"ended": {job: [state, run id]}, "decided":
-    "ran", "skipped" or absent, "ran": under LATEST only, the times in the ids of its last runs}.
-    held: ids of the ticks that wait -> their nominal times in ms.
-    """
+    """What a job that follows others remembers."""
 
     times: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """Nominal time in ms as text, or LATEST -> {"ended": {job: [state, run id]}, "decided": "ran",
+    "skipped" or absent, "ran": under LATEST only, the times in the ids of its last runs}."""
+
     held: dict[str, int] = field(default_factory=dict)
+    """Ids of the ticks that wait -> their nominal times in ms."""
 
     @classmethod
     def of(cls, fields: Mapping[str, str]) -> Memory:
@@ -101,7 +101,7 @@ class Memory:
 
     @property
     def fields(self) -> dict[str, str]:
-        times = {name: json.dumps(said, sort_keys=True) for name, said in self.times.items()}
+        times = {name: json.dumps(record, sort_keys=True) for name, record in self.times.items()}
         return {**times, **{HELD + run_id: str(at) for run_id, at in self.held.items()}}
 
 
@@ -115,23 +115,23 @@ class Change:
     value: str = ""
 
     @property
-    def facts(self) -> tuple[str, str, str, str]:
+    def arguments(self) -> tuple[str, str, str, str]:
         return self.kind, self.subject, self.what, self.value
 
 
 def event_from(text: str) -> Event:
-    said = json.loads(text)
-    if "held" in said:
-        return Hold(said["job"], said["held"], int(said["nominal"]))
-    if "edited" in said:
-        return Edited(said["edited"])
-    waiting = (line.partition(" ") for line in lines_of(said.get("followed_by")))
+    record = json.loads(text)
+    if "held" in record:
+        return Hold(record["job"], record["held"], int(record["nominal"]))
+    if "edited" in record:
+        return Edited(record["edited"])
+    waiting = (line.partition(" ") for line in lines_of(record.get("followed_by")))
     return End(
-        job=said["job"],
-        run_id=said["run"],
-        state=RunState(said["state"]),
-        nominal=int(said["nominal"]),
-        first=int(said.get("first", said["nominal"])),
+        job=record["job"],
+        run_id=record["run"],
+        state=RunState(record["state"]),
+        nominal=int(record["nominal"]),
+        first=int(record.get("first", record["nominal"])),
         followed_by=tuple((AfterPolicy(policy), run_id) for policy, _, run_id in waiting),
     )
 
@@ -150,29 +150,31 @@ class Followers:
         with self._client.pipeline(transaction=False) as pipe:
             for job in jobs:
                 pipe.smembers(self._keys.followers(job))
-            found = zip(jobs, pipe.execute(), strict=True)
-        return {job: sorted(names) for job, names in found if names}
+            followers = zip(jobs, pipe.execute(), strict=True)
+        return {job: sorted(names) for job, names in followers if names}
 
     def endings(self, limit: int) -> list[str]:
         """The first texts of the list, as they are."""
-        found: list[str] = self._client.lrange(self._keys.endings, 0, limit - 1)
-        return found
+        texts: list[str] = self._client.lrange(self._keys.endings, 0, limit - 1)
+        return texts
 
     def memories(self, jobs: Sequence[str]) -> dict[str, Memory]:
         with self._client.pipeline(transaction=False) as pipe:
             for job in jobs:
                 pipe.hgetall(self._keys.following(job))
-            return {job: Memory.of(found) for job, found in zip(jobs, pipe.execute(), strict=True)}
+            return {
+                job: Memory.of(fields) for job, fields in zip(jobs, pipe.execute(), strict=True)
+            }
 
     def held(self, run_ids: Sequence[str]) -> dict[str, HeldRun]:
         """The runs among these that still wait for others."""
-        asked = ("held", "after", "after_policy")
-        found = {
+        of_held = ("held", "after", "after_policy")
+        runs = {
             run_id: HeldRun(after, AfterPolicy(policy or AfterPolicy.SUCCESS))
-            for run_id, (held, after, policy) in self._fields(run_ids, asked).items()
+            for run_id, (held, after, policy) in self._fields(run_ids, of_held).items()
             if held
         }
-        after = [run.after for run in found.values() if run.after]
+        after = [run.after for run in runs.values() if run.after]
         # A run without a record ended long ago. Its outcome is unknown, so it counts as lost.
         ended = {
             run_id: RunState(state or RunState.LOST)
@@ -181,13 +183,13 @@ class Followers:
         }
         return {
             run_id: HeldRun(run.after, run.policy, ended.get(run.after)) if run.after else run
-            for run_id, run in found.items()
+            for run_id, run in runs.items()
         }
 
     def ends(self, run_ids: Sequence[str]) -> dict[str, RunState]:
         """How those of the runs ended that have ended."""
-        found = self._fields(run_ids, ("state", "finished"))
-        return {i: RunState(state) for i, (state, finished) in found.items() if finished}
+        records = self._fields(run_ids, ("state", "finished"))
+        return {i: RunState(state) for i, (state, finished) in records.items() if finished}
 
     def _fields(self, run_ids: Sequence[str], fields: Sequence[str]) -> dict[str, list[Any]]:
         with self._client.pipeline(transaction=False) as pipe:
@@ -201,8 +203,8 @@ class Followers:
         None, and nothing is changed, when another beat leads or has dealt with them.
         """
         token, keys = self._leadership.token, self._leadership.keys
-        facts = chain.from_iterable(change.facts for change in changes)
-        reply = self._functions("follow", token, texts[0], len(texts), *facts, keys=keys)
+        arguments = chain.from_iterable(change.arguments for change in changes)
+        reply = self._functions("follow", token, texts[0], len(texts), *arguments, keys=keys)
         return None if reply is None else rescues(reply)
 
 
@@ -211,21 +213,21 @@ def tick_of(job: str, nominal: int) -> str:
     return tick_id(job, instant(nominal))
 
 
-def check_following(ledger: Ledger, wanted: Mapping[str, JobSpec | None]) -> None:
+def check_following(ledger: Ledger, changed: Mapping[str, JobSpec | None]) -> None:
     """Raises InvalidJob for a job that would follow one that is not there, or go in a circle."""
-    removed = [name for name, spec in wanted.items() if spec is None]
+    removed = [name for name, spec in changed.items() if spec is None]
     followers = {name for names in Followers(ledger).of(removed).values() for name in names}
-    specs = {name: spec for name, spec in wanted.items() if spec is not None}
-    specs.update(ledger.some_specs(followers - wanted.keys()))
+    specs = {name: spec for name, spec in changed.items() if spec is not None}
+    specs.update(ledger.some_specs(followers - changed.keys()))
     while more := {name for spec in specs.values() for name in spec.after} - {*specs, *removed}:
-        found = ledger.some_specs(more)
-        if not found:
+        others = ledger.some_specs(more)
+        if not others:
             break
-        specs.update(found)
+        specs.update(others)
     if following_problems(specs):
         left = [name for name in ledger.job_names() if name not in removed]
         problems = following_problems(specs, left, removed)
         texts = [p.what + (f" ({p.hint})" if p.hint else "") for p in problems]
-        is_one = len(wanted) == 1 and problems[0].job in wanted
+        is_one = len(changed) == 1 and problems[0].job in changed
         words = texts if is_one else [f"{p.job}: {t}" for p, t in zip(problems, texts, strict=True)]
-        raise InvalidJob(next(iter(wanted)) if len(wanted) == 1 else "", words)
+        raise InvalidJob(next(iter(changed)) if len(changed) == 1 else "", words)
