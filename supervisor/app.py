@@ -44,6 +44,7 @@ from supervisor.sending.app_settings import (
     settle_redbeat,
 )
 from supervisor.sending.content import besides_json
+from supervisor.sending.guarded_calls import adopt_guarded
 from supervisor.sending.queues import make_serial_queues, queue_of
 from supervisor.settings import (
     DEFAULT_PREFIX,
@@ -52,7 +53,6 @@ from supervisor.settings import (
     is_redis,
     running_url,
 )
-from supervisor.worker.task import adopt_guarded
 
 log = get_logger("supervisor.app")
 

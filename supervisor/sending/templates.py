@@ -92,7 +92,7 @@ def name_of(own: type) -> str:
 
 #: What a task's class may define of how it is sent, and the classes whose definitions are known.
 SENDING = ("apply_async", "shadow_name")
-KNOWN_CLASSES = ("supervisor.worker.task:GuardedCalls", name_of(Task))
+KNOWN_CLASSES = ("supervisor.sending.guarded_calls:GuardedCalls", name_of(Task))
 
 
 def why_apart(app: Celery, task: str) -> str | None:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -18,23 +16,6 @@ from supervisor.sending.calls import sendable
 from supervisor.sending.calls import until as from_now
 from supervisor.sending.content import as_json
 from supervisor.worker.celery_fixes import given_once
-
-#: The id of a task that Celery itself sends again.
-_sent_again: ContextVar[str | None] = ContextVar("supervisor_sent_again", default=None)
-
-
-@contextmanager
-def sent_again(task_id: str | None) -> Iterator[None]:
-    """Celery's own retry calls the task again, under the same id."""
-    before = _sent_again.set(task_id)
-    try:
-        yield
-    finally:
-        _sent_again.reset(before)
-
-
-def is_sent_again(task_id: str | None) -> bool:
-    return task_id is not None and task_id == _sent_again.get()
 
 
 def next_arguments(

@@ -25,14 +25,11 @@ from billiard.common import terminate_handler_fired  # type: ignore[attr-defined
 from celery import Celery, Task, current_app
 from celery._state import _task_stack  # type: ignore[attr-defined]
 from celery.app import trace
-from celery.app.registry import TaskRegistry
 from celery.exceptions import Ignore, Reject, Retry, SoftTimeLimitExceeded
-from celery.result import EagerResult
 from kombu.serialization import loads as loads_message
 from kombu.serialization import prepare_accept_content
 from kombu.utils.json import loads
 
-from supervisor.catalog.fitness import guard_in_code
 from supervisor.errors import (
     JobRaised,
     RunCancelled,
@@ -54,8 +51,8 @@ from supervisor.lists.attempts import AROUND, HOOKS
 from supervisor.logs import get_logger
 from supervisor.process import process_name
 from supervisor.sending.app_settings import owner_of, required_settings
-from supervisor.sending.calls import call_guarded, is_guarded_call
 from supervisor.sending.content import as_json, content_of
+from supervisor.sending.guarded_calls import GuardedCalls
 from supervisor.sending.publisher import publisher_of
 from supervisor.worker.backend import (
     publisher_of_progress,
@@ -64,7 +61,7 @@ from supervisor.worker.backend import (
 )
 from supervisor.worker.endings import is_of_a_stop, of_base, reason_of
 from supervisor.worker.main_process import main_process_of
-from supervisor.worker.retries import delay_of, is_sent_again, next_arguments, retry_of, sent_again
+from supervisor.worker.retries import delay_of, next_arguments, retry_of
 
 Body = Callable[..., Any]
 
@@ -77,69 +74,6 @@ class NotBegun(Ignore):
 
 
 log = get_logger("supervisor.tasks")
-
-
-class GuardedCalls(Task):  # type: ignore[type-arg]
-    """Comes after a task's own class, whose `apply_async` and `retry` are called first."""
-
-    abstract = True
-
-    def apply_async(
-        self,
-        args: Any = None,
-        kwargs: Any = None,
-        task_id: str | None = None,
-        producer: Any = None,
-        link: Any = None,
-        link_error: Any = None,
-        shadow: str | None = None,
-        **options: Any,
-    ) -> Any:
-        """Celery's own signature; the call of a guarded task is a run (calls.py)."""
-        named = {"link": link, "link_error": link_error, "shadow": shadow}
-        if is_guarded_call(self, options) and not is_sent_again(task_id):
-            options |= given(**named)
-            return call_guarded(self, tuple(args or ()), dict(kwargs or {}), task_id, options)
-        # A project's own class may take nothing but the task's arguments by position.
-        options |= given(task_id=task_id, producer=producer, **named)
-        result: Any = super().apply_async(args, kwargs, **options)
-        if isinstance(result, EagerResult):  # run in place: code that looks at its place finds none
-            vars(result).update(admission=None, was_skipped=False)
-        return result
-
-    def retry(
-        self,
-        args: Any = None,
-        kwargs: Any = None,
-        exc: Any = None,
-        throw: bool = True,
-        eta: datetime | None = None,
-        countdown: float | None = None,
-        max_retries: int | None = None,
-        **options: Any,
-    ) -> Any:
-        """Celery's own signature; in a supervised run the ledger sends the next attempt."""
-        attempt = own_attempt(self)
-        if attempt is None or self.request.called_directly:
-            # Celery itself sends the task again, without the guard, which it does not have now.
-            options |= given(exc=exc, eta=eta, countdown=countdown, max_retries=max_retries)
-            with sent_again(self.request.id):
-                return super().retry(args, kwargs, throw=throw, **options)
-        limit = self.max_retries if max_retries is None else max_retries
-        if limit is not None and attempt.delivery.retries >= limit:
-            raise exc or self.MaxRetriesExceededError(f"{self.name} was retried {limit} times")
-        delay = delay_of(eta, countdown, self.default_retry_delay)
-        following = next_arguments(attempt, self, args, kwargs, options)
-        again = retry_of(exc, delay)
-        attempt.next = NextAttempt(delay, exc, following, deferred=None if throw else again)
-        if throw:
-            raise again
-        return again
-
-
-def given(**options: Any) -> dict[str, Any]:
-    """The options that were given, without those that are None."""
-    return {name: value for name, value in options.items() if value is not None}
 
 
 class GuardedTask(Task):  # type: ignore[type-arg]
@@ -240,6 +174,45 @@ class GuardedTask(Task):  # type: ignore[type-arg]
         return retry_of(failure, attempt.retry_by_backoff(failure))
 
 
+class GuardedRetries(GuardedCalls):
+    """Comes after a task's own class, whose `retry` is called first."""
+
+    abstract = True
+
+    def retry(
+        self,
+        args: Any = None,
+        kwargs: Any = None,
+        exc: Any = None,
+        throw: bool = True,
+        eta: datetime | None = None,
+        countdown: float | None = None,
+        max_retries: int | None = None,
+        **options: Any,
+    ) -> Any:
+        """Celery's own signature; in a supervised run the ledger sends the next attempt."""
+        attempt = own_attempt(self)
+        if attempt is None or self.request.called_directly:
+            return super().retry(args, kwargs, exc, throw, eta, countdown, max_retries, **options)
+        limit = self.max_retries if max_retries is None else max_retries
+        if limit is not None and attempt.delivery.retries >= limit:
+            raise exc or self.MaxRetriesExceededError(f"{self.name} was retried {limit} times")
+        delay = delay_of(eta, countdown, self.default_retry_delay)
+        following = next_arguments(attempt, self, args, kwargs, options)
+        again = retry_of(exc, delay)
+        attempt.next = NextAttempt(delay, exc, following, deferred=None if throw else again)
+        if throw:
+            raise again
+        return again
+
+
+def put_under_guard(task: Any) -> None:
+    own = type(task)
+    if not issubclass(own, GuardedTask):
+        bases = (GuardedTask, own, GuardedRetries)
+        task.__class__ = type(own.__name__, bases, {"__module__": own.__module__})
+
+
 @contextmanager
 def around(task: Any, attempt: Attempt) -> Iterator[None]:
     """What features do around the task's body."""
@@ -316,43 +289,6 @@ def guard_of(app: Celery, pid: int) -> Guard:
     )
 
 
-# How tasks are put under the guard: those with a `guard`, and those of jobs.
-#
-# All others keep Celery's class, or their app's own. A task with a `guard` is put under it when it
-# is made, since calls of it are runs. One that is a job's looks like any other, and may become one
-# by an edit of a schedule file: a process puts it under the guard when it first has to run it.
-
-
-class AdoptsGuarded(TaskRegistry):
-    """An app's registry: every task enters it when it is made, even if the app never finalizes."""
-
-    def __setitem__(self, name: str, task: Any) -> None:
-        super().__setitem__(name, task)
-        adopt_if_guarded(task)
-
-
-def adopt_guarded(app: Celery) -> None:
-    """Puts the app's tasks with a `guard` under it: those it has, and those it will have."""
-    registry: Any = app._tasks  # type: ignore[attr-defined]
-    own = type(registry)
-    if not issubclass(own, AdoptsGuarded):
-        registry.__class__ = type(own.__name__, (AdoptsGuarded, own), {})
-    for task in list(registry.values()):
-        adopt_if_guarded(task)
-
-
-def adopt_if_guarded(task: Any) -> None:
-    if guard_in_code(task) is not None:
-        adopt(task)
-
-
-def adopt(task: Any) -> None:
-    own = type(task)
-    if not issubclass(own, GuardedTask):
-        bases = (GuardedTask, own, GuardedCalls)
-        task.__class__ = type(own.__name__, bases, {"__module__": own.__module__})
-
-
 def trace_run(
     name: str, uuid: str, request: Any, body: Any, content_type: Any, encoding: Any, **_: Any
 ) -> Any:
@@ -378,7 +314,9 @@ def accepted_by(app: Celery) -> Any:
 
 @cache
 def prepare_to_run(task: Any, hostname: str) -> None:
-    adopt(task)
+    """A job's task looks like any other until a process first has to run it: it may become one by
+    an edit of a schedule file."""
+    put_under_guard(task)
     take_over_started(task)
     # Looked up here and not imported: Sentry and others replace it.
     task.__trace__ = trace.build_tracer(task.name, task, task.app.loader, hostname, app=task.app)

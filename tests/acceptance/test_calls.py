@@ -149,7 +149,7 @@ def test_a_task_with_a_guard_keeps_its_class_and_others_have_no_more(team: Proje
         """
 from celery import Celery, Task
 from supervisor.app import supervise
-from supervisor.worker.task import GuardedTask
+from supervisor.sending.guarded_calls import GuardedCalls
 class Contextual(Task):
     abstract = True
     def __call__(self, *args, **kwargs):
@@ -161,7 +161,7 @@ def first(): return 1
 def second(): return 2
 app.finalize()
 print(json.dumps([first(), second(), [
-    isinstance(task, GuardedTask) for task in (first, second)
+    isinstance(task, GuardedCalls) for task in (first, second)
 ], second.delay().admission.placement.value]))"""
     )
     assert made == [["in context", 1], 2, [False, True], "start"]

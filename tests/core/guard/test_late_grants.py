@@ -18,7 +18,7 @@ from supervisor.job.spec import JobSpec
 from supervisor.ledger.ledger import Ledger
 from supervisor.sending.messages import assignments, message_header
 from supervisor.times import clock
-from supervisor.worker.task import adopt
+from supervisor.worker.task import put_under_guard
 from tests.jobs import admitted, begin, run_id
 from tests.proxy import Proxy, proxy_to
 from tests.waiting import scaled, wait_until
@@ -54,7 +54,7 @@ def deliver(redis_url: str, way: Proxy, bodies: Bodies, ledger: Ledger) -> Calla
     def nightly(tree: str = "") -> None:
         bodies.append(tree)
 
-    adopt(app.tasks["proj.nightly"])
+    put_under_guard(app.tasks["proj.nightly"])
     tracer = build_tracer("proj.nightly", app.tasks["proj.nightly"], app=app)
 
     def deliver(run: str) -> Thread:

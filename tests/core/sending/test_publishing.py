@@ -35,7 +35,7 @@ from supervisor.sending.queues import AppQueues
 from supervisor.settings import Settings
 from supervisor.testing import lease_runs_out
 from supervisor.worker.request import guarded_request
-from supervisor.worker.task import adopt
+from supervisor.worker.task import put_under_guard
 from tests.jobs import admitted, begin, job, renew, run_id, ticks
 from tests.proxy import Proxy, proxy_to
 from tests.waiting import scaled, wait_until
@@ -265,7 +265,7 @@ def test_a_message_of_before_a_retry_begins_no_attempt_after_it(
         if number == 1:
             raise self.retry(args=[2], countdown=0)
 
-    adopt(app.tasks["proj.nightly"])
+    put_under_guard(app.tasks["proj.nightly"])
     run, publisher = queued(ledger, 0), Publisher(app, ledger)
 
     def delivered() -> dict[str, Any]:
