@@ -25,6 +25,7 @@ from typing import Any
 from celery.backends.base import DisabledBackend
 from celery.result import AsyncResult
 from celery.utils.time import maybe_iso8601, maybe_make_aware
+from kombu.compression import get_encoder
 
 from supervisor.catalog.fitness import guard_in_code, has_own_strategy
 from supervisor.catalog.guards import GuardedCall, guarded_task_spec
@@ -106,12 +107,7 @@ def request_of(
     if at_work is not None and task_id == at_work.run_id:
         what = "a run cannot be replaced by a guarded call, which is a run of its own: call it"
         raise InvalidGuard(task.name, [what])
-    serializer = options.get("serializer")
-    if (
-        serializer and serializer not in OF_RUNS
-    ):  # no worker can read it, and it would hold the lock
-        what = f"messages of runs are JSON: leave serializer={serializer!r} out"
-        raise InvalidGuard(task.name, [what])
+    check_content(task, options)
     expires = until(options.pop("expires", task.expires))
     headers = {**headers_of_context(), **(options.pop("headers", None) or {})}
     guard = GuardedCall.of(headers.pop(GUARD, None), task.name)
@@ -146,6 +142,18 @@ def is_awaited(task: Any, options: Mapping[str, Any]) -> bool:
 def is_ignored(task: Any, options: Mapping[str, Any]) -> bool:
     own = options.get("ignore_result")
     return bool(task.ignore_result if own is None else own)
+
+
+def check_content(task: Any, options: Mapping[str, Any]) -> None:
+    """A call that no worker can read would hold the lock. Raises InvalidGuard."""
+    serializer = options.get("serializer")
+    if serializer and serializer not in OF_RUNS:
+        what = f"messages of runs are JSON: leave serializer={serializer!r} out"
+        raise InvalidGuard(task.name, [what])
+    try:
+        get_encoder(options.get("compression") or "gzip")
+    except KeyError as error:
+        raise InvalidGuard(task.name, [f"there is no compression {error}"]) from None
 
 
 def check_arguments(task: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
