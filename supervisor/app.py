@@ -187,8 +187,8 @@ class AppTasks(Tasks):
                 spec, spec, ("task",), ("queue", "serial", "task"), known_call
             )
         for number, step in enumerate(spec.steps):
-            found = self._faults_of(spec, step, ("steps",), ("steps",), step.foreach is None)
-            for fault in found:
+            faults = self._faults_of(spec, step, ("steps",), ("steps",), step.foreach is None)
+            for fault in faults:
                 what = f"step {number + 1}: {fault.what}"
                 yield replace(fault, what=what, path=(number, "task"))
 
@@ -281,8 +281,8 @@ def settled(app: Celery) -> dict[str, tuple[Any, Any]]:
 
 
 def overridden(app: Celery) -> Iterator[Overridden]:
-    wanted = {**NEEDED, SCHEDULER: GIVEN[SCHEDULER]}
-    for name, needed in wanted.items():
+    needed_settings = {**NEEDED, SCHEDULER: GIVEN[SCHEDULER]}
+    for name, needed in needed_settings.items():
         value = app.conf.get(name)
         if value != needed and not (name in NEEDED and value == DEFAULTS[name]):
             yield Overridden(name, value, needed)
@@ -319,10 +319,10 @@ def _say_what_differs(instance: Any, **_: Any) -> None:
     if apart := broker_apart(instance.app, required_settings(instance.app)):
         log.warning("broker apart from the ledger", what=apart)
     say_what_is_less_safe(instance.app)
-    for found in overridden(instance.app):
-        if found.setting == SCHEDULER:  # a beat that uses it says so
+    for each in overridden(instance.app):
+        if each.setting == SCHEDULER:  # a beat that uses it says so
             continue
-        log.warning("setting overridden", **asdict(found), hint=found.hint)
+        log.warning("setting overridden", **asdict(each), hint=each.hint)
 
 
 def say_what_is_less_safe(app: Celery) -> None:
@@ -379,6 +379,6 @@ def _set_up_logging(
         return
     level = getLevelName(loglevel) if isinstance(loglevel, int) else loglevel
     logs.configure(level=level or "info", logfile=logfile)
-    said = {"loglevel": loglevel, "logfile": logfile, "format": format, "colorize": colorize}
-    signals.after_setup_logger.send(None, logger=getLogger(), **said)
-    signals.after_setup_task_logger.send(None, logger=getLogger("celery.task"), **said)
+    given = {"loglevel": loglevel, "logfile": logfile, "format": format, "colorize": colorize}
+    signals.after_setup_logger.send(None, logger=getLogger(), **given)
+    signals.after_setup_task_logger.send(None, logger=getLogger("celery.task"), **given)

@@ -39,9 +39,9 @@ from supervisor.job.secrets import directory_of
 from supervisor.job.spec import JobSpec
 from supervisor.job.when import When
 from supervisor.ledger.actions import Action, Actor
+from supervisor.ledger.job_record import AT_RUN_TIME, Origin
 from supervisor.ledger.ledger import Ledger
-from supervisor.ledger.records import AT_RUN_TIME, Origin
-from supervisor.ledger.requests import RunRequest
+from supervisor.ledger.run_request import RunRequest
 from supervisor.operate import control
 from supervisor.schedule import schedule_of
 from supervisor.schedule.expectations import next_ticks as ticks_of
@@ -103,8 +103,8 @@ def put(
     with ledger.actions.trying(Action(actor_of(by), "put", name, reason, (name,))) as action:
         spec = checked(ledger, name, keys)
         check_times(ledger, name, spec)
-        wanted, versions, place = {name: spec}, {name: if_version}, place_of(by)
-        _, origins = put_jobs(ledger, entries, wanted, source, place, versions, action=action)
+        specs, versions, place = {name: spec}, {name: if_version}, place_of(by)
+        _, origins = put_jobs(ledger, entries, specs, source, place, versions, action=action)
     return job_of(spec, origins[name], ledger.paused([name]))
 
 
@@ -149,11 +149,11 @@ def get(name: str, *, app: Celery | None = None) -> Job:
     Raises UnknownJob, and UnreadableJob if only another version of this package can read it.
     """
     ledger, _ = ledger_of(app)
-    found = jobs_of(ledger, [name])
-    if not found:
+    jobs = jobs_of(ledger, [name])
+    if not jobs:
         ledger.spec(name)  # raises, unless code guards it
         raise UnknownJob(name)
-    return found[0]
+    return jobs[0]
 
 
 def list(
@@ -196,8 +196,8 @@ def remove(
     ledger, entries = ledger_of(app)
     versions, place = {name: if_version}, place_of(by)
     with ledger.actions.trying(Action(actor_of(by), "remove", name, reason, (name,))) as action:
-        wanted = {name: None}
-        done, _ = put_jobs(ledger, entries, wanted, source, place, versions, action=action)
+        removals = {name: None}
+        done, _ = put_jobs(ledger, entries, removals, source, place, versions, action=action)
     return bool(done)
 
 

@@ -16,7 +16,15 @@ from supervisor.ledger.ledger import Ledger
 from supervisor.sending.publisher import publisher_of
 from supervisor.store.keys import Keys
 
-__all__ = ["EmbeddedServer", "comes_due", "empty", "lease_runs_out", "ledger_of", "wait_for_end"]
+__all__ = [
+    "EmbeddedServer",
+    "comes_due",
+    "empty",
+    "lease_runs_out",
+    "ledger_of",
+    "server_changes",
+    "wait_for_end",
+]
 
 #: Between two looks at a run.
 PAUSE_SECONDS = 0.02
@@ -67,6 +75,13 @@ def lease_runs_out(ledger: Ledger, run_id: str) -> None:
 
 def slot_key(keys: Keys, lock: str, slot: int) -> str:
     return keys.lock(lock) + ("" if slot == 1 else f":{slot}")
+
+
+def server_changes(ledger: Ledger) -> None:
+    """As after a restart of Redis or a failover: no run begins until those that may have been
+    running have had their `lease_ttl` to come back, or until `ledger.acknowledge_server()`.
+    """
+    ledger.client.hset(ledger.keys.server, "run_id", "before")
 
 
 def comes_due(ledger: Ledger, run_id: str) -> None:

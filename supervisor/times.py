@@ -292,3 +292,18 @@ Moment = Annotated[
         }
     ),
 ]
+
+
+# Instants of the ledger, which are milliseconds since 1970.
+
+
+def optional_instant(ms: str | int | float | None) -> datetime | None:
+    return datetime.fromtimestamp(float(ms) / 1000, UTC) if ms else None
+
+
+def instant(ms: str | int | float) -> datetime:
+    return datetime.fromtimestamp(float(ms) / 1000, UTC)
+
+
+def ms_of(moment: datetime) -> int:
+    return round(moment.timestamp() * 1000)

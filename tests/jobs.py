@@ -12,13 +12,14 @@ from supervisor.guard.delivery import Delivery
 from supervisor.job.content import content_of_job
 from supervisor.job.run import RunState
 from supervisor.job.spec import JobSpec
+from supervisor.ledger.attempt import Grant, GrantedAttempt, LeaseState
 from supervisor.ledger.leader import Look
 from supervisor.ledger.ledger import Ledger
-from supervisor.ledger.reads import read_job
-from supervisor.ledger.replies import Grant, Known, LeaseState, ms_of
+from supervisor.ledger.specs import read_job
 from supervisor.schedule.ticks import Tick
 from supervisor.sending.publisher import Publisher
 from supervisor.testing import comes_due
+from supervisor.times import ms_of
 
 MIDNIGHT = datetime(2026, 3, 1, tzinfo=UTC)
 
@@ -92,18 +93,18 @@ def renew(
     ledger: Ledger,
     run: str,
     token: str = "token",
-    known: Known | None = None,
+    granted: GrantedAttempt | None = None,
     *,
     has_begun: bool = True,
 ) -> LeaseState:
     """The heartbeat of one lease."""
-    [renewal] = ledger.renew([(run, token, has_begun, known)])
+    [renewal] = ledger.renew([(run, token, has_begun, granted)])
     return renewal.state
 
 
-def known_of(ledger: Ledger, *, number: int = 1) -> Known:
+def granted_of(ledger: Ledger, *, number: int = 1) -> GrantedAttempt:
     """What a worker knows of an attempt that the server would have granted just now."""
-    return Known(1000 * ms_of(ledger.now()) + 1000, number, 1)
+    return GrantedAttempt(1000 * ms_of(ledger.now()) + 1000, number, 1)
 
 
 def states(ledger: Ledger, spec: JobSpec) -> list[str]:
@@ -145,6 +146,16 @@ def lasted(ledger: Ledger, spec: JobSpec, *seconds: float) -> None:
         ledger.finish(run, f"token {number}", RunState.SUCCEEDED)
         ended = int(ledger.client.hget(ledger.keys.run(run), "finished"))
         ledger.client.hset(ledger.keys.run(run), "started", ended - round(1000 * took))
+
+
+def has_worked_for(ledger: Ledger, run: str, seconds: float) -> None:
+    """As if the attempt that is running had begun that long ago."""
+    ledger.client.hset(ledger.keys.run(run), "started", ms_of(ledger.now()) - round(1000 * seconds))
+
+
+def loaded_ago(ledger: Ledger, spec: JobSpec, ago: timedelta) -> None:
+    """As if the job's times were as they are for that long."""
+    ledger.client.hset(ledger.keys.job(spec.name), "loaded", ms_of(ledger.now() - ago))
 
 
 def fails(ledger: Ledger, run: str) -> str:

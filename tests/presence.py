@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from supervisor.ledger.ledger import Ledger
-from supervisor.ledger.presence import BeatFacts, Broker, Registration, WorkerFacts, digest_of
+from supervisor.ledger.presence import BeatProcess, Broker, Registration, WorkerProcess, digest_of
 
 
 def worker_is_there(
@@ -18,14 +18,14 @@ def worker_is_there(
 ) -> Registration:
     registration = Registration(ledger.client, ledger.keys, Broker("celery", is_ledger))
     for _ in range(2):  # what it says of its clock is of the call before
-        registration.say(WorkerFacts(name, queues, 2, digest_of(tasks)), tasks)
+        registration.say(WorkerProcess(name, queues, 2, digest_of(tasks)), tasks)
     return registration
 
 
 def beat_is_there(ledger: Ledger, name: str, *, leads: bool) -> Registration:
     registration = Registration(ledger.client, ledger.keys, Broker("celery", True))
     for _ in range(2):
-        registration.say(BeatFacts(name, leads, None))
+        registration.say(BeatProcess(name, leads, None))
     return registration
 
 

@@ -7,7 +7,8 @@ from typing import Any, assert_never
 
 from supervisor.beat.turn import Turn
 from supervisor.job.spec import MOST_JOBS
-from supervisor.ledger.replies import Admission, Placement, Rescue
+from supervisor.ledger.admission import Admission, Placement
+from supervisor.ledger.attempt import Rescue
 from supervisor.logs import RUN_EVENTS, get_logger
 
 #: Admissions logged in one turn, and how many may wait for a turn in which nothing is due.

@@ -27,11 +27,10 @@ from supervisor.beat.turn import Turn
 from supervisor.catalog.entries import DueEntry, Entries
 from supervisor.job.run import RunState
 from supervisor.job.spec import JobSpec
+from supervisor.ledger.admission import RUNS_PER_CALL, Admission, Placement, run_of_tick
+from supervisor.ledger.job_record import Mark
 from supervisor.ledger.ledger import Ledger
-from supervisor.ledger.reads import chunks
-from supervisor.ledger.records import Mark
-from supervisor.ledger.replies import Admission, Placement
-from supervisor.ledger.requests import RUNS_PER_CALL, run_of_tick
+from supervisor.ledger.reader import chunks
 from supervisor.logs import get_logger
 from supervisor.schedule import schedule_of
 from supervisor.schedule.emission import PROMPT, Emission, emission

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from supervisor.beat.turn import Turn
 from supervisor.guard.reaper import Reaper
 from supervisor.ledger.ledger import Ledger
-from supervisor.ledger.presence import PRESENCE_INTERVAL, BeatFacts, Broker, Registration
+from supervisor.ledger.presence import PRESENCE_INTERVAL, BeatProcess, Broker, Registration
 
 
 class Presence:
@@ -56,7 +56,7 @@ class Presence:
 
     def _say(self) -> None:
         if time.monotonic() >= self._next_at:
-            facts = BeatFacts(self._name, self._leads, self._follows())
+            facts = BeatProcess(self._name, self._leads, self._follows())
             self._registration.say(facts, fault=self._fault)
             self._next_at = time.monotonic() + PRESENCE_INTERVAL.total_seconds()
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from supervisor.beat.admission_log import note_rescue
 from supervisor.beat.turn import Turn
 from supervisor.catalog.entries import Entries
-from supervisor.ledger.functions import RUNS_PER_DISMISSAL
 from supervisor.ledger.leader import Look
 from supervisor.ledger.ledger import Ledger
+from supervisor.ledger.limits import RUNS_PER_DISMISSAL
 from supervisor.logs import get_logger
 from supervisor.schedule import schedule_of
 

@@ -40,9 +40,9 @@ from supervisor.errors import ScheduleFilesInvalid
 from supervisor.ledger.actions import Action, Actor
 from supervisor.ledger.leader import LEADER_TTL
 from supervisor.ledger.ledger import Ledger
-from supervisor.ledger.replies import ms_of
 from supervisor.logs import get_logger
 from supervisor.process import Child, Limits
+from supervisor.times import ms_of
 
 log = get_logger("supervisor.reloading")
 

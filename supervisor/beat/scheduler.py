@@ -180,7 +180,7 @@ class SupervisedScheduler(RedBeatScheduler):  # type: ignore[misc]
     def _turn(self) -> float:
         if not self._has_begun:
             self._ledger.check_schema()
-            self._ledger.forget_other_versions()
+            self._ledger.functions.forget_other_versions()
             self._has_begun = True
         look, steps = self._look(), self._steps
         if not look.leads:

@@ -29,7 +29,7 @@ from celery import Celery
 from supervisor.job.run import StepId
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.presence import Processes
-from supervisor.ledger.reads import SentRun
+from supervisor.ledger.run_reads import SentRun
 from supervisor.sending.queues import AppQueues
 
 #: A living worker begins a run sooner than this after it took the message.

@@ -20,17 +20,17 @@ from redbeat.schedulers import RedBeatSchedulerEntry, ensure_conf
 from redbeat.schedules import rrule
 
 from supervisor.job.spec import JobSpec
+from supervisor.ledger.job_record import REDBEAT, Mark
 from supervisor.ledger.ledger import Ledger
-from supervisor.ledger.reads import chunks, read_job
-from supervisor.ledger.records import REDBEAT, Mark
-from supervisor.ledger.replies import ms_of
-from supervisor.ledger.requests import EntryKeys
+from supervisor.ledger.loading import EntryKeys
+from supervisor.ledger.reader import chunks
+from supervisor.ledger.specs import read_job
 from supervisor.logs import get_logger
 from supervisor.schedule import schedule_of
 from supervisor.schedule.rrule import ANCHOR, NUMBERS, WEEKDAYS, Rule, numbers_of, times_a_day
 from supervisor.schedule.rrule import parse as parse_rrule
 from supervisor.store.connection import Pipeline
-from supervisor.times import in_utc
+from supervisor.times import in_utc, ms_of
 
 log = get_logger("supervisor.beat")
 

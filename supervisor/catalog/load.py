@@ -42,11 +42,11 @@ from supervisor.job.changes import Changes, difference
 from supervisor.job.fields import NAME_PATTERN
 from supervisor.job.spec import JobSpec
 from supervisor.ledger.actions import Action, with_changes
+from supervisor.ledger.job_reads import Loaded
+from supervisor.ledger.job_record import FILES, REDBEAT, REDBEATS, Origin, origin_from
 from supervisor.ledger.ledger import Ledger, too_many_jobs
-from supervisor.ledger.reads import Loaded, times_of
-from supervisor.ledger.records import FILES, REDBEAT, REDBEATS, Origin, origin_from
-from supervisor.ledger.replies import LoadReply, LoadVerdict
-from supervisor.ledger.requests import JobChange
+from supervisor.ledger.loading import JobChange, LoadReply, LoadVerdict
+from supervisor.ledger.specs import times_of
 from supervisor.lists.loading import CLOSINGS, LOAD_CHECKS
 from supervisor.logs import get_logger
 from supervisor.schedule import schedule_of

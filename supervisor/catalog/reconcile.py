@@ -15,9 +15,9 @@ from supervisor.errors import JobConflict, JobElsewhere, SupervisorError
 from supervisor.job.changes import Changes, Found, Source
 from supervisor.job.spec import JobSpec
 from supervisor.ledger.actions import Action, Actor
+from supervisor.ledger.job_reads import Loaded
+from supervisor.ledger.job_record import REDBEATS
 from supervisor.ledger.ledger import Ledger
-from supervisor.ledger.reads import Loaded
-from supervisor.ledger.records import REDBEATS
 
 REMOVAL_HINT = "if that is meant, remove half of them first, or run manage.py supervisor sync --yes"
 

@@ -10,8 +10,8 @@ from collections.abc import Collection
 
 from supervisor.catalog.schedule_files import ScheduleSet
 from supervisor.errors import Problem
-from supervisor.ledger.reads import Loaded
-from supervisor.ledger.records import FILES
+from supervisor.ledger.job_reads import Loaded
+from supervisor.ledger.job_record import FILES
 
 #: A removal of this many jobs or more is refused if they are more than half of a source's.
 LEAST_REMOVED = 5

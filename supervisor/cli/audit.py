@@ -54,6 +54,7 @@ def audit_ticks(
     jobs that were removed within the last seven days. With --from, each tick is also looked up in
     the job's history, which goes back `history` runs.
     """
+    from supervisor.features.audit.spans import AuditSpans
     from supervisor.features.audit.step import audit
     from supervisor.ledger.actions import Action, Change
     from supervisor.operate.words import plural
@@ -67,10 +68,9 @@ def audit_ticks(
         raise click.UsageError("--to needs --from")
     audit(ledger, specs, ledger.now(), removed)
     records = compared(context, specs, start, end) if start else {}
-    by_name = {spec.name: spec for spec in specs}
-    wrong = ledger.figures.unaccounted(list(by_name))
-    judged = ledger.records_of([by_name[name] for name in wrong])
-    findings = {job.spec.name: job.finding or {} for job in judged}
+    wrong_jobs = [job for job in ledger.records_of(specs) if job.unaccounted_ticks]
+    wrong = {job.spec.name: job.unaccounted_ticks for job in wrong_jobs}
+    findings = {job.spec.name: job.finding or {} for job in wrong_jobs}
     if as_json:
         shapes = {name: records_shape(each) for name, each in records.items()}
         print_json({"unaccounted_ticks": wrong, "findings": findings, "records": shapes})
@@ -83,7 +83,7 @@ def audit_ticks(
             change = Change(name, "unaccounted_ticks", str(wrong[name]))
             by, jobs = context.actor, (name,)
             action = Action(by, "acknowledge", name, reason, jobs, changes=(change,))
-            ledger.audit_spans.acknowledge(name, action)
+            AuditSpans(ledger.functions).acknowledge(name, action)
     if wrong or any(each.missing or each.doubled for each in records.values()):
         sys.exit(1)
 

@@ -226,13 +226,13 @@ def log(
 
     Lists the record of actions, newest first. Times are in UTC. `serve` logs each new one.
     """
-    from supervisor.ledger.actions import WantedActions
+    from supervisor.ledger.actions import ActionQuery
     from supervisor.operate import shapes
     from supervisor.operate.tables import ACTION_COLUMNS, action_row
 
     ledger = context.ledger
     moment = moment_of(since, ZoneInfo("UTC"), ledger.now())
-    search = WantedActions(job=job, by=by, verb=verb, since=moment, limit=limit)
+    search = ActionQuery(job=job, by=by, verb=verb, since=moment, limit=limit)
     entries = ledger.actions.search(search)
     if as_json:
         print_json([shapes.RecordedAction.dumped(entry) for entry in entries])

@@ -30,7 +30,7 @@ from supervisor.errors import Problem, ScheduleFilesInvalid
 
 if TYPE_CHECKING:
     from supervisor.catalog.schedule_files import ScheduleSet
-    from supervisor.ledger.reads import Loaded
+    from supervisor.ledger.job_reads import Loaded
     from supervisor.operate.planning import Plan
 
 
@@ -169,7 +169,7 @@ def plan(context: Context, path: Path | None, as_json: bool, exit_code: bool) ->
     directory, by default the one that beat follows. If the files have problems, lists them as
     `check` does and exits 1.
     """
-    from supervisor.ledger.records import FILES
+    from supervisor.ledger.job_record import FILES
     from supervisor.operate.plans import plan_shape
 
     schedules, loaded = read_or_exit(context, path, as_json), context.ledger.loaded()
@@ -212,7 +212,7 @@ def apply(
     beats that run under its old name stop.
     """
     from supervisor.ledger.actions import Action
-    from supervisor.ledger.records import FILES
+    from supervisor.ledger.job_record import FILES
     from supervisor.operate.plans import plan_shape, summary
     from supervisor.operate.words import plural
 

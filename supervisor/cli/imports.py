@@ -292,7 +292,7 @@ def release(context: Context, dry_run: bool, yes: bool, no_entries: bool, as_jso
     required_settings(app)
     ledger = context.ledger
     ledger.check_owner(owner_of(app))
-    there = [present.facts.name for present in ledger.presences.processes().present]
+    there = [present.process.name for present in ledger.presences.processes().present]
     released = release_of(app, ledger, with_entries=not no_entries)
     count = sum(1 for _ in keys_of(ledger))
     for name, why in released.lost.items():

@@ -35,8 +35,8 @@ if TYPE_CHECKING:
     from supervisor.catalog.schedule_files import ScheduleSet
     from supervisor.job.changes import Changes
     from supervisor.job.spec import JobSpec
+    from supervisor.ledger.job_reads import Loaded
     from supervisor.ledger.ledger import Ledger
-    from supervisor.ledger.reads import Loaded
 
 
 @click.command(epilog=examples("jobs", "jobs --prefix acme-", "jobs --label tenant=acme --json"))
@@ -124,7 +124,7 @@ def put(context: Context, file: Path, dry_run: bool, reason: str, as_json: bool)
     """
     from supervisor.catalog.entries import Entries
     from supervisor.catalog.load import check_origins, check_wanted, refuse_entries
-    from supervisor.ledger.records import AT_RUN_TIME
+    from supervisor.ledger.job_record import AT_RUN_TIME
     from supervisor.operate.plans import plan_shape, summary
 
     app = owner(context, "put")
@@ -164,7 +164,7 @@ def remove(
     another source or has another version.
     """
     from supervisor.catalog.load import check_origins
-    from supervisor.ledger.records import AT_RUN_TIME
+    from supervisor.ledger.job_record import AT_RUN_TIME
 
     if if_version is not None and len(names) > 1:
         raise click.UsageError("--if-version takes one job")
@@ -271,7 +271,7 @@ def put_at_run_time(
     from supervisor.catalog.entries import Entries
     from supervisor.catalog.load import put_jobs
     from supervisor.jobs import place_of
-    from supervisor.ledger.records import AT_RUN_TIME
+    from supervisor.ledger.job_record import AT_RUN_TIME
 
     ledger, entries = context.ledger, Entries(app, context.ledger)
     versions, place = dict.fromkeys(wanted, version), place_of(context.actor)

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from supervisor.job.run import RunState
     from supervisor.job.spec import JobSpec
     from supervisor.ledger.ledger import Ledger
-    from supervisor.ledger.requests import RunRequest
+    from supervisor.ledger.run_request import RunRequest
     from supervisor.operate import repeating
 
 
@@ -86,7 +86,7 @@ def runs(
     are in the job's time zone; for all jobs, in UTC. --since and --until go by when a run was
     admitted.
     """
-    from supervisor.ledger.page_reads import Wanted, search
+    from supervisor.ledger.page_reads import RunQuery, search
     from supervisor.operate import shapes
     from supervisor.operate.run_text import how_far
     from supervisor.operate.tables import RUN_COLUMNS, run_rows
@@ -94,7 +94,7 @@ def runs(
     ledger = context.ledger
     spec = ledger.spec_or_last(job) if job else None
     zone, asked_at = spec.zone if spec else ZoneInfo("UTC"), ledger.now()
-    filters = Wanted(
+    filters = RunQuery(
         outcome=outcome,
         since=moment_of(since, zone, asked_at),
         until=moment_of(until, zone, asked_at),
@@ -217,7 +217,7 @@ def trigger(
     zone. With -A, arguments that the task does not take are refused. Exits 1 if the run is skipped.
     """
     from supervisor.job.run import RunState
-    from supervisor.ledger.requests import RunRequest
+    from supervisor.ledger.run_request import RunRequest
     from supervisor.operate import control, shapes
     from supervisor.operate.run_text import state_line
 
@@ -352,13 +352,13 @@ def cancel(context: Context, run: str, reason: str, as_json: bool) -> None:
 def refuse_job(ledger: Ledger, named: str, verb: str) -> None:
     """Raises UnknownRun for what has no @, as the id of a run has: for a job, with its runs."""
     from supervisor.job.run import OPEN_STATES
-    from supervisor.ledger.page_reads import Wanted, search
+    from supervisor.ledger.page_reads import RunQuery, search
 
     if "@" in named:
         return
     if not ledger.some_specs([named]):
         raise UnknownRun(named, "the id of a run is JOB@TIME, and `supervisor runs` lists them")
-    runs = search(ledger, [named], Wanted(outcome=OPEN_STATES if verb == "cancel" else None))
+    runs = search(ledger, [named], RunQuery(outcome=OPEN_STATES if verb == "cancel" else None))
     kind = "open run" if verb == "cancel" else "run"
     how = f"for its latest {kind}, supervisor {verb} {runs[0].id}" if runs else f"no {kind}"
     raise UnknownRun(named, f"that is a job, and `supervisor runs {named}` lists its runs; {how}")

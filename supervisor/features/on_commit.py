@@ -22,7 +22,7 @@ from supervisor.errors import NotConfigured
 from supervisor.job.run import manual_id
 from supervisor.job.secrets import masked
 from supervisor.job.templates import checked_key
-from supervisor.ledger.requests import RunRequest
+from supervisor.ledger.run_request import RunRequest
 from supervisor.logs import get_logger
 from supervisor.sending.app_settings import required_settings, settings_of
 from supervisor.sending.calls import (

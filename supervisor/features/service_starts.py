@@ -18,13 +18,13 @@ from supervisor.beat.turn import Beat, Part, Turn
 from supervisor.job.run import start_id
 from supervisor.job.spec import JobSpec
 from supervisor.job.when import KINDS
+from supervisor.ledger.admission import Placement
 from supervisor.ledger.leader import ABSENCE
 from supervisor.ledger.ledger import Ledger
-from supervisor.ledger.replies import Placement, ms_of, optional_instant
-from supervisor.ledger.requests import RunRequest
+from supervisor.ledger.run_request import RunRequest
 from supervisor.logs import get_logger
 from supervisor.schedule import schedule_of
-from supervisor.times import INSTANT
+from supervisor.times import INSTANT, ms_of, optional_instant
 
 log = get_logger("supervisor.beat")
 

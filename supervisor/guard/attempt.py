@@ -50,8 +50,8 @@ from supervisor.guard.progress import Report, Reporter
 from supervisor.job.content import Content
 from supervisor.job.policies import RunLog
 from supervisor.job.run import LINE_LENGTH, ReportedProgress, RunState, StepId
-from supervisor.ledger.replies import Finished, Grant, Known, Refused
-from supervisor.ledger.requests import NOTHING, CallArguments
+from supervisor.ledger.attempt import Finished, Grant, GrantedAttempt, Refused
+from supervisor.ledger.run_request import JOB_ARGUMENTS, CallArguments
 from supervisor.logs import get_logger
 from supervisor.times import clock
 
@@ -80,7 +80,7 @@ class NextAttempt:
     error: BaseException | None
     """What it failed by, if that was given."""
 
-    arguments: CallArguments = NOTHING
+    arguments: CallArguments = JOB_ARGUMENTS
     """What it has in place of the run's own."""
 
     deferred: Exception | None = None
@@ -137,7 +137,7 @@ class Attempt:
         self.arguments.references = reply.references
         set_current_run(self._current_run(reply))
         self._interrupt_here = way_to_this_code(self._to_be_raised)
-        self._guard.table.enter(reply.token, self, reply.asked_at, reply.known)
+        self._guard.table.enter(reply.token, self, reply.asked_at, reply.granted)
         return None
 
     def confirm(self) -> Refused | None:
@@ -275,7 +275,7 @@ class Attempt:
             reason,
             lambda: finish(
                 *(self.run_id, token, outcome, reason, returned, ended_at, traceback),
-                known=self.known,
+                granted=self.known,
             ),
         )
 
@@ -283,14 +283,14 @@ class Attempt:
         """Reports that it failed, and that its run is tried again after `delay`."""
         token, ended_at = self._granted.token, self._work_ended_at
         reason, traceback = self.shown(reason), self._traceback_of(failure)
-        arguments = self.next.arguments if self.next else NOTHING
+        arguments = self.next.arguments if self.next else JOB_ARGUMENTS
         retry = self._guard.ledger.retry
         self._report(
             RunState.RETRYING,
             reason,
             lambda: retry(
                 *(self.run_id, token, delay, reason, arguments, ended_at, traceback),
-                known=self.known,
+                granted=self.known,
             ),
         )
 
@@ -319,8 +319,8 @@ class Attempt:
             return ""
 
     @property
-    def known(self) -> Known:
-        return self._granted.known
+    def known(self) -> GrantedAttempt:
+        return self._granted.granted
 
     @property
     def _granted(self) -> Grant:

@@ -14,7 +14,7 @@ from supervisor.guard.delivery import Delivery, note_shared_queue
 from supervisor.guard.guard import Guard
 from supervisor.guard.lease import is_trusted
 from supervisor.job.content import Content
-from supervisor.ledger.replies import Grant, Refusal, Refused
+from supervisor.ledger.attempt import Grant, Refusal, Refused
 from supervisor.logs import get_logger
 from supervisor.store.connection import RedisError, may_pass
 

@@ -24,13 +24,13 @@ from struct import Struct
 from typing import TYPE_CHECKING, NamedTuple
 
 from supervisor.job.run import RunState
-from supervisor.ledger.replies import Known
+from supervisor.ledger.attempt import GrantedAttempt
 
 if TYPE_CHECKING:
     from supervisor.guard.attempt import Attempt
 
-#: State, the attempt's token, a time, the owner's pid, and what is in Known. The time is when the
-#: attempt asked for its lease, and once its work has ended, when that was (by `times.clock`).
+#: State, the token of the attempt, a time, the pid of its owner, and what it was granted. The time
+#: is when it asked for its lease, and once its work has ended, when that was (by `times.clock`).
 ENTRY = Struct("=B32sdIQIQ")
 IDLE, RUNNING = 0, 1
 #: Outcomes that are reported with nothing but a reason; their states follow those above.
@@ -43,7 +43,7 @@ STOPPING = ENTRIES * ENTRY.size
 class Entry(NamedTuple):
     state: int
     at: float
-    granted: Known
+    granted: GrantedAttempt
 
 
 class ChildTable:
@@ -61,7 +61,7 @@ class ChildTable:
 
     # Called by the process that runs the job's code.
 
-    def enter(self, token: str, attempt: Attempt, asked_at: float, known: Known) -> None:
+    def enter(self, token: str, attempt: Attempt, asked_at: float, known: GrantedAttempt) -> None:
         """This process enters a job's code, for the attempt with this token."""
         if os.getpid() == self.own_pid:
             self.here[token] = attempt
@@ -77,9 +77,9 @@ class ChildTable:
     def record_end(self, token: str, outcome: RunState, ended_at: float) -> None:
         """Records how the attempt ended, and that its work did at `ended_at`, before the report."""
         if outcome in ENDS:
-            self._write(RUNNING + 1 + ENDS.index(outcome), token, ended_at, Known(0, 0, 0))
+            self._write(RUNNING + 1 + ENDS.index(outcome), token, ended_at, GrantedAttempt(0, 0, 0))
 
-    def _write(self, state: int, token: str, at: float, known: Known) -> None:
+    def _write(self, state: int, token: str, at: float, known: GrantedAttempt) -> None:
         if self._memory is None:
             return
         pid = os.getpid()
@@ -130,7 +130,7 @@ class ChildTable:
         entry = self._entry(pid, token)
         return entry.at if entry and entry.state == RUNNING else None
 
-    def known(self, pid: int, token: str) -> Known | None:
+    def known(self, pid: int, token: str) -> GrantedAttempt | None:
         """What that process was granted for this attempt, if it is inside the attempt's code."""
         if pid == self.own_pid:
             attempt = self.here.get(token)
@@ -149,7 +149,11 @@ class ChildTable:
         if self._memory is None:
             return None
         state, whose, at, _, *granted = ENTRY.unpack_from(self._memory, offset_of(pid))
-        return Entry(state, at, Known(*granted)) if whose.rstrip(b"\0") == token.encode() else None
+        return (
+            Entry(state, at, GrantedAttempt(*granted))
+            if whose.rstrip(b"\0") == token.encode()
+            else None
+        )
 
 
 def offset_of(pid: int) -> int:

@@ -11,8 +11,8 @@ from typing import Any
 from supervisor.job.policies import RunLog
 from supervisor.job.run import RunRules
 from supervisor.job.secrets import Mask
+from supervisor.ledger.attempt import Work
 from supervisor.ledger.ledger import Ledger
-from supervisor.ledger.requests import Work
 from supervisor.logs import get_logger
 from supervisor.store.connection import RedisError
 

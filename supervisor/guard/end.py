@@ -18,7 +18,7 @@ from supervisor.guard.begin import why
 from supervisor.guard.delivery import Delivery, work_of
 from supervisor.guard.guard import Guard
 from supervisor.job.run import RunState
-from supervisor.ledger.replies import Ending, Finished, Grant
+from supervisor.ledger.attempt import Ending, Finished, Grant
 from supervisor.logs import get_logger
 from supervisor.store.connection import RedisError, may_pass
 
@@ -46,7 +46,7 @@ def report_end(
     def write_back() -> bool:
         """For a ledger that is older than the run, or has it as ended without this attempt."""
         work = replace(work_of(delivery.header), worker=guard.worker)
-        return guard.ledger.restore_ended(work, delivery.token, grant.known)
+        return guard.ledger.restore_ended(work, delivery.token, grant.granted)
 
     try:
         finished = insist(guard, call, of_run)

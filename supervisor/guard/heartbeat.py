@@ -45,8 +45,8 @@ from supervisor.guard.children import Children, process_exists
 from supervisor.guard.interrupts import CANCELLED, LEASE_LOST
 from supervisor.guard.lease import Lease, State
 from supervisor.job.run import RunState
+from supervisor.ledger.attempt import Ending, LeaseState, Renewal
 from supervisor.ledger.ledger import Ledger
-from supervisor.ledger.replies import Ending, LeaseState, Renewal
 from supervisor.logs import RUN_EVENTS, get_logger
 from supervisor.store.connection import RedisError, may_pass
 from supervisor.times import clock
@@ -207,7 +207,7 @@ class Heartbeat(threading.Thread):
             lease.look()
         sent_at = clock()
         try:
-            renewals = self._ledger.renew([(x.run_id, x.token, x.begun, x.known) for x in leases])
+            renewals = self._ledger.renew([(x.run_id, x.token, x.phase, x.known) for x in leases])
         except FAULTS as error:
             self._hung_seconds = clock() - sent_at
             log.warning("leases not renewed", runs=[x.run_id for x in leases], error=str(error))
@@ -367,10 +367,10 @@ class Heartbeat(threading.Thread):
         outcome, ended_at = recorded
         note = "" if outcome is RunState.SUCCEEDED else f"{reason} before it could say why"
         end = (lease.run_id, lease.token, outcome, note)
-        finished = self._ledger.finish(*end, ended_at=ended_at, known=lease.known)
+        finished = self._ledger.finish(*end, ended_at=ended_at, granted=lease.known)
         if finished.ending is Ending.UNKNOWN and lease.known:
             self._ledger.restore_ended(lease.work, lease.token, lease.known)
-            finished = self._ledger.finish(*end, ended_at=ended_at, known=lease.known)
+            finished = self._ledger.finish(*end, ended_at=ended_at, granted=lease.known)
         if finished.ending is Ending.ENDED:  # not by the child itself before
             log.warning("run ended", job=lease.work.job, run=lease.run_id, outcome=outcome.value)
 

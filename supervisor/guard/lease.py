@@ -43,8 +43,8 @@ from enum import Enum, auto
 
 from supervisor.guard.child_table import ChildTable
 from supervisor.job.policies import OnLeaseLost
-from supervisor.ledger.replies import Known
-from supervisor.ledger.requests import Begun, CallArguments, Work
+from supervisor.ledger.attempt import AttemptPhase, GrantedAttempt, Work
+from supervisor.ledger.run_request import CallArguments
 from supervisor.times import clock
 
 #: For this part of its `lease_ttl` a lease is trusted.
@@ -112,7 +112,7 @@ class Lease:
     over_since: float | None = None
     """When the heartbeat first found that the task is no longer active."""
 
-    known: Known | None = None
+    known: GrantedAttempt | None = None
     """What the child was granted, once that was found in the child table."""
 
     unbegun: str = ""
@@ -175,12 +175,12 @@ class Lease:
         )
 
     @property
-    def begun(self) -> Begun:
+    def phase(self) -> AttemptPhase:
         """What a renewal tells the ledger about it."""
         # Once the end is reported nothing is known: the run may be at a later attempt.
         if not (self.has_begun or self.known) or not self.is_active():
-            return Begun.UNKNOWN
-        return Begun.KNOWN if self._may_be_running() else Begun.OVER
+            return AttemptPhase.UNKNOWN
+        return AttemptPhase.AT_WORK if self._may_be_running() else AttemptPhase.OVER
 
     @property
     def is_at_work(self) -> bool:

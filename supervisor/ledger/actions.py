@@ -5,7 +5,7 @@
 2. What was refused is entered after it was, as is what no function does: a login.
 3. It is a stream that is only added to; of more than ACTIONS_KEPT entries the oldest go.
 
-Names are what a process says of itself: any client that may write to Redis can write anything here.
+Names are what a process says of itself.
 """
 
 from __future__ import annotations
@@ -22,16 +22,15 @@ from enum import StrEnum
 from fnmatch import fnmatchcase
 from itertools import islice, takewhile
 
-from pydantic import BaseModel
 from redis.exceptions import RedisError, ResponseError
 
 from supervisor.errors import InvalidJob, SupervisorError
 from supervisor.job.changes import Changes, edit_text, edits
 from supervisor.job.spec import JobSpec
 from supervisor.ledger.functions import Functions
-from supervisor.ledger.replies import instant, ms_of
 from supervisor.store.connection import Client
 from supervisor.store.keys import Keys
+from supervisor.times import instant, ms_of
 
 #: The variable that names the person who acts, for accounts that several people share.
 ACTOR = "SUPERVISOR_ACTOR"
@@ -57,15 +56,17 @@ class Outcome(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Actor:
-    """origin: cli, api, page, django, python or beat. place: the host, or the address of a visitor.
-
-    via: the system user, where the name is another.
-    """
+    """A person, or a program, that acts."""
 
     name: str
     origin: str
+    """cli, api, page, django, python or beat."""
+
     place: str = ""
+    """The host, or the address of a visitor."""
+
     via: str = ""
+    """The system user, where the name is another."""
 
     @classmethod
     def of_process(cls, origin: str, name: str = "") -> Actor:
@@ -108,13 +109,17 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """target: a job, run, queue, file, or what else the verb is about. jobs: those it is about."""
+    """What was done, or was to be."""
 
     by: Actor
     verb: str
     target: str
+    """A job, run, queue, file, or what else the verb is about."""
+
     reason: str = ""
     jobs: tuple[str, ...] = ()
+    """The jobs that it is about."""
+
     changes: tuple[Change, ...] = ()
 
     def text(self, outcome: Outcome = Outcome.DONE, error: str = "") -> str:
@@ -152,7 +157,7 @@ def entry_of(action: Action | None) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """An action as it was entered. result: the first word of what the ledger answered."""
+    """An action as it was entered."""
 
     id: str
     at: datetime
@@ -160,62 +165,41 @@ class Entry:
     outcome: Outcome
     error: str = ""
     result: str = ""
-
-
-class Facts(BaseModel):
-    """An entry as Action.text writes it."""
-
-    by: str = ""
-    origin: str = ""
-    place: str = ""
-    via: str = ""
-    verb: str = ""
-    target: str = ""
-    reason: str = ""
-    outcome: Outcome = Outcome.DONE
-    error: str = ""
-    jobs: tuple[str, ...] = ()
-    changes: tuple[tuple[str, str, str], ...] = ()
-
-
-#: The verb of an entry that this version cannot read; its target is the beginning of the entry.
-UNREADABLE = "unreadable"
+    """The first word of what the ledger replied."""
 
 
 def entry_from(entry_id: str, fields: Mapping[str, str]) -> Entry:
-    """The entry, even if another version or program wrote it: it must not hide the others."""
-    text = fields.get("entry", "")
-    try:
-        facts, at = Facts.model_validate_json(text), instant(fields["at"])
-    except (ValueError, KeyError, OverflowError):
-        unknown = Action(Actor("", ""), UNREADABLE, short(text, LONGEST_NAME))
-        error = "not an entry as this version of the package has them"
-        return Entry(entry_id, instant(ms_in(entry_id)), unknown, Outcome.FAILED, error)
+    entry = json.loads(fields["entry"])
     action = Action(
-        Actor(facts.by, facts.origin, facts.place, facts.via),
-        facts.verb,
-        facts.target,
-        facts.reason,
-        facts.jobs,
-        tuple(Change(*change) for change in facts.changes),
+        Actor(entry["by"], entry["origin"], entry.get("place", ""), entry.get("via", "")),
+        entry["verb"],
+        entry.get("target", ""),
+        entry.get("reason", ""),
+        tuple(entry.get("jobs", ())),
+        tuple(Change(*change) for change in entry.get("changes", ())),
     )
-    return Entry(entry_id, at, action, facts.outcome, facts.error, fields.get("result", ""))
+    outcome, result = Outcome(entry["outcome"]), fields.get("result", "")
+    return Entry(entry_id, instant(fields["at"]), action, outcome, entry.get("error", ""), result)
 
 
 @dataclass(frozen=True, slots=True)
-class WantedActions:
-    """job and by: patterns as the shell has them, `by` of the name or the system user.
-
-    before: only entries older than the one with this id. look_at: up to this many, newest first.
-    """
+class ActionQuery:
+    """Which entries are asked for; of what is not given, all."""
 
     job: str | None = None
+    """A pattern as the shell has them."""
+
     by: str | None = None
+    """Likewise, of the name or the system user."""
+
     verb: str | None = None
     since: datetime | None = None
     before: str | None = None
+    """Only entries older than the one with this id."""
+
     limit: int = 50
     look_at: int | None = None
+    """Up to this many entries are looked at, newest first."""
 
     @property
     def texts(self) -> list[str]:
@@ -261,27 +245,27 @@ class Actions:
                 self.enter(action, Outcome.FAILED, str(error))
             raise
 
-    def search(self, wanted: WantedActions) -> list[Entry]:
+    def search(self, query: ActionQuery) -> list[Entry]:
         """Newest first."""
-        first = ms_of(wanted.since) if wanted.since else 0
+        first = ms_of(query.since) if query.since else 0
         # Redis gives ids by its clock, and none that is older than the one before.
-        recent = takewhile(lambda found: ms_in(found[0]) >= first, self._newest(wanted.before))
-        looked_at, texts = islice(recent, wanted.look_at), wanted.texts
+        recent = takewhile(lambda entry: ms_in(entry[0]) >= first, self._newest(query.before))
+        looked_at, texts = islice(recent, query.look_at), query.texts
         likely = (
             entry_from(entry_id, fields)
             for entry_id, fields in looked_at
-            if all(text in fields.get("entry", "") for text in texts)
+            if all(text in fields["entry"] for text in texts)
         )
-        return list(islice((e for e in likely if wanted.matches(e.action)), wanted.limit))
+        return list(islice((e for e in likely if query.matches(e.action)), query.limit))
 
     def after(self, entry_id: str, limit: int = CHUNK) -> list[Entry]:
         """The entries after this one, oldest first."""
-        found = self._client.xrange(self._key, min=f"({entry_id}", count=limit)
-        return [entry_from(*entry) for entry in found]
+        entries = self._client.xrange(self._key, min=f"({entry_id}", count=limit)
+        return [entry_from(*entry) for entry in entries]
 
     def last_id(self) -> str:
-        found = self._client.xrevrange(self._key, max="+", count=1)
-        return found[0][0] if found else "0-0"
+        entries = self._client.xrevrange(self._key, max="+", count=1)
+        return entries[0][0] if entries else "0-0"
 
     def logged_up_to(self) -> str | None:
         """The id of the last entry that a server has logged; None before any has."""
@@ -291,11 +275,11 @@ class Actions:
         self._client.hset(self._beat, "actions_logged", entry_id)
 
     def _newest(self, before: str | None) -> Iterator[tuple[str, dict[str, str]]]:
-        while found := self._client.xrevrange(
+        while entries := self._client.xrevrange(
             self._key, max=f"({before}" if before else "+", count=CHUNK
         ):
-            yield from found
-            before = found[-1][0]
+            yield from entries
+            before = entries[-1][0]
 
 
 def ms_in(entry_id: str) -> int:
@@ -320,8 +304,8 @@ def with_changes(
     if action is None or not changes:
         return None
     names = (*changes.removed, *changes.added, *changes.changed)
-    found = islice(changes_of(before, after, changes), MOST_CHANGES)
-    return replace(action, jobs=names, changes=tuple(found))
+    first = islice(changes_of(before, after, changes), MOST_CHANGES)
+    return replace(action, jobs=names, changes=tuple(first))
 
 
 def changes_of(

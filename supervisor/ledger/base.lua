@@ -1,5 +1,5 @@
 -- What every transition needs. Before this text come K (the keys of keys.py) and the
--- constants of functions.py. All instants are the server's, in ms; fencing tokens are in microseconds.
+-- constants of limits.py. All instants are the server's, in ms; fencing tokens are in microseconds.
 
 -- The state of one call; start_call() sets it before each.
 local now, now_us               -- the time, in ms and in microseconds

@@ -1,19 +1,22 @@
 -- The items of a batch, chunk by chunk: once they are all there, the first of them are queued.
 --
--- ARGV  id of the batch's run, number of items in all, position of the first one here, items (JSON) ...
+-- ARGV  a JSON object:
+--       run_id        of the batch
+--       total         how many items it has
+--       offset        the position of the first one here
+--       items         a list of those that are here (JSON as text)
 -- gives {'more'}, or {'done', ids of items to publish, after which fill.lua may have more ...}, or
 --       {'closed'}: nothing was changed; or {'grace'}: the server has changed; asked again once old
 --       leases have run out
 
 publish_at = now + OUTBOX_DELAY
-local id, total, offset = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
+local call = cjson.decode(ARGV[1])
+local id, total, items = call.run_id, call.total, call.items
 local batch = load_run(id)
 if not batch or batch.state ~= 'queued' then return { 'closed' } end
 
-local there = redis.call('LLEN', K.items(id)) - offset
-if there >= 0 and 4 + there <= #ARGV then
-  redis.call('RPUSH', K.items(id), unpack(ARGV, 4 + there))
-end
+local there = redis.call('LLEN', K.items(id)) - call.offset
+if there >= 0 and there < #items then redis.call('RPUSH', K.items(id), unpack(items, 1 + there)) end
 if redis.call('LLEN', K.items(id)) < total then return { 'more' } end
 
 -- With its items the run begins, and no attempt that comes back can have its place any more.

@@ -1,16 +1,20 @@
--- What Celery has made for the runs of jobs: their messages, as in keys.py; or, as `apart`, why it has to make each.
+-- What Celery has made for the runs of jobs: their messages, or why it has to make the message of each.
 --
--- ARGV  for each job: its name, its version when they were made, how many fields, and these with their values.
+-- ARGV  a JSON list, an object for each job:
+--       job
+--       version       the job's when they were made
+--       and one of:
+--       messages      an object of them, as in keys.py
+--       apart         why Celery has to make each
 -- gives nothing; what was made for an earlier version of a job is forgotten
 
-local i = 1
-while i <= #ARGV do
-  local job, version, fields = ARGV[i], ARGV[i + 1], tonumber(ARGV[i + 2])
+for _, made in ipairs(cjson.decode(ARGV[1])) do
+  local job = made.job
   local current = string.match(hget(K.sources, job) or '', '^%S+ (%d+)') or '0'
-  if current == version and redis.call('HEXISTS', K.jobs, job) == 1 then
+  if current == digits(made.version) and redis.call('HEXISTS', K.jobs, job) == 1 then
     redis.call('DEL', K.message(job))
     redis.call('HDEL', K.job(job), 'apart')
-    redis.call('HSET', ARGV[i + 3] == 'apart' and K.job(job) or K.message(job), unpack(ARGV, i + 3, i + 2 + 2 * fields))
+    if made.apart then redis.call('HSET', K.job(job), 'apart', made.apart) end
+    for field, value in pairs(made.messages or {}) do redis.call('HSET', K.message(job), field, value) end
   end
-  i = i + 3 + 2 * fields
 end

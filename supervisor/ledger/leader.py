@@ -21,10 +21,8 @@ from datetime import datetime, timedelta
 from uuid import uuid4
 
 from supervisor.errors import ForeignLedger
-from supervisor.ledger.functions import Functions
-from supervisor.ledger.replies import instant, ms_of, optional_instant
-from supervisor.ledger.requests import Leadership
-from supervisor.times import clock, to_ms
+from supervisor.ledger.functions import Functions, document
+from supervisor.times import clock, instant, ms_of, optional_instant, to_ms
 
 LEADER_TTL = timedelta(seconds=12)
 
@@ -45,8 +43,25 @@ LEAST_STEP = timedelta(seconds=1)
 
 
 @dataclass(frozen=True, slots=True)
+class Leadership:
+    """The lock of the leading beat; requests in its name are refused once another beat has it."""
+
+    key: str
+    token: str
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """The keys that a call of the leading beat passes; none for other processes."""
+        return (self.key,) if self.key else ()
+
+
+#: Of a process that does not lead: its calls are never refused for that.
+NOT_LEADING = Leadership("", "")
+
+
+@dataclass(frozen=True, slots=True)
 class Look:
-    """What a beat fields at `at`, the server's time. Only the leader is given the rest."""
+    """What a beat has to do at `at`, the server's time. Only the leader is given the rest."""
 
     leads: bool
     at: datetime
@@ -128,22 +143,24 @@ class Leader:
         ForeignLedger when the ledger is another app's.
         """
         asked_at = clock()
-        reply = self._functions(
-            "look",
-            self.leadership.token,
-            to_ms(LEADER_TTL),
-            self.instance,
-            ms_of(last_turn_at) if last_turn_at else "",
-            follows or "",
-            to_ms(ABSENCE),
-            ABSENCES_KEPT,
-            to_ms(GAP),
-            to_ms(GRACE),
-            to_ms(LEAST_STEP),
-            self._app,
-            keys=(self.leadership.key, self._schedule),
-        )
-        fields = json.loads(reply)
+        given = {
+            "last_turn": last_turn_at and ms_of(last_turn_at),
+            "follows": follows,
+            "app": self._app,
+        }
+        call = {
+            "token": self.leadership.token,
+            "leader_ttl": to_ms(LEADER_TTL),
+            "name": self.instance,
+            "absence": to_ms(ABSENCE),
+            "absences_kept": ABSENCES_KEPT,
+            "gap": to_ms(GAP),
+            "grace": to_ms(GRACE),
+            "least_step": to_ms(LEAST_STEP),
+            **{name: value for name, value in given.items() if value},
+        }
+        keys = (self.leadership.key, self._schedule)
+        fields = json.loads(self._functions("look", document(call), keys=keys))
         if "app" in fields:
             raise ForeignLedger(fields["app"], self._app)
         at, behind = instant(fields.pop("at")), timedelta(microseconds=fields.pop("behind", 0))

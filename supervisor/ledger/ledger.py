@@ -10,7 +10,6 @@ attempt from its lease to its end, then what concerns the ledger as a whole.
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import copy
@@ -20,57 +19,55 @@ from itertools import chain
 from types import MappingProxyType
 from typing import Any, Self
 
-from supervisor.errors import Conflict, ForeignLedger, UnknownRun, WrongSchema
+from supervisor.errors import Conflict, ForeignLedger, WrongSchema
 from supervisor.job.content import Content
-from supervisor.job.policies import OverlapPolicy
 from supervisor.job.run import Run, RunState, kept_text, manual_id, tick_id
 from supervisor.job.spec import MOST_JOBS, GuardedTaskSpec, JobSpec
 from supervisor.ledger.actions import Action, Actions, entry_of
-from supervisor.ledger.counts import AuditSpans, Figures
-from supervisor.ledger.functions import SCHEMA, Call
-from supervisor.ledger.leader import Leader
-from supervisor.ledger.presence import Presences
-from supervisor.ledger.queues import Drains
-from supervisor.ledger.reads import SHARED_KEPT, Readings, chunks
-from supervisor.ledger.replies import (
+from supervisor.ledger.admission import (
     Admission,
-    Cancellation,
-    Finished,
-    Grant,
-    Known,
-    LeaseState,
-    LoadReply,
-    Placement,
-    Refusal,
-    Refused,
-    Renewal,
-    Rescue,
-    finished,
-    grant_of,
-    load_reply,
-    ms_of,
-    optional_instant,
-    renewal,
-    rescues,
-)
-from supervisor.ledger.requests import (
-    NOTHING,
     Admitting,
-    Begun,
-    CallArguments,
-    EntryKeys,
     FollowUp,
-    JobChange,
-    Leadership,
     NewRun,
-    RunRequest,
-    Work,
-    change_entry,
-    document,
+    Placement,
     run_of_follow_up,
     run_of_request,
     run_of_tick,
 )
+from supervisor.ledger.attempt import (
+    Cancellation,
+    Finished,
+    Grant,
+    GrantedAttempt,
+    LeaseState,
+    LeaseToRenew,
+    Refusal,
+    Refused,
+    Renewal,
+    Rescue,
+    Work,
+    finished,
+    grant_of,
+    renewal,
+    rescues,
+)
+from supervisor.ledger.beat_record import BeatRecord, beat_from
+from supervisor.ledger.functions import Call, document
+from supervisor.ledger.job_reads import JobReads
+from supervisor.ledger.leader import Leader, Leadership
+from supervisor.ledger.limits import SCHEMA
+from supervisor.ledger.loading import (
+    EntryKeys,
+    JobChange,
+    LoadReply,
+    change_entry,
+    load_reply,
+)
+from supervisor.ledger.presence import Presences
+from supervisor.ledger.queues import Drains
+from supervisor.ledger.reader import chunks
+from supervisor.ledger.run_reads import RunReads
+from supervisor.ledger.run_request import JOB_ARGUMENTS, CallArguments, RunRequest
 from supervisor.ledger.runs import Reports, Steps
 from supervisor.schedule.ticks import PassedOver, Tick
 from supervisor.settings import Settings
@@ -86,10 +83,14 @@ from supervisor.store.connection import (
     refuses_writes,
 )
 from supervisor.store.keys import Keys
-from supervisor.times import clock, ms_since, to_ms
+from supervisor.times import clock, instant, ms_of, ms_since, optional_instant, to_ms
 
 #: Reasons are one line for a table, not a traceback.
 REASON_LENGTH = 300
+
+
+#: For how long it is reported that a queue is shared with another ledger.
+SHARED_KEPT = timedelta(minutes=15)
 
 
 # Some transitions are made of several calls, so that others have their turn.
@@ -104,72 +105,27 @@ JOBS_PER_RESCHEDULE = 200
 ENDING = "ending"
 
 
-# What became of an admission whose reply was lost: read from the record of its run.
-
-
-#: The server may have dated an admission a little before it was asked for.
-MARGIN = timedelta(seconds=1)
-
-
-def recalled(readings: Readings, again: Admission, seconds: float) -> Admission:
-    """`again`: the reply to the repeated call; seconds: since the first was made.
-
-    A duplicate of that first call gets the place that its run has; one of an earlier call stays
-    what it is.
-    """
-    if again.placement is not Placement.DUPLICATE:
-        return again
-    admitted_at = readings.admitted_at(again.job, again.run_id)
-    asked_at = readings.now() - timedelta(seconds=seconds)
-    if admitted_at is None or admitted_at < asked_at - MARGIN:
-        return again
-    try:
-        run = readings.run(again.run_id)
-    except UnknownRun:
-        return again
-    return Admission(run.id, run.job, placement_of(run), run.reason, run.blocked_by)
-
-
-def placement_of(run: Run) -> Placement:
-    """Where a run is now, in the words of an admission."""
-    if run.state is RunState.SKIPPED:
-        return Placement.SKIP
-    if run.state is not RunState.WAITING:
-        return Placement.START
-    if run.is_held:
-        return Placement.HOLD
-    if run.due_at is not None:
-        return Placement.REQUEUE if run.requeues else Placement.DELAY
-    # A run that would be skipped waits when too many in a row have been.
-    policy = run.rules.overlap
-    if policy == OverlapPolicy.SKIP:
-        policy = run.rules.on_max_skips
-    return Placement.REPLACE if policy == OverlapPolicy.REPLACE else Placement.WAIT
-
-
 ANY_RUN = RunRequest()
 
 
-def attempt_fields(known: Known | None) -> dict[str, dict[str, int]]:
-    """What a worker knows of its attempt, as the functions read it."""
-    return {"attempt": known.fields} if known else {}
+def attempt_fields(granted: GrantedAttempt | None) -> dict[str, dict[str, int]]:
+    """What its worker was granted, as the functions read it."""
+    return {"attempt": granted.fields} if granted else {}
 
 
 def too_many_jobs(jobs: int) -> Conflict:
     return Conflict(f"{jobs:,} jobs would be loaded at run time, and {MOST_JOBS:,} may be")
 
 
-class Ledger(Readings):
-    """The writing half. `client` decodes replies; all instants are aware UTC."""
+class Ledger(JobReads, RunReads):
+    """The ledger of one app. `client` decodes replies; all instants are aware UTC."""
 
     def __init__(self, client: Client, keys: Keys) -> None:
         super().__init__(client, keys)
         self.reports = Reports(client, keys, self.functions)
-        self.audit_spans = AuditSpans(self.functions)
         self.steps = Steps(self, self.functions)
         self.drains = Drains(self, self.functions)
         self.actions = Actions(client, keys, self.functions)
-        self.figures = Figures(self.functions)
         self.presences = Presences(client, keys)
 
     @classmethod
@@ -216,10 +172,7 @@ class Ledger(Readings):
 
     def admit(self, ticks: Iterable[Tick]) -> list[Admission]:
         """Gives each tick its place, in order. Raises NotWritable."""
-        with self.admitting() as admitting:
-            for tick in ticks:
-                admitting.add(run_of_tick(tick))
-            return admitting.admissions()
+        return self._admitted(map(run_of_tick, ticks))
 
     @contextmanager
     def admitting(self, action: Action | None = None) -> Iterator[Admitting]:
@@ -248,24 +201,29 @@ class Ledger(Readings):
     ) -> list[Admission]:
         """Several of them, in order, all in one round trip.
 
-        A call whose reply is lost is made once more, under the same ids. Raises InvalidKey,
-        RedisError when the server refuses one of them, and Unavailable: then it is not known which
-        of them were recorded.
+        A call whose reply is lost is made once more, under the same ids: runs that it has recorded
+        are then duplicates, but for those that it skipped. Raises InvalidKey, RedisError when the
+        server refuses one of them, and Unavailable: then it is not known which were recorded.
         """
         run_ids = [request.run_id or manual_id(spec.name) for request in requests]
         runs = [run_of_request(spec, i, r) for i, r in zip(run_ids, requests, strict=True)]
-        asked_at = time.monotonic()
         try:
             admissions = self._admitted(runs, action)
         except Unavailable:
-            again, seconds = self._admitted(runs, action), time.monotonic() - asked_at
-            admissions = [recalled(self, each, seconds) for each in again]
+            admissions = self._admitted(runs, action)
+            skipped = {run.id: run for run in self.runs(run_ids) if run.state is RunState.SKIPPED}
+            admissions = [
+                Admission(run.id, run.job, Placement.SKIP, run.reason, run.blocked_by)
+                if (run := skipped.get(each.run_id))
+                else each
+                for each in admissions
+            ]
         for each in admissions:
             if each.placement is Placement.FAILED:
                 raise RedisError(each.reason)
         return admissions
 
-    def _admitted(self, runs: Iterable[NewRun], action: Action | None) -> list[Admission]:
+    def _admitted(self, runs: Iterable[NewRun], action: Action | None = None) -> list[Admission]:
         with self.admitting(action=action) as admitting:
             for run in runs:
                 admitting.add(run)
@@ -273,53 +231,52 @@ class Ledger(Readings):
 
     def follow_up(self, runs: Iterable[FollowUp]) -> list[Admission]:
         """Gives runs that follow others their places. One that is known is a `duplicate`."""
-        with self.admitting() as admitting:
-            for run in runs:
-                admitting.add(run_of_follow_up(run))
-            return admitting.admissions()
+        return self._admitted(map(run_of_follow_up, runs))
 
     def pass_over(self, passed: Iterable[PassedOver]) -> list[str]:
         """Records ticks that become no runs, a range in each call, all in one round trip."""
+        leader = {"leader": self.leadership.token} if self.leadership.key else {}
         calls = [
-            Call(
-                (
-                    tick_id(p.spec.name, p.last_at),
-                    p.spec.name,
-                    p.state.value,
-                    p.reason,
-                    ms_of(p.first_at),
-                    ms_of(p.last_at),
-                    p.ticks,
-                    p.spec.history,
-                    self.leadership.token,
-                    p.spec.events_told,
-                ),
-                self.leadership.keys,
-            )
+            {
+                **leader,
+                "id": tick_id(p.spec.name, p.last_at),
+                "job": p.spec.name,
+                "state": p.state.value,
+                "reason": p.reason,
+                "first": ms_of(p.first_at),
+                "last": ms_of(p.last_at),
+                "ticks": p.ticks,
+                "history": p.spec.history,
+                "notify": p.spec.notified_events,
+            }
             for p in passed
         ]
-        return self.functions.many("pass", calls)
+        keys = self.leadership.keys
+        return self.functions.many("pass", [Call((document(call),), keys) for call in calls])
 
     def cancel(self, run_id: str, reason: str, action: Action | None = None) -> Cancellation:
         """Ends a run that is not running; asks a running one to end within its `stop_grace`.
 
         The items of a large batch are ended some at a time, so that others have their turn.
         """
-        arguments = (run_id, "cancelled", reason[:REASON_LENGTH])
-        first = verdict = self.functions.act(entry_of(action), "cancel", *arguments)
+        first = verdict = self._cancel(run_id, "cancelled", reason, action)
         while verdict == ENDING:
-            verdict = self.functions("cancel", *arguments)
+            verdict = self._cancel(run_id, "cancelled", reason)
         # Beat rescues what is left as well, and may have ended the last of them.
         was_open = first == ENDING and verdict == Cancellation.NOT_OPEN
         return Cancellation.CANCELLED if was_open else Cancellation(verdict)
 
     def give_up(self, run_id: str, reason: str) -> None:
         """A queued run has failed: it cannot be started as it is, and no retry would help."""
-        self.functions("cancel", run_id, "failed", reason[:REASON_LENGTH])
+        self._cancel(run_id, "failed", reason)
 
     def expire(self, run_id: str) -> None:
         """A queued run's message was older than its task's `expires`: no worker begins it."""
-        self.functions("cancel", run_id, "expired", "expires passed")
+        self._cancel(run_id, "expired", "expires passed")
+
+    def _cancel(self, run_id: str, outcome: str, reason: str, action: Action | None = None) -> str:
+        call = {"run_id": run_id, "outcome": outcome, "reason": reason[:REASON_LENGTH]}
+        return str(self.functions.act(entry_of(action), "cancel", document(call)))
 
     def rescue(self, limit: int = RUNS_PER_RESCUE) -> tuple[Rescue, ...]:
         """One pass over silent leases, due retries and re-queues, and forgotten waiters.
@@ -359,29 +316,32 @@ class Ledger(Readings):
             fields["content"] = asdict(content)
         call = Call((document(fields),))
 
-        def asked() -> Call:
+        def sent_now() -> Call:
             """Called each time that it is sent: the reply is to the last of them."""
             nonlocal asked_at
             asked_at = clock()
             return call
 
-        reply = json.loads(self.functions.as_of_sending("begin", asked))
+        reply = json.loads(self.functions.as_of_sending("begin", sent_now))
         if reply["verdict"] != "begin":
             return Refused(run_id, Refusal(reply["verdict"]), reply.get("detail"))
         return grant_of(run_id, token, reply, asked_at)
 
-    def renew(self, leases: Sequence[tuple[str, str, Begun | bool, Known | None]]) -> list[Renewal]:
-        """Renews the leases (run id, token, whether it has begun, what is known of the attempt) of
-        a worker in one call."""
+    def renew(self, leases: Sequence[LeaseToRenew]) -> list[Renewal]:
+        """Renews the leases of a worker in one call."""
         entries = [
-            {"run_id": run_id, "token": token, "begun": int(begun), **attempt_fields(known)}
-            for run_id, token, begun, known in leases
+            {"run_id": run_id, "token": token, "begun": int(phase), **attempt_fields(granted)}
+            for run_id, token, phase, granted in leases
         ]
         replies = json.loads(self.functions("renew", document(entries))) if entries else []
         return [renewal(reply) for reply in replies]
 
     def restore(
-        self, work: Work, token: str, known: Known, asked: CallArguments = NOTHING
+        self,
+        work: Work,
+        token: str,
+        granted: GrantedAttempt,
+        arguments: CallArguments = JOB_ARGUMENTS,
     ) -> Renewal:
         """Writes back an attempt at work whose run the ledger has lost, or has as ended without it,
         unless another attempt has begun."""
@@ -393,20 +353,20 @@ class Ledger(Readings):
             "nominal": ms_of(work.nominal_at),
             "rules": json.dumps(work.rules.json_fields),
             "is_tick": work.is_tick,
-            "own": asked.texts | ({"awaited": "1"} if asked.is_awaited else {}),
-            **attempt_fields(known),
-            **({"spec": asked.code} if asked.code else {}),
+            "own": arguments.texts | ({"awaited": "1"} if arguments.is_awaited else {}),
+            **attempt_fields(granted),
+            **({"spec": arguments.code} if arguments.code else {}),
         }
         return renewal(json.loads(self.functions("restore", document(fields))))
 
-    def restore_ended(self, work: Work, token: str, known: Known) -> bool:
+    def restore_ended(self, work: Work, token: str, granted: GrantedAttempt) -> bool:
         """Writes back an attempt whose work is over, so that its end can be recorded.
 
         Not that of a call of which there is no record: its end may be known, and its record gone.
         """
         if not (work.is_tick or self.ended([work.run_id])):
             return False
-        return self.restore(work, token, known).state is LeaseState.REASSERTED
+        return self.restore(work, token, granted).state is LeaseState.REASSERTED
 
     def finish(
         self,
@@ -417,27 +377,27 @@ class Ledger(Readings):
         returned: Mapping[str, Any] | None = None,
         ended_at: float | None = None,
         traceback: str = "",
-        known: Known | None = None,
+        granted: GrantedAttempt | None = None,
     ) -> Finished:
         """Ends an attempt, in its own name; `outcome` lost lets the job's `on_crash` decide.
 
         returned: by a step, for the params of its run. ended_at: when its work was over, by
-        `times.clock`; now without it. traceback: of one that failed. known: for a ledger that is
-        older than the attempt.
+        `times.clock`; now without it. traceback: of one that failed. granted: for a ledger that
+        is older than the attempt.
         """
         more: dict[str, Any] = {"reason": reason[:REASON_LENGTH]}
         if traceback:
             more["traceback"] = traceback
         if returned:
             more["returned"] = {name: json.dumps(value) for name, value in returned.items()}
-        return self._finish(run_id, token, outcome.value, ended_at, known, more)
+        return self._finish(run_id, token, outcome.value, ended_at, granted, more)
 
     def report_dead(
-        self, run_id: str, token: str, reason: str, known: Known | None = None
+        self, run_id: str, token: str, reason: str, granted: GrantedAttempt | None = None
     ) -> Finished:
         """Ends an attempt whose process is gone: it is lost, or what it was being ended for."""
         more = {"reason": reason[:REASON_LENGTH]}
-        return self._finish(run_id, token, "dead", None, known, more)
+        return self._finish(run_id, token, "dead", None, granted, more)
 
     def undo_begin(self, run_id: str, token: str) -> Finished:
         """Queues a run again whose attempt may have begun, and whose body never started."""
@@ -449,22 +409,22 @@ class Ledger(Readings):
         token: str,
         delay: timedelta,
         reason: str = "",
-        asked: CallArguments = NOTHING,
+        arguments: CallArguments = JOB_ARGUMENTS,
         ended_at: float | None = None,
         traceback: str = "",
-        known: Known | None = None,
+        granted: GrantedAttempt | None = None,
     ) -> Finished:
         """Ends a failed attempt; the next is due after `delay`, and the lock is kept.
 
-        asked: what the next attempt, and those after it, have in place of the run's own. ended_at,
-        traceback and known: as for `finish`.
+        arguments: what the next attempt, and those after it, have in place of the run's own.
+        ended_at, traceback and granted: as for `finish`.
         """
         more = {
             "reason": reason[:REASON_LENGTH],
-            "retry": {"delay": to_ms(delay), **asked.texts},
+            "retry": {"delay": to_ms(delay), **arguments.texts},
             "traceback": traceback,
         }
-        return self._finish(run_id, token, "retry", ended_at, known, more)
+        return self._finish(run_id, token, "retry", ended_at, granted, more)
 
     def _finish(
         self,
@@ -472,18 +432,18 @@ class Ledger(Readings):
         token: str,
         outcome: str,
         ended_at: float | None = None,
-        known: Known | None = None,
+        granted: GrantedAttempt | None = None,
         more: Mapping[str, Any] = MappingProxyType({}),
     ) -> Finished:
         fields = {"run_id": run_id, "token": token, "outcome": outcome, **more}
-        fields |= attempt_fields(known)
+        fields |= attempt_fields(granted)
 
-        def call() -> Call:
+        def sent_now() -> Call:
             """Made again each time that it is sent, which may be for long."""
             ago = 0 if ended_at is None else ms_since(ended_at)
             return Call((document({**fields, "ago": ago}),))
 
-        return finished(self.functions.as_of_sending("finish", call))
+        return finished(self.functions.as_of_sending("finish", sent_now))
 
     def note_ending(self, run_id: str, token: str, outcome: RunState, reason: str = "") -> bool:
         """Records why a running attempt is about to be ended, before it is."""
@@ -491,11 +451,19 @@ class Ledger(Readings):
 
     # The ledger's schema, owner, clock and queues.
 
+    def schema(self) -> int | None:
+        """The number of the ledger's schema; None before the first process wrote to it."""
+        number = self.client.get(self.keys.schema)
+        return None if number is None else int(number)
+
     def check_schema(self) -> None:
         """For what starts, and what writes without a function. Raises WrongSchema."""
         number = self.client.get(self.keys.schema)
         if number is not None and int(number) != SCHEMA:
             raise WrongSchema(int(number), SCHEMA)
+
+    def beat(self) -> BeatRecord:
+        return beat_from(self.client.hgetall(self.keys.beat))
 
     def forget_owner(self) -> None:
         """The ledger is that of the app whose beat leads next."""
@@ -535,12 +503,18 @@ class Ledger(Readings):
         return list(self.functions("send", *run_ids)) if run_ids else []
 
     def keep_messages(self, messages: Mapping[str, tuple[int, Mapping[str, str]]]) -> None:
-        """What Celery has made for the runs of these jobs, each with the job's version then."""
-        arguments: list[str | int] = []
-        for job, (version, fields) in messages.items():
-            arguments += (job, version, len(fields), *chain.from_iterable(fields.items()))
-        if arguments:
-            self.functions("keep_messages", *arguments)
+        """What Celery has made for the runs of these jobs, each with the job's version then: their
+        messages, or as "apart", why it has to make the message of each."""
+        made = [
+            {
+                "job": job,
+                "version": version,
+                **(fields if "apart" in fields else {"messages": fields}),
+            }
+            for job, (version, fields) in messages.items()
+        ]
+        if made:
+            self.functions("keep_messages", document(made))
 
     def put_off(self, run_ids: Sequence[str], by: timedelta) -> None:
         """Runs of the outbox are to be published later."""
@@ -569,14 +543,12 @@ class Ledger(Readings):
         schedule: the key of RedBeat's sorted set. jobs: for each its name, the key of its entry,
         the score of that, and when it is next due.
         """
-        entries = (
-            (name, key, repr(score), ms_of(at) if at else "") for name, key, score, at in jobs
-        )
-        calls = [
-            Call(tuple(chain.from_iterable(some)), (schedule,))
-            for some in chunks(list(entries), JOBS_PER_RESCHEDULE)
+        due = [
+            {"job": name, "entry": key, "score": score, **({"at": ms_of(at)} if at else {})}
+            for name, key, score, at in jobs
         ]
-        self.functions.many("next", calls)
+        portions = chunks(due, JOBS_PER_RESCHEDULE)
+        self.functions.many("next", [Call((document(some),), (schedule,)) for some in portions])
 
     def register(self, spec: GuardedTaskSpec) -> None:
         """The ledger knows a job that code guards, and counts its runs, from then on."""
@@ -603,6 +575,12 @@ class Ledger(Readings):
             is_new, _ = pipe.execute()
         return bool(is_new)
 
+    def shared_queues(self, now: datetime) -> list[tuple[str, str]]:
+        """Queues by which messages of another ledger came lately, each with that ledger's name."""
+        seen = self.client.hgetall(self.keys.shared_queues)
+        recent = (name for name, ms in seen.items() if now - instant(ms) < SHARED_KEPT)
+        return sorted((name.partition(" ")[0], name.partition(" ")[2]) for name in recent)
+
     def count_duplicate(self, job: str) -> None:
         """A second message of a run that is running was dropped without the ledger."""
         self.client.hincrby(self.keys.job(job), "n:duplicates", 1)
@@ -611,12 +589,15 @@ class Ledger(Readings):
         self, job: str, note: str = "", until: datetime | None = None, action: Action | None = None
     ) -> None:
         """Excludes the job's ticks, until it is resumed or until then."""
-        end = ms_of(until) if until else ""
-        self.functions.act(entry_of(action), "pause", job, 1, note, end)
+        call: dict[str, Any] = {"job": job, "is_paused": True, "note": note}
+        if until:
+            call["ends_at"] = ms_of(until)
+        self.functions.act(entry_of(action), "pause", document(call))
 
     def resume(self, job: str, action: Action | None = None) -> datetime | None:
         """Ends a pause; gives since when the job had been paused, None if it had not."""
-        return optional_instant(self.functions.act(entry_of(action), "pause", job, 0, "", ""))
+        call = {"job": job, "is_paused": False}
+        return optional_instant(self.functions.act(entry_of(action), "pause", document(call)))
 
     def check_room(self, more: int) -> None:
         """Raises Conflict if this many more jobs at run time would be refused."""
@@ -657,14 +638,6 @@ class Ledger(Readings):
             call["seen"] = seen
         keys = (entries.schedule,)
         return load_reply(self.functions.act(entry_of(action), "load", document(call), keys=keys))
-
-    def forget_other_versions(self) -> None:
-        """Deletes the functions of other versions; a process that still calls them loads them."""
-        self.functions.forget_other_versions()
-
-    def forget_functions(self) -> None:
-        """Deletes those of all versions, for a ledger that is no more."""
-        self.functions.forget_versions()
 
     def acknowledge_server(self) -> None:
         """Confirms that the server has lost no lease that is alive: no run waits for one."""

@@ -2,11 +2,19 @@
 -- and sees in one call what there is to do. Where nothing is, nothing more is asked.
 --
 -- KEYS  the leader's lock, RedBeat's schedule
--- ARGV  the beat's token, ms for which it leads, its name for people, when it began its last turn in ms
---       (or '' when that was not done), digest of the files that it follows (or ''), ms from which a
---       time without any beat is remembered, how many of these are, ms without a look after which the
---       server may have been unavailable, for how many ms no running run is given up then, by how many ms the
---       server's clock has to be set back to be noticed, and the name of the beat's app (or '')
+-- ARGV  a JSON object:
+--       token         of the beat
+--       leader_ttl    for how many ms it leads from now on
+--       name          of the beat, for people
+--       absence       a time without any beat is remembered from this many ms on
+--       absences_kept  how many of these are
+--       gap           without a look for this many ms, the server may have been unavailable
+--       grace         for how many ms no running run is given up then
+--       least_step    by how many ms the server's clock has to be set back to be noticed
+--       and where there is one:
+--       last_turn     when it began its last turn, in ms, if that was done
+--       follows       digest of the files that it follows
+--       app           the name of its app
 -- gives a JSON object. {app} when the ledger is that app's; {at, holder} with the token of the lock when another beat
 --       leads; else
 --
@@ -27,42 +35,45 @@
 --       version         the newest of a job
 --       set_back        by how many ms the server's clock was set back (0 once set_back.lua was called)
 
-local token, ttl, name, last_turn, follows, absence, absences_kept, gap, grace, least_step, app = unpack(ARGV)
+local call = cjson.decode(ARGV[1])
+local token, name, app, last_turn = call.token, call.name, call.app, call.last_turn
 
 local app_of_ledger = hget(K.beat, 'app')
-if app ~= '' and app_of_ledger and app_of_ledger ~= app then
+if app and app_of_ledger and app_of_ledger ~= app then
   redis.call('HSET', K.beat, 'refused', app .. ' (' .. name .. ')', 'refused_at', now)
   return cjson.encode({ app = app_of_ledger })
 end
 
 local server = redis.call('HMGET', K.server, 'looked', 'grace_until')
 local looked, grace_until = tonumber(server[1] or now), tonumber(server[2] or 0)
-local set_back = looked - now > tonumber(least_step) and looked - now or 0
+local set_back = looked - now > call.least_step and looked - now or 0
 
 local owner = redis.call('GET', KEYS[1])
 if owner and owner ~= token then
   -- A leader that died before the clock was set back does not lead for the longer.
-  if set_back > 0 and redis.call('PTTL', KEYS[1]) > tonumber(ttl) then redis.call('PEXPIRE', KEYS[1], ttl) end
+  if set_back > 0 and redis.call('PTTL', KEYS[1]) > call.leader_ttl then
+    redis.call('PEXPIRE', KEYS[1], call.leader_ttl)
+  end
   return cjson.encode({ leads = false, at = now, holder = owner })
 end
-redis.call('SET', KEYS[1], token, 'PX', ttl)
-if app ~= '' and not app_of_ledger then redis.call('HSET', K.beat, 'app', app) end
+redis.call('SET', KEYS[1], token, 'PX', call.leader_ttl)
+if app and not app_of_ledger then redis.call('HSET', K.beat, 'app', app) end
 
-if owner and last_turn ~= '' then
+if owner and last_turn then
   local v = redis.call('HMGET', K.beat, 'leader', 'last_tick')
   if v[1] and v[1] ~= name then redis.call('HINCRBY', K.beat, 'leader_changes', 1) end
-  if v[2] and last_turn - v[2] > tonumber(absence) then
-    redis.call('LPUSH', K.away, v[2] .. ' ' .. last_turn)
-    redis.call('LTRIM', K.away, 0, absences_kept - 1)
+  if v[2] and last_turn - v[2] > call.absence then
+    redis.call('LPUSH', K.away, v[2] .. ' ' .. digits(last_turn))
+    redis.call('LTRIM', K.away, 0, call.absences_kept - 1)
   end
-  redis.call('HSET', K.beat, 'leader', name, 'last_tick', last_turn, 'follows', follows)
+  redis.call('HSET', K.beat, 'leader', name, 'last_tick', last_turn, 'follows', call.follows or '')
 end
 server_since()  -- a change is noticed within one turn of beat
 
 -- A server that took no writes lets rescue in before the workers that renew their leases. Once in ten
 -- times that long: a beat whose turns are slow is no outage.
-if set_back > 0 or (now - looked > tonumber(gap) and now > grace_until + 9 * grace) then
-  redis.call('HSET', K.server, 'grace_until', digits(now + grace))
+if set_back > 0 or (now - looked > call.gap and now > grace_until + 9 * call.grace) then
+  redis.call('HSET', K.server, 'grace_until', digits(now + call.grace))
 end
 if set_back == 0 then redis.call('HSET', K.server, 'looked', now) end
 

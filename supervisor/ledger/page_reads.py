@@ -10,13 +10,14 @@ from itertools import islice
 
 from supervisor.job.run import FAILURES, Run, RunState, StepId
 from supervisor.ledger.ledger import Ledger
-from supervisor.ledger.reads import Readings, chunks
-from supervisor.ledger.replies import instant, lines_of, ms_of, optional_instant
+from supervisor.ledger.reader import chunks
+from supervisor.ledger.run_record import lines_of
+from supervisor.times import instant, ms_of, optional_instant
 
 # What surrounds a run: when it was admitted, when no beat led, since when the server has answered.
 
 
-def admitted_at(ledger: Readings, runs: Sequence[Run]) -> dict[str, datetime]:
+def admitted_at(ledger: Ledger, runs: Sequence[Run]) -> dict[str, datetime]:
     """When runs were admitted, by id, without runs that have left their job's history."""
     scores = ledger.read_each(
         runs, lambda pipe, run: pipe.zscore(ledger.keys.history(run.job), run.id)
@@ -24,13 +25,13 @@ def admitted_at(ledger: Readings, runs: Sequence[Run]) -> dict[str, datetime]:
     return {run.id: instant(at) for run, at in scores if at is not None}
 
 
-def absences(ledger: Readings) -> list[tuple[datetime, datetime]]:
+def absences(ledger: Ledger) -> list[tuple[datetime, datetime]]:
     """The times in which no beat led, newest first; the last of them as long as they are kept."""
     spans = (line.split() for line in ledger.client.lrange(ledger.keys.away, 0, -1))
     return [(instant(start), instant(end)) for start, end in spans]
 
 
-def server_since(ledger: Readings) -> datetime | None:
+def server_since(ledger: Ledger) -> datetime | None:
     """Since when the server has answered; None before any function has looked."""
     return optional_instant(ledger.client.hget(ledger.keys.server, "since"))
 
@@ -52,7 +53,7 @@ Entry = tuple[str, float]
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class RunQuery:
     """`outcome`: a state, several, or None for any. limit: of matches.
 
     `since` and `until`: when a run was admitted, both included.
@@ -64,29 +65,29 @@ class Wanted:
     limit: int = 50
 
 
-def search(ledger: Readings, jobs: Sequence[str], wanted: Wanted) -> list[Run]:
+def search(ledger: Ledger, jobs: Sequence[str], query: RunQuery) -> list[Run]:
     matches: dict[str, float] = {}
     pending = list(jobs)
     offset = 0
     while pending:
-        pages = dict(pages_of(ledger, pending, wanted, offset))
+        pages = dict(pages_of(ledger, pending, query, offset))
         entries = [entry for page in pages.values() for entry in page]
-        matches |= dict(with_outcome(ledger, entries, wanted.outcome))
-        newest = heapq.nlargest(wanted.limit, matches.values())
-        oldest_shown = newest[-1] if len(newest) == wanted.limit else float("-inf")
+        matches |= dict(with_outcome(ledger, entries, query.outcome))
+        newest = heapq.nlargest(query.limit, matches.values())
+        oldest_shown = newest[-1] if len(newest) == query.limit else float("-inf")
         pending = [
             job for job, page in pages.items() if len(page) == PAGE and page[-1][1] > oldest_shown
         ]
         offset += PAGE
-    ids = heapq.nlargest(wanted.limit, matches, key=matches.__getitem__)
+    ids = heapq.nlargest(query.limit, matches, key=matches.__getitem__)
     return ledger.runs(ids)
 
 
 def pages_of(
-    ledger: Readings, jobs: Sequence[str], wanted: Wanted, offset: int
+    ledger: Ledger, jobs: Sequence[str], query: RunQuery, offset: int
 ) -> Iterator[tuple[str, list[Entry]]]:
-    lowest = ms_of(wanted.since) if wanted.since else "-inf"
-    highest = ms_of(wanted.until) if wanted.until else "+inf"
+    lowest = ms_of(query.since) if query.since else "-inf"
+    highest = ms_of(query.until) if query.until else "+inf"
     return ledger.read_each(
         jobs,
         lambda pipe, job: pipe.zrevrangebyscore(
@@ -96,7 +97,7 @@ def pages_of(
 
 
 def with_outcome(
-    ledger: Readings, entries: Sequence[Entry], outcome: RunState | Set[RunState] | None
+    ledger: Ledger, entries: Sequence[Entry], outcome: RunState | Set[RunState] | None
 ) -> Iterator[Entry]:
     if outcome is None:
         yield from entries
@@ -176,7 +177,7 @@ def standing_from(values: Sequence[str | None]) -> Standing:
 
 
 def traces(
-    ledger: Readings,
+    ledger: Ledger,
     names: Sequence[str],
     limit: int,
     since: datetime | None = None,
@@ -188,10 +189,10 @@ def traces(
     they may not have ended by then.
     """
     earlier = RUNS_BEFORE if since else 0
-    found = ledger.last_runs(names, TRACE_FIELDS, limit, since, until, earlier)
+    last_runs = ledger.last_runs(names, TRACE_FIELDS, limit, since, until, earlier)
     return {
         name: [trace_from(run_id, values) for run_id, *values in reversed(runs) if values[0]]
-        for name, runs in found
+        for name, runs in last_runs
     }
 
 
@@ -208,7 +209,7 @@ def trace_from(run_id: str, values: Sequence[str | None]) -> Trace:
     )
 
 
-def neighbours(ledger: Readings, run: Run) -> tuple[str | None, str | None]:
+def neighbours(ledger: Ledger, run: Run) -> tuple[str | None, str | None]:
     """The runs of the job that were admitted before and after this one, where they are kept."""
     ids = ledger.client.zrange(ledger.keys.history(run.job), 0, -1)
     if run.id not in ids:
@@ -226,8 +227,8 @@ def open_ids(ledger: Ledger) -> list[str]:
         pipe.smembers(keys.contended)
         *indexed, locks = pipe.execute()
     replies = ledger.read_each(locks, lambda pipe, lock: pipe.zrange(keys.waiting(lock), 0, -1))
-    found = (*indexed, *(run_ids for _, run_ids in replies))
-    return whole_runs(run_id for run_ids in found for run_id in run_ids)
+    ids_by_index = (*indexed, *(run_ids for _, run_ids in replies))
+    return whole_runs(run_id for run_ids in ids_by_index for run_id in run_ids)
 
 
 def whole_runs(run_ids: Iterable[str]) -> list[str]:
@@ -242,9 +243,9 @@ def latest_failures(ledger: Ledger, limit: int) -> list[Run]:
     Each of the newest N belongs to one of the N jobs that failed last, however many jobs there are.
     """
     standing = standings(ledger, ledger.job_names())
-    failed = [(at, name) for name, known in standing.items() if (at := known.last_failure_at)]
+    failed = [(at, name) for name, each in standing.items() if (at := each.last_failure_at)]
     names = [name for _, name in heapq.nlargest(limit, failed)]
-    return search(ledger, names, Wanted(frozenset(FAILURES), limit=limit))
+    return search(ledger, names, RunQuery(frozenset(FAILURES), limit=limit))
 
 
 #: Runs whose ends are read for a list of failures, newest of each job first.
@@ -269,7 +270,9 @@ def failed_runs(
     """The runs of these jobs that failed since then, and whether all of them are there: of the jobs
     that failed last, up to MOST_ENDS runs are looked at.
     """
-    failed_at = {name: found.last_failure_at for name, found in standings(ledger, names).items()}
+    failed_at = {
+        name: standing.last_failure_at for name, standing in standings(ledger, names).items()
+    }
     recent = [name for name, at in failed_at.items() if at and (since is None or at >= since)]
     recent.sort(key=lambda name: failed_at[name] or NEVER, reverse=True)
     failed: list[FailedRun] = []

@@ -2,21 +2,29 @@
 -- last were dealt with before the server's clock was set back.
 --
 -- KEYS  the leading beat's lock
--- ARGV  id of the last tick, job, state (missed or excluded), reason, first and last nominal time
---       in ms, number of ticks, length of the job's history, token of the leading beat (or ''), and of which
---       events of the job to tell (or '')
--- gives 'passed', 'duplicate' (they have been dealt with) or 'not_leader'
+-- ARGV  a JSON object:
+--       id            of the last tick
+--       job
+--       state         missed or excluded
+--       reason
+--       first, last   nominal times of the first and the last tick, in ms
+--       ticks         how many there are
+--       history       length of the job's
+--       notify        of which events of the job there are notices
+--       leader        token of the leading beat, if it is its call
+-- gives passed, duplicate (they have been dealt with) or not_leader
 
-local id, job, state, reason, first, last, ticks, history, leader, notify = unpack(ARGV)
+local call = cjson.decode(ARGV[1])
+local job, state, reason, last, ticks = call.job, call.state, call.reason, call.last, call.ticks
 
-if leader ~= '' and redis.call('GET', KEYS[1]) ~= leader then return 'not_leader' end
-if tonumber(last) <= tonumber(hget(K.job(job), 'watermark') or 0) then return 'duplicate' end
+if call.leader and redis.call('GET', KEYS[1]) ~= call.leader then return 'not_leader' end
+if last <= tonumber(hget(K.job(job), 'watermark') or 0) then return 'duplicate' end
 redis.call('HSET', K.job(job), 'watermark', last)
-if ticks == '0' then
+if ticks == 0 then
   redis.call('HDEL', K.job(job), 'audited_until')  -- the audit begins again
   return 'duplicate'
 end
 count(job, 'ticks', ticks)
-pass_over(job, state, reason, id, first, last, ticks, tonumber(history))
-if state == 'missed' then note_event(job, notify, 'missed', id, ticks .. ' not caught up: ' .. reason) end
+pass_over(job, state, reason, call.id, call.first, last, ticks, call.history)
+if state == 'missed' then note_event(job, call.notify, 'missed', call.id, ticks .. ' not caught up: ' .. reason) end
 return 'passed'

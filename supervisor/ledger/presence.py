@@ -1,6 +1,6 @@
 """Which processes are there: each worker and each beat reports itself every few seconds.
 
-1. One call writes the process' facts, for `PRESENCE_TTL`, and when it was last seen.
+1. One call writes what the process says of itself, for `PRESENCE_TTL`, and when it was last seen.
 2. A process that stops removes both. Of one that was killed the first expires, and the second stays
    for `LAST_SEEN_KEPT`: it was there, and is missing.
 3. The reply has the server's time. How far the process' own clock is off goes with its next call.
@@ -18,16 +18,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 from hashlib import sha256
-from typing import Any
+from typing import Any, ClassVar
 from uuid import uuid4
 
 from pydantic import TypeAdapter
 
-from supervisor.ledger.functions import SCHEMA, Functions
-from supervisor.ledger.replies import instant
+from supervisor.ledger.functions import Functions, document
 from supervisor.store.connection import Client
 from supervisor.store.keys import Keys
-from supervisor.times import to_ms
+from supervisor.times import instant, to_ms
 
 PRESENCE_INTERVAL = timedelta(seconds=5)
 PRESENCE_TTL = timedelta(seconds=15)
@@ -40,50 +39,67 @@ PROMPT_SECONDS = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Broker:
-    """What a process knows of its app's broker: where jobs without a queue go, and whether the
-    ledger is on the same database."""
+    """What a process knows of its app's broker."""
 
     default_queue: str
+    """Where jobs without a queue go."""
+
     is_ledger: bool
+    """The ledger is on the same database."""
 
 
 @dataclass(frozen=True, slots=True)
-class WorkerFacts:
-    """`queues`: those it consumes now. tasks: digest of the names of those that it knows.
+class WorkerProcess:
+    """What a worker says of itself."""
 
-    pool: as Celery calls it.
-    """
+    KIND: ClassVar = "worker"
 
     name: str
     queues: tuple[str, ...]
+    """Those that it consumes now."""
+
     pool_size: int
     tasks: str
+    """Digest of the names of those that it knows."""
+
     pool: str = "prefork"
+    """As Celery calls it."""
 
 
 @dataclass(frozen=True, slots=True)
-class BeatFacts:
-    """`follows`: digest of the schedule files it has loaded, if it has any."""
+class BeatProcess:
+    """What a beat says of itself."""
+
+    KIND: ClassVar = "beat"
 
     name: str
     leads: bool
     follows: str | None
+    """Digest of the schedule files that it has loaded, if it has any."""
 
 
 @dataclass(frozen=True, slots=True)
 class Present:
-    """A process that is there. clock_offset: of its clock, ahead of the server's. fault: why it
-    does not do its work. is_waiting: for its broker, and consumes nothing meanwhile."""
+    """A process that is there."""
 
-    facts: WorkerFacts | BeatFacts
+    process: WorkerProcess | BeatProcess
     host: str
     pid: int
     started_at: datetime
     last_seen_at: datetime
-    clock_offset: timedelta | None
     broker: Broker
+    clock_offset: timedelta | None = None
+    """Of its clock, ahead of the server's."""
+
     fault: str | None = None
+    """Why it does not do its work."""
+
     is_waiting: bool = False
+    """For its broker: it consumes nothing meanwhile."""
+
+
+#: It passes over what a process of a newer version adds.
+PRESENT = TypeAdapter(Present)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,12 +110,12 @@ class Processes:
     last_seen: Mapping[str, datetime]
 
     @property
-    def workers(self) -> list[WorkerFacts]:
-        return [p.facts for p in self.present if isinstance(p.facts, WorkerFacts)]
+    def workers(self) -> list[WorkerProcess]:
+        return [p.process for p in self.present if isinstance(p.process, WorkerProcess)]
 
     @property
-    def beats(self) -> list[BeatFacts]:
-        return [p.facts for p in self.present if isinstance(p.facts, BeatFacts)]
+    def beats(self) -> list[BeatProcess]:
+        return [p.process for p in self.present if isinstance(p.process, BeatProcess)]
 
     def consumers(self, queue: str) -> int:
         return sum(queue in worker.queues for worker in self.workers)
@@ -113,63 +129,56 @@ class Registration:
         self._keys = keys
         self._functions = Functions(client, keys)
         self._id = uuid4().hex
-        self._last: WorkerFacts | BeatFacts | None = None
-        self._offset: float | None = None
-        self._facts = {
+        self._last: WorkerProcess | BeatProcess | None = None
+        self._record: dict[str, Any] = {
             "host": socket.gethostname(),
             "pid": os.getpid(),
-            "started": time.time(),
+            "started_at": time.time(),
             "broker": asdict(broker),
         }
 
     def say(
         self,
-        facts: WorkerFacts | BeatFacts,
+        process: WorkerProcess | BeatProcess,
         tasks: Iterable[str] = (),
         fault: str | None = None,
         *,
         is_waiting: bool = False,
     ) -> None:
-        """`tasks`: the names behind the digest in the facts of a worker. fault: why the process
-        does not do its work. is_waiting: for its broker.
+        """`tasks`: the names behind the digest of a worker. fault and is_waiting: as of Present.
 
         Raises WrongSchema when another version of this code writes the ledger.
         """
-        self._last, sent = facts, time.time()
-        self._facts |= {"fault": fault, "is_waiting": is_waiting}
-        seconds, microseconds, knows_tasks = self._call(facts, PRESENCE_TTL)
+        self._last, sent = process, time.time()
+        self._record |= {"process": asdict(process), "fault": fault, "is_waiting": is_waiting}
+        digest = process.tasks if isinstance(process, WorkerProcess) else ""
+        call = {
+            "id": self._id,
+            "member": self._member(process),
+            "record": document(self._record),
+            "ttl": to_ms(PRESENCE_TTL),
+            "last_seen_kept": to_ms(LAST_SEEN_KEPT),
+            "tasks": digest,
+            "tasks_ttl": to_ms(TASKS_TTL),
+        }
+        seconds, microseconds, knows_tasks = self._functions("present", document(call))
         on_its_way = time.time() - sent
-        if self._offset is None or on_its_way < PROMPT_SECONDS:
-            self._offset = sent + on_its_way / 2 - int(seconds) - int(microseconds) / 1e6
-        if isinstance(facts, WorkerFacts) and not knows_tasks:
-            key = self._keys.tasks(facts.tasks)
-            self._client.set(key, json.dumps(sorted(tasks)), px=to_ms(TASKS_TTL))
+        if "clock_offset" not in self._record or on_its_way < PROMPT_SECONDS:
+            at = int(seconds) + int(microseconds) / 1e6
+            self._record["clock_offset"] = sent + on_its_way / 2 - at
+        if digest and not knows_tasks:
+            self._client.set(
+                self._keys.tasks(digest), json.dumps(sorted(tasks)), px=to_ms(TASKS_TTL)
+            )
 
     def leave(self) -> None:
+        """Also from a ledger that another version writes by now."""
         if self._last is not None:
-            self._call(self._last, timedelta())
+            self._client.delete(self._keys.presence(self._id))
+            self._client.zrem(self._keys.present, self._member(self._last))
 
-    def _call(self, facts: WorkerFacts | BeatFacts, ttl: timedelta) -> Any:
-        kind = KINDS[type(facts)]
-        said = {**self._facts, "kind": kind, "offset": self._offset, "facts": asdict(facts)}
-        tasks = facts.tasks if isinstance(facts, WorkerFacts) else ""
-        keys = self._keys
-        return self._functions(
-            "present",
-            f"{kind}|{self._id}|{facts.name}",
-            json.dumps(said, ensure_ascii=False),  # a name is a label of metrics, which are UTF-8
-            to_ms(ttl),
-            to_ms(LAST_SEEN_KEPT),
-            to_ms(TASKS_TTL),
-            SCHEMA,
-            keys=(keys.presence(self._id), keys.present, keys.tasks(tasks), keys.schema),
-        )
-
-
-KINDS: Mapping[type[WorkerFacts] | type[BeatFacts], str] = {
-    WorkerFacts: "worker",
-    BeatFacts: "beat",
-}
+    def _member(self, process: WorkerProcess | BeatProcess) -> str:
+        return f"{process.KIND}|{self._id}|{process.name}"
 
 
 class Presences:
@@ -191,39 +200,20 @@ class Presences:
         last_seen = {}
         for member, seen in index:  # in the order of time: the last one of a name holds
             kind, _, name = member.split("|", 2)
-            if kind == "worker":
+            if kind == WorkerProcess.KIND:
                 last_seen[name] = instant(seen)
-        found = (
-            present_from(json.loads(text), instant(seen))
+        there = (
+            PRESENT.validate_python({**json.loads(text), "last_seen_at": instant(seen)})
             for text, (_, seen) in zip(texts, index, strict=True)
             if text
         )
-        return Processes(tuple(sorted(found, key=lambda present: present.facts.name)), last_seen)
+        return Processes(tuple(sorted(there, key=lambda present: present.process.name)), last_seen)
 
-    def tasks(self, workers: Sequence[WorkerFacts]) -> frozenset[str]:
+    def tasks(self, workers: Sequence[WorkerProcess]) -> frozenset[str]:
         """The names of the tasks that any of the workers knows."""
         digests = sorted({worker.tasks for worker in workers})
         texts = self._client.mget([self._keys.tasks(d) for d in digests]) if digests else []
         return frozenset(name for text in texts if text for name in json.loads(text))
-
-
-#: They pass over what a process of a newer version adds.
-FACTS: Mapping[str, TypeAdapter[Any]] = {
-    "worker": TypeAdapter(WorkerFacts),
-    "beat": TypeAdapter(BeatFacts),
-}
-PRESENT = TypeAdapter(Present)
-
-
-def present_from(said: Mapping[str, Any], last_seen_at: datetime) -> Present:
-    found = {
-        **said,
-        "facts": FACTS[said["kind"]].validate_python(said["facts"]),
-        "started_at": said["started"],
-        "last_seen_at": last_seen_at,
-        "clock_offset": said["offset"],
-    }
-    return PRESENT.validate_python(found)
 
 
 def digest_of(tasks: Iterable[str]) -> str:

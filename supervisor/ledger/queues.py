@@ -15,9 +15,9 @@ from supervisor.job.topology import DEFAULT_QUEUE, queues_of
 from supervisor.ledger.actions import Action, entry_of
 from supervisor.ledger.functions import Functions
 from supervisor.ledger.presence import Processes
-from supervisor.ledger.reads import Readings
-from supervisor.ledger.replies import instant, optional_instant
+from supervisor.ledger.reader import Reader
 from supervisor.store.connection import Client
+from supervisor.times import instant, optional_instant
 
 K = TypeVar("K")
 
@@ -119,7 +119,7 @@ def queues(
 
 
 class Drains:
-    def __init__(self, reads: Readings, functions: Functions) -> None:
+    def __init__(self, reads: Reader, functions: Functions) -> None:
         self._reads = reads
         self._functions = functions
 

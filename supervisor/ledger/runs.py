@@ -9,18 +9,18 @@ from typing import Any
 from supervisor.errors import UnknownRun
 from supervisor.job.run import Failure, LogLine, Reported, StepId, StepRecord, log_place
 from supervisor.job.steps import Step
-from supervisor.ledger.functions import Functions
-from supervisor.ledger.reads import Readings
-from supervisor.ledger.replies import instant
+from supervisor.ledger.functions import Functions, document
+from supervisor.ledger.run_reads import RunReads
 from supervisor.store.connection import Client
 from supervisor.store.keys import Keys
+from supervisor.times import instant
 
 #: Items sent in one call: few enough not to block the server.
 ITEMS_PER_CALL = 500
 
 
 class Steps:
-    def __init__(self, reads: Readings, functions: Functions) -> None:
+    def __init__(self, reads: RunReads, functions: Functions) -> None:
         self._reads = reads
         self._keys = reads.keys
         self._functions = functions
@@ -95,8 +95,13 @@ class Steps:
         Repeated, also by another process at the same time, it changes nothing.
         """
         for offset in range(0, max(1, len(items)), ITEMS_PER_CALL):
-            chunk = [json.dumps(item) for item in items[offset : offset + ITEMS_PER_CALL]]
-            verdict, *next_up = self._functions("expand", batch, len(items), offset, *chunk)
+            call = {
+                "run_id": batch,
+                "total": len(items),
+                "offset": offset,
+                "items": [json.dumps(item) for item in items[offset : offset + ITEMS_PER_CALL]],
+            }
+            verdict, *next_up = self._functions("expand", document(call))
             if verdict != "more":
                 return list(next_up)
         return []
@@ -127,15 +132,27 @@ class Reports:
     def write(self, run_id: str, token: str, report: Reported, now: float) -> bool:
         """Whether the token's attempt is the running one; `now`: by the clock of the report."""
         whole, step = log_place(run_id)
-        arguments: list[str | int] = [run_id, token, report.batch, whole, step or ""]
-        if (progress := report.progress) is None:
-            arguments += ("", "", "", 0)
-        else:
-            total = "" if progress.total is None else repr(progress.total)
-            arguments += (repr(progress.done), total, progress.text, ms_between(progress.at, now))
-        for line in report.lines:
-            arguments += (line.number, line.text, ms_between(line.at, now))
-        return bool(self._functions("report", *arguments))
+        call: dict[str, Any] = {
+            "run_id": run_id,
+            "token": token,
+            "number": report.batch,
+            "log": whole,
+            "lines": [
+                {"number": line.number, "text": line.text, "ago": ms_between(line.at, now)}
+                for line in report.lines
+            ],
+        }
+        if step:
+            call["step"] = step
+        if progress := report.progress:
+            call["progress"] = {
+                "done": repr(progress.done),
+                "text": progress.text,
+                "ago": ms_between(progress.at, now),
+            }
+            if progress.total is not None:
+                call["progress"]["total"] = repr(progress.total)
+        return bool(self._functions("report", document(call)))
 
     def lines(self, run_id: str, after: str | None = None) -> list[LogLine]:
         """The run's log, all attempts, oldest first; `after`: the id of the last line known.

@@ -23,9 +23,10 @@ from supervisor.job.run import Run, StepId, backfill_id, manual_id
 from supervisor.job.secrets import masked
 from supervisor.job.spec import GuardedTaskSpec, JobSpec
 from supervisor.ledger.actions import LONGEST_NAME, Action, Actor, Change, short
+from supervisor.ledger.admission import Admission
+from supervisor.ledger.attempt import Cancellation
 from supervisor.ledger.ledger import Ledger
-from supervisor.ledger.replies import Admission, Cancellation
-from supervisor.ledger.requests import RunRequest
+from supervisor.ledger.run_request import RunRequest
 from supervisor.schedule import schedule_of
 from supervisor.schedule.emission import emission
 from supervisor.times import FARTHEST, in_utc, plus, render_moment

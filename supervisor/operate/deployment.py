@@ -14,10 +14,10 @@ from supervisor.catalog.entries import Entries
 from supervisor.features.adoption.django_rows import changed_at
 from supervisor.features.adoption.import_celery import OF_BEAT
 from supervisor.job.spec import JobSpec
+from supervisor.ledger.beat_record import BeatRecord
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.presence import Processes
 from supervisor.ledger.queues import LedgerQueues, Queue, Queues, queues
-from supervisor.ledger.records import BeatRecord
 from supervisor.sending.app_settings import owner_of, settings_of
 from supervisor.sending.queues import broker_fault
 from supervisor.store.connection import check_functions, check_served

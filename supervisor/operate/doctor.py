@@ -11,7 +11,7 @@ from datetime import timedelta
 from typing import TypeVar
 
 from supervisor.job.topology import Needs
-from supervisor.ledger.presence import BeatFacts, WorkerFacts
+from supervisor.ledger.presence import BeatProcess, WorkerProcess
 from supervisor.operate.deployment import AppSetup, Deployment
 from supervisor.operate.words import span
 
@@ -86,8 +86,8 @@ def eviction(deployment: Deployment) -> Findings:
 def beats(deployment: Deployment) -> Findings:
     why, count = "nothing is emitted, rescued or retried", len(deployment.processes.beats)
     for beat in deployment.processes.present:
-        if isinstance(beat.facts, BeatFacts) and beat.fault:
-            what = f"the ticks of {beat.facts.name} fail: {beat.fault}"
+        if isinstance(beat.process, BeatProcess) and beat.fault:
+            what = f"the ticks of {beat.process.name} fail: {beat.fault}"
             yield Finding(what, why, "fix the error; beat then goes on by itself")
     if deployment.refusal:
         return
@@ -109,17 +109,17 @@ def beats(deployment: Deployment) -> Findings:
 
 def workers(deployment: Deployment) -> Findings:
     for worker in deployment.processes.present:
-        if not isinstance(worker.facts, WorkerFacts):
+        if not isinstance(worker.process, WorkerProcess):
             continue
         if worker.fault:
             yield Finding(
-                f"{worker.facts.name} does no work: {worker.fault}",
+                f"{worker.process.name} does no work: {worker.fault}",
                 "it accepts no messages, and keeps those that it has",
                 "restart it; code in its main process (signals, boot steps) must not block",
             )
         elif worker.is_waiting:
             yield Finding(
-                f"{worker.facts.name} waits for its broker",
+                f"{worker.process.name} waits for its broker",
                 "it accepts no messages until the broker answers",
                 "check the broker, and the address that this worker has for it",
             )
@@ -151,7 +151,7 @@ def clocks(deployment: Deployment) -> Findings:
         if offset is not None and abs(offset) > CLOCKS_APART:
             seconds = abs(offset).total_seconds()
             yield Finding(
-                f"the clock of {present.facts.name} is {seconds:.1f}s "
+                f"the clock of {present.process.name} is {seconds:.1f}s "
                 f"{'ahead of' if offset > timedelta() else 'behind'} that of Redis",
                 "times in its logs differ from the ledger's, and its ETA messages run at wrong "
                 "times",

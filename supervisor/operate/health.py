@@ -6,7 +6,7 @@ import socket
 from collections.abc import Iterable
 from http.client import HTTPConnection, HTTPException
 
-from supervisor.ledger.presence import BeatFacts, Present, WorkerFacts
+from supervisor.ledger.presence import BeatProcess, Present, WorkerProcess
 
 TIMEOUT_SECONDS = 5
 
@@ -14,11 +14,13 @@ TIMEOUT_SECONDS = 5
 def fault_of(what: str, name: str | None, there: Iterable[Present]) -> str | None:
     host = socket.gethostname()
     if what == "beat":
-        here = any(isinstance(p.facts, BeatFacts) and p.host == host for p in there)
+        here = any(isinstance(p.process, BeatProcess) and p.host == host for p in there)
         return None if here else f"no beat on {host} has reported"
     full = with_host(name or "", host)
     workers = [
-        (p, p.facts) for p in there if isinstance(p.facts, WorkerFacts) and p.facts.name == full
+        (p, p.process)
+        for p in there
+        if isinstance(p.process, WorkerProcess) and p.process.name == full
     ]
     if not workers:
         return f"worker {full} has not reported"

@@ -23,8 +23,8 @@ from supervisor.errors import (
 from supervisor.job.changes import Changes
 from supervisor.job.spec import JobSpec
 from supervisor.ledger.actions import Action, Actor
+from supervisor.ledger.job_record import AT_RUN_TIME, IN_CODE, Origin
 from supervisor.ledger.ledger import Ledger
-from supervisor.ledger.records import AT_RUN_TIME, IN_CODE, Origin
 from supervisor.operate.job_documents import Document, mask_faults, revealed, shown_document
 from supervisor.operate.planning import JobPlan, job_plan
 from supervisor.operate.plans import (

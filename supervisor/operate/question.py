@@ -12,13 +12,13 @@ from supervisor.job.policies import AfterMatch
 from supervisor.job.run import Run, RunState, StepId, StepRecord, tick_id
 from supervisor.job.spec import JobSpec
 from supervisor.job.topology import Needs
+from supervisor.ledger.beat_record import BeatRecord
+from supervisor.ledger.job_record import JobRecord
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.page_reads import absences, admitted_at, server_since
-from supervisor.ledger.records import BeatRecord, JobRecord
-from supervisor.ledger.replies import ms_of
 from supervisor.operate.words import LocalTime
 from supervisor.schedule import schedule_of, ticks_between
-from supervisor.times import INSTANT, clock_time
+from supervisor.times import INSTANT, clock_time, ms_of
 
 #: States of ticks that never became a run; one record stands for a range of them.
 PASSED_OVER = (RunState.MISSED, RunState.EXCLUDED)

@@ -34,12 +34,12 @@ from supervisor.job.secrets import has_references, texts_in
 from supervisor.job.spec import GuardedTaskSpec, JobSpec
 from supervisor.job.steps import without_done
 from supervisor.ledger.actions import Action, Actor, Change
-from supervisor.ledger.functions import DROPPED_PARAM, FORMER_KEPT
+from supervisor.ledger.admission import Placement
 from supervisor.ledger.ledger import Ledger
-from supervisor.ledger.page_reads import FailedRun, Wanted, search
-from supervisor.ledger.replies import Placement, ms_of
-from supervisor.ledger.requests import RunRequest
-from supervisor.times import in_utc
+from supervisor.ledger.limits import DROPPED_PARAM, FORMER_KEPT
+from supervisor.ledger.page_reads import FailedRun, RunQuery, search
+from supervisor.ledger.run_request import RunRequest
+from supervisor.times import in_utc, ms_of
 
 #: Runs that one request has run again.
 MOST_REPEATS = 200
@@ -152,7 +152,7 @@ def failures_to_repeat(
         moment = since and in_utc(since, spec.zone)
     except ValueError as error:
         raise InvalidRequest(f"since: {error}") from error
-    failed = Wanted(frozenset(FAILURES), moment, limit=MOST_LOOKED_AT)
+    failed = RunQuery(frozenset(FAILURES), moment, limit=MOST_LOOKED_AT)
     runs = to_repeat(ledger, search(ledger, [spec.name], failed))
     return [run.id for run in runs[:limit]]
 

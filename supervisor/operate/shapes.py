@@ -26,9 +26,9 @@ from supervisor.job.run import RunState
 from supervisor.job.secrets import MASK, masked
 from supervisor.job.templates import log_link
 from supervisor.ledger.actions import LONGEST_REASON, Outcome
+from supervisor.ledger.attempt import Cancellation
 from supervisor.ledger.ledger import Ledger
-from supervisor.ledger.replies import Cancellation
-from supervisor.ledger.requests import RunRequest
+from supervisor.ledger.run_request import RunRequest
 from supervisor.operate.control import LONGEST_NOTE
 from supervisor.operate.repeating import MOST_REPEATS
 from supervisor.times import Duration, render_milliseconds

@@ -15,7 +15,7 @@ from wcwidth import wcswidth
 
 from supervisor.job.run import Run, RunState, StepRecord
 from supervisor.ledger.actions import Entry, Outcome
-from supervisor.ledger.records import JobRecord
+from supervisor.ledger.job_record import JobRecord
 from supervisor.operate.words import (
     age,
     ahead,

@@ -11,10 +11,10 @@ from typing import Any
 from zoneinfo import ZoneInfo
 
 from supervisor.job.run import Batch, Failure, LogLine, Progress, Run, RunState, StepRecord
-from supervisor.ledger.actions import Actor, Entry, Outcome, WantedActions
+from supervisor.ledger.actions import ActionQuery, Actor, Entry, Outcome
+from supervisor.ledger.job_record import JobRecord
 from supervisor.ledger.ledger import Ledger
-from supervisor.ledger.records import JobRecord
-from supervisor.ledger.replies import instant
+from supervisor.times import instant
 
 UNITS = (("d", 86_400), ("h", 3_600), ("m", 60), ("s", 1))
 
@@ -327,7 +327,7 @@ def removal_words(ledger: Ledger, job: str) -> str:
     """``report was removed at 2026-03-01 02:00:00Z by ann: no longer needed``; empty where the
     record does not have it.
     """
-    for entry in ledger.actions.search(WantedActions(job=job, limit=100, look_at=LOOKED_AT)):
+    for entry in ledger.actions.search(ActionQuery(job=job, limit=100, look_at=LOOKED_AT)):
         is_removed = any(c.job == job and c.key == "removed" for c in entry.action.changes)
         if entry.outcome is Outcome.DONE and is_removed:
             action = entry.action

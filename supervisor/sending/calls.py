@@ -35,8 +35,8 @@ from supervisor.guard.delivery import GUARD, HEADER
 from supervisor.job.run import Message, is_below, manual_id
 from supervisor.job.spec import GuardedTaskSpec
 from supervisor.job.templates import lock_key
-from supervisor.ledger.replies import Placement
-from supervisor.ledger.requests import RunRequest
+from supervisor.ledger.admission import Placement
+from supervisor.ledger.run_request import RunRequest
 from supervisor.logs import get_logger
 from supervisor.sending.content import OF_RUNS, as_json
 from supervisor.sending.context import headers_of_context

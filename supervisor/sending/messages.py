@@ -13,8 +13,8 @@ from supervisor.job.secrets import has_references
 from supervisor.job.spec import JobSpec
 from supervisor.job.steps import Step, seconds
 from supervisor.ledger.ledger import Ledger
-from supervisor.ledger.replies import ms_of
-from supervisor.ledger.requests import RunRequest
+from supervisor.ledger.run_request import RunRequest
+from supervisor.times import ms_of
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ from kombu.exceptions import OperationalError
 
 from supervisor.job.run import Run, RunState, StepId
 from supervisor.ledger.ledger import Ledger
-from supervisor.ledger.reads import chunks
+from supervisor.ledger.reader import chunks
 from supervisor.logs import get_logger
 from supervisor.process import process_name
 from supervisor.sending.app_settings import required_settings

@@ -16,8 +16,8 @@ from celery.result import AsyncResult
 
 from supervisor.errors import UnknownRun
 from supervisor.job.run import RunState
+from supervisor.ledger.admission import Admission, Placement
 from supervisor.ledger.ledger import Ledger
-from supervisor.ledger.replies import Admission, Placement
 from supervisor.logs import get_logger
 from supervisor.sending.app_settings import required_settings
 from supervisor.store.connection import RedisError

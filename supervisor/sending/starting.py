@@ -17,7 +17,7 @@ from supervisor.errors import InvalidGuard
 from supervisor.guard.delivery import own_headers
 from supervisor.job.policies import OverlapPolicy
 from supervisor.job.spec import JobSpec
-from supervisor.ledger.requests import RunRequest
+from supervisor.ledger.run_request import RunRequest
 from supervisor.logs import get_logger
 from supervisor.sending.content import as_json
 from supervisor.sending.context import headers_of_context

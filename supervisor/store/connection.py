@@ -301,8 +301,8 @@ def naming_the_right(error: ResponseError, script: str) -> ResponseError:
     """Names the command that a script may not call: Redis reports only its line."""
     if not FORBIDDEN.search(str(error)):
         return error
-    lines, found = script.split("\n"), LINE.search(str(error))
-    called = CALLED.findall(lines[int(found[1]) - 1]) if found else []
+    lines, line = script.split("\n"), LINE.search(str(error))
+    called = CALLED.findall(lines[int(line[1]) - 1]) if line else []
     if not called or "key" in str(error):
         return NoPermissionError(str(error))
     named = " or ".join(f"'{name.lower()}'" for name in called)
@@ -463,19 +463,19 @@ def _client(
     if not url.startswith(SENTINEL):
         return client_of({**options, **server_options(settings, but=options)}, client_class)
     named, beside = SentinelUrl.parse(url), understood(settings.connection)
-    asked = {
+    of_sentinels = {
         "socket_timeout": SENTINEL_TIMEOUT_SECONDS,
         **understood(beside.pop("sentinel_kwargs", {})),
         **named.login,
         **tls_of(named.server),
     }
     options = {**named.server, **tls_of(beside), **beside, **options, **tls_of(named.server)}
-    for each in (asked, options):
+    for each in (of_sentinels, options):
         check_certificates(each)
     with refusing_unknown_options():
         sentinels = Sentinels(  # type: ignore[no-untyped-call]
             named.sentinels,
-            sentinel_kwargs={**asked, "retry": Retry(NoBackoff(), 0)},
+            sentinel_kwargs={**of_sentinels, "retry": Retry(NoBackoff(), 0)},
             **options,
         )
         primary = sentinels.master_for(named.master_name, client_class)  # type: ignore[no-untyped-call]

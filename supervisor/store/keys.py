@@ -39,7 +39,7 @@ class Named(Template):
 class Keys:
     """The keys under one prefix."""
 
-    # STRING  number of the schema that the ledger is written in, see ledger/functions.py
+    # STRING  number of the schema that the ledger is written in, see ledger/limits.py
     schema = Single("schema")
     # STRING  owner token of the run that holds the lock; always with a time to live:
     #         start_deadline while the run is queued, lease_ttl while it runs.
@@ -56,7 +56,7 @@ class Keys:
     # ZSET    run id -> order of arrival, negative for those that replace the holder; runs that wait
     #         for the lock; goes when empty
     waiting = Named("lock:{%s}:waiting")
-    # HASH    one run, fields as in ledger/records.py; expires HISTORY_TTL after the run ended
+    # HASH    one run, fields as in ledger/run_record.py; expires HISTORY_TTL after the run ended
     #         attempts: those that ended, the last ATTEMPTS_KEPT of them, one JSON object a line;
     #         rules: JSON of RunRules without the lock, which is a field of its own; of a run that
     #         has ended what is shown with it (base.lua), if there is anything

@@ -26,7 +26,7 @@ from supervisor.features.notices.silences import SilenceStore
 from supervisor.job.run import RunState
 from supervisor.ledger.actions import Action, Actor
 from supervisor.ledger.ledger import Ledger
-from supervisor.ledger.page_reads import Wanted, latest_failures, search
+from supervisor.ledger.page_reads import RunQuery, latest_failures, search
 from supervisor.ledger.queues import Queues
 from supervisor.operate import control, repeating, shapes
 from supervisor.operate.job_documents import Document
@@ -286,7 +286,7 @@ class Api:
         outcome, job = query.get("outcome"), query.get("job")
         limit = int(query.get("limit", RUNS_BY_DEFAULT))
         names = self._ledger.job_names() if job is None else [self._ledger.spec(job).name]
-        wanted = Wanted(RunState(outcome) if outcome else None, limit=limit)
+        wanted = RunQuery(RunState(outcome) if outcome else None, limit=limit)
         return [Run.model_validate(run) for run in search(self._ledger, names, wanted)]
 
     @operation("get", "/failures", queries=(RUN_LIMIT,))

@@ -11,9 +11,9 @@ from typing import Any
 
 from supervisor.job.durations import Durations
 from supervisor.job.run import FAILURES, Run, RunState
+from supervisor.ledger.job_record import NO_RUNS, JobRecord, OpenRuns
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.page_reads import NEVER, Trace, holders, standings, traces
-from supervisor.ledger.records import NO_RUNS, JobRecord, OpenRuns
 from supervisor.schedule.expectations import LATE_LEAST
 from supervisor.web.jobs_query import Filter, JobsQuery, Sort, page_of
 from supervisor.web.strip import LENGTH, Chart, Pace, chart_of, pace_of

@@ -12,18 +12,18 @@ from operator import ge
 from supervisor.features.outbound.store import LedgerOutbox, OutboundFigures
 from supervisor.job.durations import Durations, Histogram
 from supervisor.job.spec import JobSpec
-from supervisor.ledger.ledger import Ledger
-from supervisor.ledger.presence import Processes
-from supervisor.ledger.queues import LedgerQueues, Queue, Queues, queues
-from supervisor.ledger.records import (
+from supervisor.ledger.beat_record import BeatRecord
+from supervisor.ledger.job_record import (
     HISTOGRAM_FIELDS,
     NO_RUNS,
-    BeatRecord,
     JobRecord,
     OpenRuns,
     histogram_from,
     job_from,
 )
+from supervisor.ledger.ledger import Ledger
+from supervisor.ledger.presence import Processes
+from supervisor.ledger.queues import LedgerQueues, Queue, Queues, queues
 from supervisor.schedule import schedule_of
 from supervisor.schedule.expectations import (
     SLACK,

@@ -23,7 +23,7 @@ from supervisor.job.durations import Histogram
 from supervisor.job.policies import Catchup, OnCrash, OverlapPolicy, SkipReason
 from supervisor.job.run import EXCLUDED_REASONS, MISSED_REASONS, OUTCOMES
 from supervisor.job.spec import JobSpec, StepSpec
-from supervisor.ledger.presence import WorkerFacts
+from supervisor.ledger.presence import WorkerProcess
 from supervisor.ledger.queues import Queue
 from supervisor.schedule.expectations import MAY_WAIT
 from supervisor.web.metrics_scrape import Job, Scrape
@@ -276,11 +276,11 @@ def of_service(scrape: Scrape) -> Iterator[Metric]:
     seen = ((name, at(moment)) for name, moment in processes.last_seen.items())
     yield gauge("worker_last_seen_timestamp_seconds", help, seen, "worker")
     help = "0 for a worker that is there and takes no messages."
-    workers = [each for each in processes.present if isinstance(each.facts, WorkerFacts)]
-    healthy = ((worker.facts.name, worker.fault is None) for worker in workers)
+    workers = [each for each in processes.present if isinstance(each.process, WorkerProcess)]
+    healthy = ((worker.process.name, worker.fault is None) for worker in workers)
     yield gauge("worker_healthy", help, healthy, "worker")
     help = "How far the clock of a worker or a beat is ahead of that of Redis."
-    offsets = ((each.facts.name, seconds(each.clock_offset)) for each in processes.present)
+    offsets = ((each.process.name, seconds(each.clock_offset)) for each in processes.present)
     yield gauge("clock_offset_seconds", help, offsets, "instance")
     # As each reports; one that was replaced may not know it for some seconds.
     leads = ((each.name, each.leads) for each in processes.beats)

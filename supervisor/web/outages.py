@@ -37,10 +37,10 @@ from supervisor.features.outbound.sender import Outbound, Result
 from supervisor.features.outbound.store import End, Kind, Unsent
 from supervisor.job.secrets import masked_url
 from supervisor.ledger.ledger import Ledger
-from supervisor.ledger.replies import ms_of
 from supervisor.logs import get_logger
 from supervisor.settings import Settings, database_of
 from supervisor.store.connection import NotServed, explained
+from supervisor.times import ms_of
 
 log = get_logger("supervisor.notices")
 

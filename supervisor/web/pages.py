@@ -23,10 +23,10 @@ from supervisor.job.run import LogLine, Run, RunState, StepId
 from supervisor.job.secrets import masked
 from supervisor.job.spec import JobSpec
 from supervisor.job.templates import log_link
+from supervisor.ledger.job_record import JobRecord
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.page_reads import neighbours, running_runs, traces
 from supervisor.ledger.queues import Queues
-from supervisor.ledger.records import JobRecord
 from supervisor.lists.page import FIRST_PAGE
 from supervisor.operate import repeating
 from supervisor.operate.job_documents import document_text

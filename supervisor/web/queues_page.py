@@ -10,7 +10,7 @@ from supervisor.job.run import Run
 from supervisor.job.spec import JobSpec
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.page_reads import running_runs
-from supervisor.ledger.presence import Processes, WorkerFacts
+from supervisor.ledger.presence import Processes, WorkerProcess
 from supervisor.ledger.queues import LedgerQueues, Queue, Queues, queues
 from supervisor.operate.shapes import Worker
 
@@ -73,7 +73,7 @@ def workers_of(processes: Processes) -> Iterable[Worker]:
     """The workers that are present, and those that vanished without signing off."""
     names = set()
     for present in processes.present:
-        if isinstance(facts := present.facts, WorkerFacts):
+        if isinstance(facts := present.process, WorkerProcess):
             names.add(facts.name)
             yield Worker(
                 worker=facts.name,

@@ -12,7 +12,7 @@ from urllib.parse import urlencode
 
 from redis.exceptions import RedisError
 
-from supervisor.ledger.actions import Action, Actor, Entry, Outcome, WantedActions
+from supervisor.ledger.actions import Action, ActionQuery, Actor, Entry, Outcome
 from supervisor.ledger.ledger import Ledger
 from supervisor.logs import get_logger
 from supervisor.operate import shapes
@@ -32,7 +32,7 @@ LONGEST_PATTERN = 200
 ENTRY_ID = re.compile(r"\d{1,20}-\d{1,20}", re.ASCII)
 
 
-def wanted_actions(query: Mapping[str, str], limit: int = ENTRIES_SHOWN) -> WantedActions:
+def wanted_actions(query: Mapping[str, str], limit: int = ENTRIES_SHOWN) -> ActionQuery:
     """What an address asks for. Raises Refused."""
     before, since = query.get("before"), query.get("since")
     if before is not None and not ENTRY_ID.fullmatch(before):
@@ -41,7 +41,7 @@ def wanted_actions(query: Mapping[str, str], limit: int = ENTRIES_SHOWN) -> Want
     if max(len(text or "") for text in (job, by, verb)) > LONGEST_PATTERN:
         raise Refused(400, f"job, by and verb have up to {LONGEST_PATTERN} characters")
     moment = moment_in(since) if since else None
-    return WantedActions(job, by, verb, moment, before, limit)
+    return ActionQuery(job, by, verb, moment, before, limit)
 
 
 def moment_in(text: str) -> datetime:
@@ -66,7 +66,7 @@ def record_page(ledger: Ledger, query: Mapping[str, str]) -> dict[str, Any]:
 
 def last_actions(ledger: Ledger, job: str) -> list[Entry]:
     """The latest actions on a job, among the newest of all, as far as they are about this job."""
-    wanted = WantedActions(job=job, limit=LAST_SHOWN, look_at=LOOKED_AT)
+    wanted = ActionQuery(job=job, limit=LAST_SHOWN, look_at=LOOKED_AT)
     entries = ledger.actions.search(wanted)
     return [replace(entry, action=about(job, entry.action)) for entry in entries]
 

@@ -20,7 +20,7 @@ from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.presence import (
     PRESENCE_INTERVAL,
     Registration,
-    WorkerFacts,
+    WorkerProcess,
     digest_of,
 )
 from supervisor.logs import get_logger
@@ -81,8 +81,8 @@ class WorkerRegistration(threading.Thread):
         except (RedisError, OSError) as error:
             log.warning("presence not removed", error=str(error))
 
-    def _facts(self) -> WorkerFacts:
-        return WorkerFacts(
+    def _facts(self) -> WorkerProcess:
+        return WorkerProcess(
             name=self._consumer.hostname,
             queues=consumed(self._consumer.task_consumer),
             pool_size=size_of(self._consumer.pool),

@@ -25,7 +25,7 @@ from supervisor.guard.delivery import HEADER, TOKEN, supervised, work_of
 from supervisor.guard.heartbeat import Expected
 from supervisor.guard.lease import Lease, renewal_seconds_of
 from supervisor.job.run import RunState
-from supervisor.ledger.requests import CallArguments
+from supervisor.ledger.run_request import CallArguments
 from supervisor.logs import get_logger
 from supervisor.process import process_name
 from supervisor.sending.calls import is_awaited, spec_of

@@ -11,7 +11,7 @@ from celery.exceptions import Retry
 from supervisor.guard.attempt import Attempt
 from supervisor.job.run import Reference
 from supervisor.job.secrets import put, texts_in
-from supervisor.ledger.requests import CallArguments
+from supervisor.ledger.run_request import CallArguments
 from supervisor.sending.calls import sendable
 from supervisor.sending.calls import until as from_now
 from supervisor.sending.content import as_json

@@ -44,8 +44,8 @@ from supervisor.guard.interrupts import receive_interrupts
 from supervisor.guard.progress import Reporter
 from supervisor.job.run import RunState
 from supervisor.job.steps import filled, handed_on
+from supervisor.ledger.attempt import Refusal, Refused
 from supervisor.ledger.ledger import Ledger
-from supervisor.ledger.replies import Refusal, Refused
 from supervisor.ledger.runs import Reports
 from supervisor.lists.attempts import AROUND, HOOKS
 from supervisor.logs import get_logger

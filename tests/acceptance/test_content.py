@@ -10,7 +10,7 @@ import pytest
 from celery import Celery
 from kombu import Producer
 
-from supervisor.ledger.requests import RunRequest
+from supervisor.ledger.run_request import RunRequest
 from supervisor.sending.content import besides_json
 from tests.acceptance.project import Project
 from tests.waiting import wait_until

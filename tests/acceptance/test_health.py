@@ -12,7 +12,7 @@ from subprocess import CompletedProcess
 import pytest
 from celery import Celery
 
-from supervisor.ledger.presence import Present, Processes, WorkerFacts
+from supervisor.ledger.presence import Present, Processes, WorkerProcess
 from tests.acceptance.project import Project
 from tests.proxy import proxy_to
 from tests.waiting import scaled, wait_until
@@ -135,7 +135,7 @@ def test_a_worker_that_no_longer_asks_for_messages_fails_its_probe(
 
 def workers(project: Project) -> list[Present]:
     present = project.ledger.presences.processes().present
-    return [each for each in present if isinstance(each.facts, WorkerFacts)]
+    return [each for each in present if isinstance(each.process, WorkerProcess)]
 
 
 def test_a_worker_of_greenlets_whose_main_loop_hangs_fails_its_probe(
@@ -159,7 +159,7 @@ def processes(project: Project) -> Processes:
     return project.ledger.presences.processes()
 
 
-def worker(project: Project) -> WorkerFacts:
+def worker(project: Project) -> WorkerProcess:
     [found] = wait_until(lambda: processes(project).workers, 20)
     return found
 

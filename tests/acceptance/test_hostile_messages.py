@@ -12,7 +12,7 @@ import pytest
 from redis import Redis
 
 from supervisor.job.run import Run, RunState
-from supervisor.ledger.requests import RunRequest
+from supervisor.ledger.run_request import RunRequest
 from tests.acceptance.workers import Workers
 from tests.waiting import wait_until
 

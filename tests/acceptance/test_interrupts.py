@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from supervisor.cli import main
 from supervisor.deploy.embedded import EmbeddedServer
 from supervisor.job.run import Run, RunState
-from supervisor.ledger.replies import Cancellation
+from supervisor.ledger.attempt import Cancellation
 from supervisor.schedule.ticks import Tick
 from tests.acceptance.project import Project, Sign, overlapping
 from tests.processes import family_of, freeze, is_alive, parent_of, thaw

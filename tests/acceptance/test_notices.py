@@ -13,8 +13,8 @@ from supervisor.deploy.embedded import EmbeddedServer
 from supervisor.job.run import Run
 from supervisor.ledger.leader import ABSENCE
 from supervisor.ledger.ledger import Ledger
-from supervisor.ledger.replies import ms_of
-from supervisor.ledger.requests import RunRequest
+from supervisor.ledger.run_request import RunRequest
+from supervisor.times import ms_of
 from tests.acceptance.project import Project, Sign
 from tests.listener import Listener, listening
 from tests.mailbox import receiving_mail

@@ -13,8 +13,9 @@ import redis
 from celery import Celery
 
 from supervisor.installed import numbers
-from supervisor.ledger.replies import Placement, ms_of
+from supervisor.ledger.admission import Placement
 from supervisor.schedule.ticks import Tick
+from supervisor.times import ms_of
 from tests.acceptance.project import POOL, Project, needs_children
 from tests.acceptance.workers import Workers
 from tests.waiting import status_of, wait_until

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from supervisor.job.run import LINES_KEPT, Run
-from supervisor.ledger.requests import RunRequest
+from supervisor.ledger.run_request import RunRequest
 from tests.acceptance.project import Process, Project
 from tests.waiting import wait_until
 

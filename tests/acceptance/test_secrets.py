@@ -17,7 +17,7 @@ from redis import Redis
 from supervisor.cli import main
 from supervisor.job.run import RunState
 from supervisor.ledger.ledger import Ledger
-from supervisor.ledger.requests import RunRequest
+from supervisor.ledger.run_request import RunRequest
 from supervisor.web.access import Access
 from tests.acceptance.project import Project
 from tests.tools.web.visits import visiting

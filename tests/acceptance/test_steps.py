@@ -7,7 +7,7 @@ from datetime import timedelta
 
 from supervisor.job.run import Run, RunState
 from supervisor.ledger.actions import Actor
-from supervisor.ledger.requests import RunRequest
+from supervisor.ledger.run_request import RunRequest
 from supervisor.operate import repeating
 from tests.acceptance.project import Sign, needs_children
 from tests.acceptance.workers import Workers

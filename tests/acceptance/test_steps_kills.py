@@ -6,7 +6,7 @@ from collections import Counter, defaultdict
 from signal import SIGKILL
 
 from supervisor.job.run import RunState
-from supervisor.ledger.requests import RunRequest
+from supervisor.ledger.run_request import RunRequest
 from tests.acceptance.project import Sign
 from tests.acceptance.workers import Workers
 from tests.waiting import wait_until

@@ -21,7 +21,7 @@ from supervisor.deploy.up import TOPOLOGY_SECONDS
 from supervisor.guard.guard import REPORT_TIMEOUT
 from supervisor.job.run import Batch, RunState
 from supervisor.ledger.ledger import Ledger
-from supervisor.ledger.requests import RunRequest
+from supervisor.ledger.run_request import RunRequest
 from supervisor.settings import Settings
 from tests.ports import free_port
 from tests.processes import is_alive, started

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from supervisor.ledger.functions import SCHEMA
+from supervisor.ledger.limits import SCHEMA
 from tests.acceptance.project import Project
 from tests.waiting import status_of, wait_until
 

@@ -10,7 +10,7 @@ from typing import Any
 from celery import Celery
 
 from supervisor.job.run import Run
-from supervisor.ledger.requests import RunRequest
+from supervisor.ledger.run_request import RunRequest
 from supervisor.sending.publisher import Publisher
 from tests.acceptance.project import Process, Project, Sign
 from tests.waiting import wait_until

@@ -21,7 +21,7 @@ from playwright.sync_api import expect
 from supervisor.catalog.entries import Entries
 from supervisor.catalog.reconcile import Outcome, look_at
 from supervisor.deploy.embedded import EmbeddedServer
-from supervisor.ledger.actions import Actor, WantedActions
+from supervisor.ledger.actions import ActionQuery, Actor
 from supervisor.ledger.ledger import Ledger
 from supervisor.settings import Settings
 from tests.adoption.postgres import postgres
@@ -239,7 +239,7 @@ def test_most_jobs_are_removed_only_by_a_person(ledger: Ledger) -> None:
     assert (refused.returncode, len(ledger.scheduled())) == (1, 6)
     done = manage("sync", "--yes", "--json", "--reason", "sold")
     assert (done.returncode, ledger.scheduled().keys()) == (0, {"job-1"}), done.stderr
-    action = ledger.actions.search(WantedActions(limit=1))[0].action
+    action = ledger.actions.search(ActionQuery(limit=1))[0].action
     assert (action.verb, action.target, action.reason) == ("sync", "django", "sold")
     assert len(action.jobs) == 5
     told = json.loads(done.stdout)
@@ -469,7 +469,7 @@ def test_what_the_admin_does_is_entered_in_its_users_name(browse: Any, ledger: L
     client.post(f"{JOBS}add/", EMPTY | written)
 
     def newest() -> tuple[str, Actor]:
-        [entry] = ledger.actions.search(WantedActions(limit=1))
+        [entry] = ledger.actions.search(ActionQuery(limit=1))
         return entry.action.verb, entry.action.by
 
     ann = Actor("ann", "django", "127.0.0.1")

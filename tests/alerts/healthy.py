@@ -15,8 +15,8 @@ from typing import Any
 
 from supervisor.job.durations import Durations
 from supervisor.job.spec import JobSpec
-from supervisor.ledger.functions import BOUNDS
-from supervisor.ledger.records import HISTOGRAM_FIELDS, OpenRuns
+from supervisor.ledger.job_record import HISTOGRAM_FIELDS, OpenRuns
+from supervisor.ledger.limits import BOUNDS
 from supervisor.web.metrics import of_jobs
 from supervisor.web.metrics_scrape import Intervals, Job, job_of
 

@@ -11,7 +11,7 @@ import pytest
 from supervisor.features.audit.step import compare_records
 from supervisor.job.run import Run
 from supervisor.ledger.leader import LEADER_TTL
-from supervisor.ledger.requests import RunRequest
+from supervisor.ledger.run_request import RunRequest
 from tests.acceptance.project import Sign
 from tests.hosts.fleet import BEATS, WORKERS, Fleet, fleet
 from tests.hosts.network import Host

@@ -21,7 +21,7 @@ from supervisor.deploy.embedded import EmbeddedServer
 from supervisor.features.audit.step import compare_records
 from supervisor.job.run import Run
 from supervisor.ledger.ledger import Ledger
-from supervisor.ledger.requests import RunRequest
+from supervisor.ledger.run_request import RunRequest
 from supervisor.sending.publisher import Publisher
 from supervisor.sending.sender import KEPT_LONGER_MS
 from supervisor.settings import Settings

@@ -31,10 +31,10 @@ from supervisor.job.run import (
     kept_text,
 )
 from supervisor.ledger.actions import Action, Actor
+from supervisor.ledger.job_record import AT_RUN_TIME
 from supervisor.ledger.ledger import Ledger
-from supervisor.ledger.reads import note_run
-from supervisor.ledger.records import AT_RUN_TIME
-from supervisor.ledger.requests import RunRequest
+from supervisor.ledger.run_reads import note_run
+from supervisor.ledger.run_request import RunRequest
 from supervisor.operate.control import LONGEST_NOTE, pause, silence
 from supervisor.web.access import Access
 from supervisor.web.api import API, OPERATIONS

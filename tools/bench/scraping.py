@@ -6,9 +6,9 @@ import time
 from statistics import median
 
 from supervisor import process
+from supervisor.ledger.job_record import HISTOGRAM_FIELDS
 from supervisor.ledger.ledger import Ledger
-from supervisor.ledger.reads import chunks
-from supervisor.ledger.records import HISTOGRAM_FIELDS
+from supervisor.ledger.reader import chunks
 from supervisor.store.connection import Client
 from supervisor.web.metrics import Metrics
 

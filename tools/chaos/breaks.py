@@ -264,12 +264,12 @@ BREAKS = (
         "what a job raises ends the line that it is written in",
         REDELIVERIES,
         (
-            "ledger/replies.py",
+            "ledger/run_record.py",
             'text.removesuffix("\\n").split("\\n") if text else []',
             "(text or '').splitlines()",
         ),
         (
-            "ledger/reads.py",
+            "ledger/run_reads.py",
             "    except (ValueError, KeyError, TypeError, OverflowError) as error:\n",
             "    except (KeyError, TypeError, OverflowError) as error:\n",
         ),

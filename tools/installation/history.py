@@ -31,18 +31,21 @@ from supervisor.features.summary.step import Summaries
 from supervisor.job.run import Reported, ReportedLine, ReportedProgress, RunState
 from supervisor.job.spec import JobSpec
 from supervisor.ledger.actions import Action, Actor
-from supervisor.ledger.functions import Call, Functions, Library, library_of
+from supervisor.ledger.admission import Placement
+from supervisor.ledger.attempt import AttemptPhase, Grant
+from supervisor.ledger.functions import Call, Functions
 from supervisor.ledger.ledger import Ledger
-from supervisor.ledger.presence import BeatFacts, Broker, Registration, WorkerFacts, digest_of
-from supervisor.ledger.reads import chunks
-from supervisor.ledger.replies import Grant, Placement, ms_of
-from supervisor.ledger.requests import Begun, RunRequest
+from supervisor.ledger.library import Library, library_of
+from supervisor.ledger.presence import BeatProcess, Broker, Registration, WorkerProcess, digest_of
+from supervisor.ledger.reader import chunks
+from supervisor.ledger.run_request import RunRequest
 from supervisor.ledger.runs import Reports
 from supervisor.schedule import schedule_of
 from supervisor.schedule.ticks import PassedOver, Tick
 from supervisor.settings import Settings
 from supervisor.store.connection import Client
 from supervisor.store.keys import Keys
+from supervisor.times import ms_of
 from tools.installation.habits import LIMIT, Habit, habits
 
 WEEK = timedelta(days=7)
@@ -101,7 +104,7 @@ class Installation:
         }
         for names in chunks(list(following)):
             self._entries.reschedule({name: following[name] for name in names})
-        self.ledger.forget_other_versions()
+        self.ledger.functions.forget_other_versions()
         self._sum_up_days()
 
     def _sum_up_days(self) -> None:
@@ -130,7 +133,7 @@ class Installation:
     def keep_alive(self) -> None:
         """Renews the leases of what runs."""
         for some in chunks(list(self._running.items())):
-            self.ledger.renew([(run, token, Begun.KNOWN, None) for run, token in some])
+            self.ledger.renew([(run, token, AttemptPhase.AT_WORK, None) for run, token in some])
 
     def go_on(self) -> None:
         """Does what is due by now."""
@@ -335,12 +338,12 @@ class Processes:
 
         names = [f"worker-{number}@app-{host}" for number, host in ((0, 1), (1, 2), (2, 3))]
         queues, tasks = ("celery", "imports"), digest_of(self._tasks)
-        self._workers = [(registration(), WorkerFacts(name, queues, 8, tasks)) for name in names]
+        self._workers = [(registration(), WorkerProcess(name, queues, 8, tasks)) for name in names]
         self._beat = registration()
 
     def say(self) -> None:
         self._last_turn = self._leader.look(self._last_turn).at
-        self._beat.say(BeatFacts(self._leader.instance, leads=True, follows=None))
+        self._beat.say(BeatProcess(self._leader.instance, leads=True, follows=None))
         for registration, facts in self._workers:
             registration.say(facts, self._tasks)
 

@@ -58,7 +58,6 @@ JUDGES = {
     "*/keep_messages.lua": tests_of("messages", "loading"),
     "*/comebacks.lua": tests_of("comebacks", "older_ledgers", "model"),
     "*/audit.lua": tests_of("audit", *RUNS, *REST),
-    "*/figures.lua": tests_of("metrics", *RUNS),
     "*/open_runs.lua": tests_of("metrics"),
     "*/accounts.lua": tests_of(*RUNS, *STEPS, "metrics", "pings", *REST),
     "*/delivered.lua": tests_of("pings", "notices", "revocations"),

@@ -41,8 +41,8 @@ from supervisor.features.adoption.import_celery import OF_BEAT, item_of, transla
 from supervisor.job.secrets import escaped
 from supervisor.job.spec import JobSpec
 from supervisor.ledger.actions import Action, Actor
+from supervisor.ledger.job_record import REDBEAT, REDBEATS, Origin
 from supervisor.ledger.ledger import Ledger
-from supervisor.ledger.records import REDBEAT, REDBEATS, Origin
 from supervisor.logs import get_logger
 from supervisor.schedule.emission import Emission
 

@@ -27,9 +27,9 @@ from supervisor.errors import NotTranslatable, Unavailable
 from supervisor.features.adoption.queued_messages import take_out, take_out_of_redis
 from supervisor.job.secrets import TOKEN, named, resolved, texts_in
 from supervisor.job.spec import JobSpec
+from supervisor.ledger.job_record import REDBEAT, JobRecord
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.page_reads import open_ids
-from supervisor.ledger.records import REDBEAT, JobRecord
 from supervisor.schedule import schedule_of
 from supervisor.schedule.cron import parse as parse_cron
 from supervisor.schedule.rrule import WEEKDAYS, Rule, numbers_of, times_a_day
@@ -111,7 +111,7 @@ def give_back(app: Celery, ledger: Ledger, release: Release) -> int | None:
         move_entries(client, conf.key_prefix, before)
     for keys in batches(keys_of(ledger)):
         client.delete(*keys)
-    ledger.forget_functions()
+    ledger.functions.forget_versions()
     return taken
 
 

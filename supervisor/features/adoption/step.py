@@ -7,7 +7,7 @@ from datetime import datetime
 from supervisor.beat.turn import Beat, Part
 from supervisor.features.adoption import DJANGO
 from supervisor.job.changes import register
-from supervisor.ledger.records import REDBEAT
+from supervisor.ledger.job_record import REDBEAT
 
 
 def part(beat: Beat) -> Part:

@@ -25,9 +25,9 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from supervisor.beat.turn import Beat, Part, Turn
+from supervisor.features.audit.spans import Audited, AuditSpan, AuditSpans
 from supervisor.job.run import Run, RunState, tick_id
 from supervisor.job.spec import JobSpec
-from supervisor.ledger.counts import Audited, AuditSpan
 from supervisor.ledger.ledger import Ledger
 from supervisor.logs import get_logger
 from supervisor.schedule import missed_before, schedule_of, ticks_between
@@ -156,9 +156,9 @@ def audit(
     scheduled = {spec.name: spec for spec in specs if spec.has_schedule}
     audited = [
         judged(ledger, scheduled[span.job], span, span.last_at if span.job in removed else now)
-        for span in ledger.audit_spans.open(scheduled)
+        for span in AuditSpans(ledger.functions).open(scheduled)
     ]
-    ledger.audit_spans.close(
+    AuditSpans(ledger.functions).close(
         Audited(f.span, f.difference, f.overdue, f.as_facts() if is_wrong(f) else None)
         for f in audited
     )

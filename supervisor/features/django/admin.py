@@ -27,8 +27,8 @@ from supervisor.features.django.models import COLUMNS, SOURCE, Job, clash, known
 from supervisor.features.django.project import celery_app, ledger
 from supervisor.job.policies import OverlapPolicy
 from supervisor.job.spec import JobSpec
+from supervisor.ledger.job_record import Origin
 from supervisor.ledger.page_reads import Trace, traces
-from supervisor.ledger.records import Origin
 from supervisor.operate import control
 from supervisor.operate.words import LocalTime, age
 from supervisor.schedule.expectations import next_ticks

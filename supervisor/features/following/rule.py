@@ -39,8 +39,8 @@ from supervisor.features.following.store import (
 from supervisor.job.policies import AfterMatch, AfterPolicy
 from supervisor.job.run import RunState
 from supervisor.job.spec import JobSpec
-from supervisor.ledger.replies import instant
-from supervisor.ledger.requests import FollowUp
+from supervisor.ledger.admission import FollowUp
+from supervisor.times import instant
 
 #: A job with `latest` keeps the times in the ids of up to this many of its last runs.
 IDS_KEPT = 20

@@ -26,8 +26,8 @@ from supervisor.features.following.store import (
     event_from,
     tick_of,
 )
+from supervisor.ledger.admission import Placement
 from supervisor.ledger.ledger import Ledger
-from supervisor.ledger.replies import Placement
 from supervisor.logs import get_logger
 from supervisor.store.connection import RedisError
 from supervisor.times import clock

@@ -19,9 +19,10 @@ from supervisor.features.following.links import following_problems
 from supervisor.job.policies import AfterPolicy
 from supervisor.job.run import RunState, tick_id
 from supervisor.job.spec import JobSpec
+from supervisor.ledger.attempt import Rescue, rescues
 from supervisor.ledger.ledger import Ledger
-from supervisor.ledger.reads import Readings
-from supervisor.ledger.replies import Rescue, instant, lines_of, rescues
+from supervisor.ledger.run_record import lines_of
+from supervisor.times import instant
 
 #: A job remembers how the jobs that it follows ended: under each nominal time, or under LATEST
 #: since its own last run. Fields that begin with HELD name the ticks that wait.
@@ -139,7 +140,7 @@ def event_from(text: str) -> Event:
 class Followers:
     """Reads and writes of all this; a few round trips, whatever the number of events."""
 
-    def __init__(self, ledger: Readings) -> None:
+    def __init__(self, ledger: Ledger) -> None:
         self._client = ledger.client
         self._keys = ledger.keys
         self._functions = ledger.functions

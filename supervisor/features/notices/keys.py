@@ -271,13 +271,13 @@ class NoticeKeys(Keys):
     """Where notices go when it fails, misses a run or recovers: addresses, with events."""
 
     @property
-    def events_told(self) -> str:
+    def notified_events(self) -> str:
         """Words of the events that `notify` asks for, as the ledger's functions look for them."""
         return " ".join(wanted_events(self.notify))
 
     @property
     def own_rules(self) -> dict[str, str]:
-        return joined(super().own_rules, {"notify": self.events_told})
+        return joined(super().own_rules, {"notify": self.notified_events})
 
 
 # What may be shown of it.

@@ -17,9 +17,9 @@ from supervisor.errors import Conflict, NotFound
 from supervisor.features.notices.incidents import SERVICE
 from supervisor.job.spec import JobSpec
 from supervisor.ledger.actions import Action, entry_of
-from supervisor.ledger.functions import MOST_SILENCES
-from supervisor.ledger.reads import Readings
-from supervisor.ledger.replies import ms_of
+from supervisor.ledger.ledger import Ledger
+from supervisor.ledger.limits import MOST_SILENCES
+from supervisor.times import ms_of
 
 
 class Silence(BaseModel):
@@ -66,7 +66,7 @@ def silenced(specs: Mapping[str, JobSpec], silences: Iterable[Silence]) -> dict[
 
 
 class SilenceStore:
-    def __init__(self, ledger: Readings) -> None:
+    def __init__(self, ledger: Ledger) -> None:
         self._client = ledger.client
         self._key = ledger.keys.silences
         self._functions = ledger.functions

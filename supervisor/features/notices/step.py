@@ -150,7 +150,7 @@ def is_to_be_watched(spec: JobSpec) -> bool:
 
 
 def finding(spec: JobSpec, event: Event, mark: datetime, reason: str) -> Finding:
-    return Finding(spec.name, spec.events_told, event, render_moment(mark), reason)
+    return Finding(spec.name, spec.notified_events, event, render_moment(mark), reason)
 
 
 # All of it, for one beat.

@@ -28,8 +28,8 @@ from supervisor.features.notices.incidents import (
 )
 from supervisor.features.notices.keys import Event
 from supervisor.features.outbound.store import TOLD, Kind
-from supervisor.ledger.reads import Readings
-from supervisor.ledger.replies import instant, ms_of
+from supervisor.ledger.ledger import Ledger
+from supervisor.times import instant, ms_of
 
 #: Events, and incidents that are to be looked at again, which one commit deals with.
 EVENTS_AT_A_TIME = 500
@@ -76,7 +76,7 @@ class Finding:
 
 
 class NoticeStore:
-    def __init__(self, ledger: Readings) -> None:
+    def __init__(self, ledger: Ledger) -> None:
         self._client = ledger.client
         self._keys = ledger.keys
         self._functions = ledger.functions

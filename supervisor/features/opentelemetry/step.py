@@ -126,11 +126,11 @@ class RunCounters:
                 return
             try:
                 jobs = self._ledger.job_names()
-                figures = list(self._ledger.figures.of(jobs, FIELDS))
+                counters = dict(self._ledger.integers_of(jobs, FIELDS))
             except RedisError as error:
                 log.warning("counters not read", error=str(error))
                 return
-            for job, counts in zip(jobs, figures, strict=True):
+            for job, counts in counters.items():
                 self._add(job, counts, is_first=is_first)
             self._read_at = time.monotonic()
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from celery.exceptions import Ignore, Reject, Retry
 
 from supervisor.job.run import StepId
-from supervisor.ledger.functions import BOUNDS
+from supervisor.ledger.limits import BOUNDS
 from supervisor.times import clock
 
 if TYPE_CHECKING:

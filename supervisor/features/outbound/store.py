@@ -20,10 +20,10 @@ from typing import Annotated
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict
 
-from supervisor.ledger.functions import digest
-from supervisor.ledger.reads import Readings
-from supervisor.ledger.records import BeatRecord, beat_from
-from supervisor.ledger.replies import instant, ms_of
+from supervisor.ledger.beat_record import BeatRecord, beat_from
+from supervisor.ledger.ledger import Ledger
+from supervisor.ledger.library import digest
+from supervisor.times import instant, ms_of
 
 #: Destinations of a turn, and entries of a list that are read at once.
 DESTINATIONS_AT_A_TIME = 1_000
@@ -123,7 +123,7 @@ class OutboundFigures:
 class LedgerOutbox:
     """The outbox of one ledger (features/outbound/sender.py). All methods raise RedisError."""
 
-    def __init__(self, ledger: Readings) -> None:
+    def __init__(self, ledger: Ledger) -> None:
         self._client = ledger.client
         self._keys = ledger.keys
         self._functions = ledger.functions

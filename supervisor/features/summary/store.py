@@ -9,10 +9,9 @@ from datetime import date, datetime, timedelta
 
 from supervisor.features.summary.rule import Day, PastRun, Summary
 from supervisor.job.run import RunState
-from supervisor.ledger.functions import QUARTER, QUARTERS_A_DAY
-from supervisor.ledger.reads import Readings
-from supervisor.ledger.replies import instant, ms_of, optional_instant
-from supervisor.times import to_ms
+from supervisor.ledger.ledger import Ledger
+from supervisor.ledger.limits import QUARTER, QUARTERS_A_DAY
+from supervisor.times import instant, ms_of, optional_instant, to_ms
 
 SUMMARIES_KEPT = timedelta(days=14)
 
@@ -20,7 +19,7 @@ RUN_FIELDS = ("state", "nominal", "started", "finished", "attempts")
 
 
 class SummaryStore:
-    def __init__(self, ledger: Readings) -> None:
+    def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
         self._client, self._keys = ledger.client, ledger.keys
 

@@ -25,9 +25,9 @@ from supervisor.catalog.load import load
 from supervisor.job.spec import JobSpec
 from supervisor.ledger.leader import Leader, Look
 from supervisor.ledger.ledger import Ledger
-from supervisor.ledger.replies import ms_of
 from supervisor.sending.app_settings import required_settings
 from supervisor.store.connection import ResponseError
+from supervisor.times import ms_of
 from tests.jobs import states
 from tests.logged import capture_logs
 from tests.presence import beat_says

@@ -33,7 +33,6 @@ from supervisor.ledger import leader
 from supervisor.ledger.leader import ABSENCE, ABSENCES_KEPT
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.page_reads import absences
-from supervisor.ledger.replies import ms_of
 from supervisor.operate import why
 from supervisor.operate.deployment import read
 from supervisor.operate.doctor import owner
@@ -41,6 +40,7 @@ from supervisor.operate.question import question_of_job
 from supervisor.schedule import emission
 from supervisor.sending.app_settings import owner_of
 from supervisor.settings import Settings
+from supervisor.times import ms_of
 from tests.contents import digests
 from tests.jobs import MIDNIGHT
 from tests.logged import capture_logs

@@ -19,7 +19,7 @@ from supervisor.beat.scheduler import SupervisedScheduler
 from supervisor.beat.watchdog import EXIT_STATUS, Watchdog
 from supervisor.catalog.entries import DueEntry
 from supervisor.job.spec import JobSpec
-from supervisor.ledger.records import Mark
+from supervisor.ledger.job_record import Mark
 from tests.acceptance import warm
 from tests.waiting import let_pass, status_of
 

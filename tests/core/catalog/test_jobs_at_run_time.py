@@ -13,10 +13,12 @@ from supervisor import jobs
 from supervisor.catalog.entries import Entries
 from supervisor.catalog.load import load, put_jobs
 from supervisor.errors import Conflict, InvalidJob, InvalidRequest, JobConflict, UnknownJob
+from supervisor.features.audit.spans import AuditSpans
 from supervisor.job.run import RunState
 from supervisor.job.spec import JobSpec
+from supervisor.ledger.admission import Placement
 from supervisor.ledger.ledger import Ledger
-from supervisor.ledger.replies import LoadReply, Placement
+from supervisor.ledger.loading import LoadReply
 from supervisor.schedule import schedule_of, ticks_between
 from supervisor.schedule.ticks import Tick
 from tests.commands import Supervisor
@@ -266,7 +268,7 @@ def begun(ledger: Ledger, at: datetime, name: str = "report") -> None:
     """As if the job's ticks up to then had been dealt with, and no later one."""
     dealt_with_until(ledger, name, at)
     ledger.client.hdel(ledger.keys.job(name), "audited_until")
-    ledger.audit_spans.open([name])
+    AuditSpans(ledger.functions).open([name])
 
 
 def test_ticks_of_the_old_times_are_settled_and_counted_once(app: Celery, ledger: Ledger) -> None:

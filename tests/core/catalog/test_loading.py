@@ -22,14 +22,14 @@ from supervisor.errors import PlanOutdated
 from supervisor.features.audit.step import audit
 from supervisor.job.run import RunState
 from supervisor.job.spec import JobSpec
-from supervisor.ledger.actions import WantedActions
+from supervisor.ledger.actions import ActionQuery
+from supervisor.ledger.admission import Placement
 from supervisor.ledger.ledger import Ledger
-from supervisor.ledger.reads import job_spec
-from supervisor.ledger.replies import Placement, ms_of
+from supervisor.ledger.specs import job_spec
 from supervisor.schedule import schedule_of
 from supervisor.schedule.emission import emission
 from supervisor.schedule.ticks import Pause, Tick
-from supervisor.times import parse_duration
+from supervisor.times import ms_of, parse_duration
 from tests.jobs import dealt_with_until
 from tests.waiting import scaled, wait_until
 
@@ -212,7 +212,7 @@ def test_a_beat_that_loads_files_is_in_the_record(
     read_and_load(Reloading(tmp_path, ledger, entries), None)
     (tmp_path / "jobs.yaml").write_text("# the same\njobs: {a: {task: t, every: 9m}}")
     read_and_load(Reloading(tmp_path, ledger, entries), None)
-    edited, added = (entry.action for entry in ledger.actions.search(WantedActions()))
+    edited, added = (entry.action for entry in ledger.actions.search(ActionQuery()))
     assert (added.verb, added.target, added.jobs) == ("load", str(tmp_path), ("a",))
     assert [(change.key, change.text) for change in edited.changes] == [("every", "5m -> 9m")]
     assert {edited.by.name, edited.by.origin} == {"beat"}

@@ -22,9 +22,8 @@ from supervisor.guard.heartbeat import Heartbeat
 from supervisor.guard.lease import SURELY_OVER_SECONDS, Lease, State
 from supervisor.job.run import RunState
 from supervisor.job.spec import JobSpec
+from supervisor.ledger.attempt import LeaseState, Refusal, Work
 from supervisor.ledger.ledger import Ledger
-from supervisor.ledger.replies import LeaseState, Refusal
-from supervisor.ledger.requests import Work
 from supervisor.settings import Settings
 from supervisor.store.connection import connect_for_heartbeat
 from supervisor.store.keys import Keys
@@ -36,8 +35,8 @@ from tests.jobs import (
     begin,
     begun,
     delivery,
+    granted_of,
     job,
-    known_of,
     lock_is_free,
     run_id,
     ticks,
@@ -186,7 +185,7 @@ def test_a_run_that_has_ended_is_not_written_into_a_ledger_that_lost_it(
     with asleep() as other:
         ended, at_work = held(spec, child.pid, active=False), held(spec, other.pid, 1)
         ended.state = at_work.state = State.HELD
-        ended.known = at_work.known = known_of(ledger)
+        ended.known = at_work.known = granted_of(ledger)
         heartbeat.watch(ended)
         heartbeat.watch(at_work)
         wait_until(lambda: ledger.client.exists(ledger.keys.run(at_work.run_id)))
@@ -224,7 +223,7 @@ def test_a_run_that_cannot_be_written_anew_stands_in_no_others_way(
     known = held(healthy, child.pid)
     with asleep() as other:
         unknown = held(forgotten, other.pid)
-        unknown.state, unknown.known = State.HELD, known_of(ledger)
+        unknown.state, unknown.known = State.HELD, granted_of(ledger)
         heartbeat.watch(unknown)
         heartbeat.watch(known)
         # It is at work without a lease.
@@ -283,7 +282,7 @@ def test_a_lease_whose_end_was_reported_does_not_begin_its_run_again(ledger: Led
     try_often(ledger, run, 2)
     first = held(spec, os.getppid(), active=False)
     first.state = State.HELD
-    [renewal] = ledger.renew([(run, "attempt-0", first.begun, None)])
+    [renewal] = ledger.renew([(run, "attempt-0", first.phase, None)])
     assert renewal.state is LeaseState.NOT_BEGUN
     assert ledger.run(run).state is RunState.QUEUED
 
@@ -356,7 +355,7 @@ def test_a_run_without_its_lease_comes_back_to_a_server_that_forgot_it(
 ) -> None:
     spec = began(ledger, "nightly", lease_ttl="3s", on_lease_lost="continue")
     lease = held(spec, deaf.pid)
-    lease.known = known_of(ledger)
+    lease.known = granted_of(ledger)
     with at_work_under(ledger, lease):
         with without_memory(ledger):
             wait_until(lambda: lease.is_lost)

@@ -18,8 +18,8 @@ from supervisor.guard.child_table import ChildTable
 from supervisor.guard.guard import Guard
 from supervisor.job.run import RunState
 from supervisor.job.spec import JobSpec
+from supervisor.ledger.attempt import GrantedAttempt
 from supervisor.ledger.ledger import Ledger
-from supervisor.ledger.replies import Known
 from supervisor.settings import Settings
 from tests.jobs import delivery, job, run_id, ticks
 from tests.logged import capture_logs
@@ -144,7 +144,7 @@ def test_the_end_of_another_attempt_is_nobodys(table: ChildTable) -> None:
 
 
 def test_who_is_at_work_is_so_for_one_attempt(table: ChildTable) -> None:
-    table.enter("token", cast(Attempt, None), 1.5, Known(7, 1, 1))
+    table.enter("token", cast(Attempt, None), 1.5, GrantedAttempt(7, 1, 1))
     assert table.is_running(os.getpid(), "token")
     assert not table.is_running(os.getpid(), "the next one's")
     assert table.end_of(os.getpid(), "token") is None

@@ -17,9 +17,8 @@ from supervisor.guard.child_table import ENTRIES, ChildTable
 from supervisor.guard.heartbeat import Heartbeat
 from supervisor.guard.lease import Lease, State
 from supervisor.job.spec import JobSpec
+from supervisor.ledger.attempt import AttemptPhase, GrantedAttempt, LeaseState, Renewal, Work
 from supervisor.ledger.ledger import Ledger
-from supervisor.ledger.replies import Known, LeaseState, Renewal
-from supervisor.ledger.requests import Begun, Work
 from tests.logged import capture_logs
 
 #: Of a child's entry in the table, which is found by what is left of its process id.
@@ -27,7 +26,7 @@ CHILD = os.getpid() + ENTRIES
 
 TTL = 6
 TAKEN_AT = 1000.0
-GRANTED = Known(7, 1, 1)
+GRANTED = GrantedAttempt(7, 1, 1)
 
 ANY_ATTEMPT = cast(Attempt, None)
 
@@ -78,31 +77,63 @@ UNHEARD = {"state": State.UNHEARD}
 @pytest.mark.parametrize(
     ("facts", "works", "seconds", "surely", "begun", "known", "deadline"),
     [
-        ({}, True, 1, False, Begun.UNKNOWN, False, math.inf),
-        ({}, True, 2, False, Begun.UNKNOWN, False, math.inf),
-        ({}, True, 2.1, True, Begun.UNKNOWN, True, TRUSTED_UNTIL),
-        ({}, False, 9, False, Begun.UNKNOWN, False, math.inf),
-        ({"is_active": lambda: False}, True, 9, False, Begun.UNKNOWN, False, math.inf),
-        (HELD, True, 0, True, Begun.KNOWN, True, TRUSTED_UNTIL),
-        (HELD, False, 0, True, Begun.OVER, True, TRUSTED_UNTIL),
-        (HELD | {"is_active": lambda: False}, True, 0, True, Begun.UNKNOWN, False, TRUSTED_UNTIL),
-        (HELD | {"on_lease_lost": "continue"}, True, 0, True, Begun.KNOWN, True, TRUSTED_UNTIL),
-        (HELD | {"kill_at": 7.0}, True, 0, True, Begun.KNOWN, True, 7.0),
-        (LOST, True, 0, True, Begun.KNOWN, False, math.inf),
-        (LOST | {"on_lease_lost": "continue"}, True, 0, True, Begun.KNOWN, True, math.inf),
-        (UNHEARD, True, 2.1, True, Begun.UNKNOWN, False, math.inf),
-        (UNHEARD | {"on_lease_lost": "continue"}, True, 2.1, True, Begun.UNKNOWN, True, math.inf),
-        (TAKEN | {"on_lease_lost": "continue"}, True, 0, True, Begun.KNOWN, False, math.inf),
+        ({}, True, 1, False, AttemptPhase.UNKNOWN, False, math.inf),
+        ({}, True, 2, False, AttemptPhase.UNKNOWN, False, math.inf),
+        ({}, True, 2.1, True, AttemptPhase.UNKNOWN, True, TRUSTED_UNTIL),
+        ({}, False, 9, False, AttemptPhase.UNKNOWN, False, math.inf),
+        ({"is_active": lambda: False}, True, 9, False, AttemptPhase.UNKNOWN, False, math.inf),
+        (HELD, True, 0, True, AttemptPhase.AT_WORK, True, TRUSTED_UNTIL),
+        (HELD, False, 0, True, AttemptPhase.OVER, True, TRUSTED_UNTIL),
+        (
+            HELD | {"is_active": lambda: False},
+            True,
+            0,
+            True,
+            AttemptPhase.UNKNOWN,
+            False,
+            TRUSTED_UNTIL,
+        ),
+        (
+            HELD | {"on_lease_lost": "continue"},
+            True,
+            0,
+            True,
+            AttemptPhase.AT_WORK,
+            True,
+            TRUSTED_UNTIL,
+        ),
+        (HELD | {"kill_at": 7.0}, True, 0, True, AttemptPhase.AT_WORK, True, 7.0),
+        (LOST, True, 0, True, AttemptPhase.AT_WORK, False, math.inf),
+        (LOST | {"on_lease_lost": "continue"}, True, 0, True, AttemptPhase.AT_WORK, True, math.inf),
+        (UNHEARD, True, 2.1, True, AttemptPhase.UNKNOWN, False, math.inf),
+        (
+            UNHEARD | {"on_lease_lost": "continue"},
+            True,
+            2.1,
+            True,
+            AttemptPhase.UNKNOWN,
+            True,
+            math.inf,
+        ),
+        (
+            TAKEN | {"on_lease_lost": "continue"},
+            True,
+            0,
+            True,
+            AttemptPhase.AT_WORK,
+            False,
+            math.inf,
+        ),
     ],
 )
-def test_what_is_known_of_a_lease(
+def test_what_is_granted_of_a_lease(
     clock: Clock,
     table: ChildTable,
     facts: dict[str, Any],
     works: bool,
     seconds: float,
     surely: bool,
-    begun: Begun,
+    begun: AttemptPhase,
     known: bool,
     deadline: float,
 ) -> None:
@@ -110,7 +141,7 @@ def test_what_is_known_of_a_lease(
     if works:
         table.enter("token", ANY_ATTEMPT, TAKEN_AT, GRANTED)
     clock.now += seconds
-    found = lease.has_surely_begun, lease.begun, lease.should_be_known, lease.deadline
+    found = lease.has_surely_begun, lease.phase, lease.should_be_known, lease.deadline
     assert found == (surely, begun, known, pytest.approx(deadline))
 
 
@@ -171,7 +202,7 @@ def test_a_renewed_lease_is_held_again_unless_its_work_was_interrupted(
 @pytest.mark.parametrize(
     ("state", "lost"), [(State.ASKED, State.UNHEARD), (State.HELD, State.LOST)]
 )
-def test_a_lease_that_is_lost_keeps_what_is_known_of_its_run(state: State, lost: State) -> None:
+def test_a_lease_that_is_lost_keeps_what_is_granted_of_its_run(state: State, lost: State) -> None:
     lease = held(state=state)
     lease.distrust()
     assert lease.state is lost

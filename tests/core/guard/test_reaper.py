@@ -15,10 +15,10 @@ import pytest
 from supervisor.guard import lock_file, reaper
 from supervisor.guard.lock_file import LockFile
 from supervisor.guard.reaper import Reaper
+from supervisor.ledger.attempt import Finished, LeaseState
 from supervisor.ledger.ledger import Ledger
-from supervisor.ledger.replies import Finished, LeaseState
 from tests.acceptance import warm
-from tests.jobs import admitted, known_of, renew, run_id
+from tests.jobs import admitted, granted_of, renew, run_id
 from tests.logged import capture_logs
 from tests.waiting import wait_until
 
@@ -350,7 +350,7 @@ def test_an_attempt_whose_begin_a_replica_lost_is_left_alone(
     worker = hire()
     worker.kill()
     assert seen() == [worker.run]
-    known = known_of(ledger, number=2)
+    known = granted_of(ledger, number=2)
     assert renew(ledger, worker.run, "second", known) is LeaseState.REASSERTED
     assert seen() == []
     assert ledger.run(worker.run).attempt == 2

@@ -13,8 +13,8 @@ import pytest
 from supervisor.deploy.embedded import EmbeddedServer
 from supervisor.guard.progress import TIMEOUT, Reporter, clock
 from supervisor.job.run import LINES_KEPT, Reported, ReportedLine, ReportedProgress, RunState
-from supervisor.ledger.functions import HISTORY_TTL, MOST_TRACEBACKS
 from supervisor.ledger.ledger import Ledger
+from supervisor.ledger.limits import HISTORY_TTL, MOST_TRACEBACKS
 from supervisor.ledger.runs import Reports
 from supervisor.settings import Settings
 from supervisor.store.connection import connect_for_heartbeat

@@ -9,10 +9,10 @@ from supervisor.job.fields import LARGEST_COUNT
 from supervisor.job.policies import AfterPolicy, OnCrash, OnMaxSkips, SkipReason
 from supervisor.job.run import RunState
 from supervisor.job.spec import JobSpec
-from supervisor.ledger.replies import Known
+from supervisor.ledger.attempt import GrantedAttempt
 from tests.core.ledger.overlap import Decision, Situation, Verdict, decide
 
-NOTHING = Known(0, 0, 0)
+NOTHING = GrantedAttempt(0, 0, 0)
 
 
 @dataclass
@@ -26,7 +26,7 @@ class Attempt:
     is_forgotten: bool = False
     """The ledger's data was lost while this had its lease."""
     was_counted: bool = False
-    known: Known = NOTHING
+    granted: GrantedAttempt = NOTHING
     succeeds: set[str] = field(default_factory=set)
     """The tokens of those that were given up, and that overlap with it from its begin on."""
 
@@ -171,14 +171,14 @@ class Model:
         self._start(run, Attempt(run_id, token))
         return "begin"
 
-    def granted(self, token: str, known: Known) -> None:
+    def granted(self, token: str, granted: GrantedAttempt) -> None:
         """What the ledger said when it let the attempt begin."""
         attempt = self.attempts[token]
-        attempt.known = known
+        attempt.granted = granted
         self._note_begin(self.runs[attempt.run], attempt)
 
     def _note_begin(self, run: ModelRun, attempt: Attempt) -> None:
-        run.fence = attempt.known.fencing_token
+        run.fence = attempt.granted.fencing_token
         if self.most is not None and run.slot:
             self.began[run.slot] = run.fence
 
@@ -223,7 +223,7 @@ class Model:
 
     def _write_back(self, run: ModelRun, attempt: Attempt) -> bool:
         """The ledger is older than the attempt: it goes on, unless others began after it."""
-        own = attempt.known.fencing_token
+        own = attempt.granted.fencing_token
         later = sum(fence > own for fence in self.began.values())
         is_overtaken = self.most is not None and later >= self.most
         slot = None if is_overtaken else self._slot_for(run, attempt)
@@ -239,7 +239,7 @@ class Model:
         self._leave_waiting(run)
         self._give_way(slot, run)
         attempt.is_forgotten, attempt.has_lease, attempt.was_counted = False, True, False
-        run.slot, run.attempt, run.since = slot, attempt.known.number, self._tick()
+        run.slot, run.attempt, run.since = slot, attempt.granted.number, self._tick()
         run.is_silent, run.held = False, None
         self.counters["started"] += not run.has_started
         run.has_started, self.skips = True, 0
@@ -256,12 +256,12 @@ class Model:
         if self.most is None:
             return self._slot_of_its_own()
         held = {holder.slot: holder for holder in self.holders}
-        slots = sorted(range(1, self.most + 1), key=lambda slot: slot != attempt.known.slot)
+        slots = sorted(range(1, self.most + 1), key=lambda slot: slot != attempt.granted.slot)
         running = RunState.RUNNING
         return (
             next((slot for slot in slots if slot not in held), None)
             or next((slot for slot in slots if held[slot].state is not running), None)
-            or next((s for s in slots if held[s].fence < attempt.known.fencing_token), None)
+            or next((s for s in slots if held[s].fence < attempt.granted.fencing_token), None)
         )
 
     def _give_way(self, slot: int, run: ModelRun) -> None:

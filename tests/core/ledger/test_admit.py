@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from datetime import timedelta
-from typing import Any
 
 import pytest
 from celery import Celery
@@ -14,13 +13,14 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from supervisor.app import supervise
 from supervisor.job.run import RunState
 from supervisor.job.spec import JobSpec
+from supervisor.ledger.admission import Admission, Placement
+from supervisor.ledger.attempt import Refusal, Refused
 from supervisor.ledger.ledger import Ledger
-from supervisor.ledger.replies import Admission, Placement, Refusal, Refused, ms_of
-from supervisor.ledger.requests import RunRequest
+from supervisor.ledger.run_request import RunRequest
 from supervisor.schedule.ticks import PassedOver, Tick
 from supervisor.settings import Settings
 from supervisor.store.connection import RedisError
-from supervisor.testing import lease_runs_out
+from supervisor.times import ms_of
 from tests.jobs import (
     MIDNIGHT,
     admitted,
@@ -146,22 +146,6 @@ def test_a_tick_that_the_server_refuses_keeps_no_other_from_its_place(ledger: Le
     assert placed.placement is Placement.START
     ledger.client.delete(ledger.keys.open("broken"))
     assert ledger.admit(ticks(broken, 0))[0].placement is Placement.START, "still due"
-
-
-def test_a_tick_beside_a_broken_record_stays_due(ledger: Ledger) -> None:
-    spec = admitted(ledger, 0)
-    before = ledger.job(spec.name)
-    holder = ledger.keys.run(run_id(spec, 0))
-    rules = ledger.client.hget(holder, "rules")
-    lease_runs_out(ledger, run_id(spec, 0))
-    ledger.client.hset(holder, "rules", "{")
-    for _ in range(2):
-        assert ledger.admit(ticks(spec, 1))[0].placement is Placement.FAILED
-    after = ledger.job(spec.name)
-    assert after.counters["ticks"] == before.counters["ticks"]
-    assert ledger.client.smembers(ledger.keys.open(spec.name)) == {run_id(spec, 0)}
-    ledger.client.hset(holder, "rules", str(rules))
-    assert ledger.admit(ticks(spec, 1))[0].placement is not Placement.FAILED
 
 
 def test_a_request_that_the_server_refuses_raises(ledger: Ledger) -> None:
@@ -316,54 +300,25 @@ def asked(caller: Ledger, way: Proxy, spec: JobSpec, request: RunRequest) -> Adm
     return admission
 
 
-@pytest.mark.parametrize(
-    ("keys", "request_", "placement", "is_blocked"),
-    [
-        ({"overlap": "allow"}, RunRequest(), Placement.START, False),
-        ({"overlap": "allow"}, RunRequest(run_id="mine"), Placement.START, False),
-        ({"overlap": "skip"}, RunRequest(), Placement.SKIP, True),
-        ({"overlap": "skip"}, RunRequest(run_id="mine"), Placement.SKIP, True),
-        ({"overlap": "queue_one"}, RunRequest(), Placement.WAIT, True),
-        ({"overlap": "replace", "stop_grace": "1s"}, RunRequest(), Placement.REPLACE, True),
-        ({"overlap": "requeue"}, RunRequest(), Placement.REQUEUE, True),
-        ({"overlap": "skip"}, RunRequest(delay=timedelta(minutes=1)), Placement.DELAY, False),
-    ],
-)
-def test_a_run_has_the_place_that_the_lost_reply_told(
-    caller: Ledger,
-    way: Proxy,
-    keys: dict[str, Any],
-    request_: RunRequest,
-    placement: Placement,
-    is_blocked: bool,
+@pytest.mark.parametrize("run", [None, "mine"])
+def test_a_run_that_was_skipped_is_so_whatever_was_lost(
+    caller: Ledger, way: Proxy, run: str | None
 ) -> None:
-    spec = job(caller, **keys)
+    spec = job(caller, overlap="skip")
     first = caller.admit_request(spec, RunRequest()).run_id
-    caller.begin(first, "token", "worker")
-    admission = asked(caller, way, spec, request_)
-    told = (admission.placement, admission.blocked_by)
-    assert told == (placement, first if is_blocked else None)
-    assert admission.reason == ("overlap" if placement is Placement.SKIP else None)
+    admission = asked(caller, way, spec, RunRequest(run_id=run))
+    placement = admission.placement, admission.reason, admission.blocked_by
+    assert placement == (Placement.SKIP, "overlap", first)
     assert {run.id for run in caller.history(spec.name)} == {first, admission.run_id}
     assert caller.job(spec.name).counters["triggered"] == 2
 
 
-def test_an_id_that_was_known_before_is_a_duplicate_whatever_was_lost(
-    caller: Ledger, way: Proxy
-) -> None:
-    spec = job(caller)
-    caller.admit_request(spec, RunRequest(run_id="mine"))
-    caller.client.zincrby(caller.keys.history(spec.name), -60_000, "mine")  # a minute ago
-    admission = asked(caller, way, spec, RunRequest(run_id="mine"))
-    assert admission.placement is Placement.DUPLICATE
-
-
-def test_several_runs_have_the_places_that_the_lost_reply_told(caller: Ledger, way: Proxy) -> None:
+def test_other_runs_of_a_lost_reply_are_duplicates(caller: Ledger, way: Proxy) -> None:
     spec = job(caller, overlap="queue_one")
     way.replies_to_lose = 1
     admissions = caller.admit_requests(spec, [RunRequest()] * 3)
     places = [admission.placement for admission in admissions]
-    assert places == [Placement.START, Placement.WAIT, Placement.SKIP]
+    assert places == [Placement.DUPLICATE, Placement.DUPLICATE, Placement.SKIP]
     assert len(caller.history(spec.name)) == 3
 
 

@@ -19,9 +19,9 @@ from supervisor.guard.guard import Guard
 from supervisor.guard.interrupts import CANCELLED
 from supervisor.guard.progress import Reporter
 from supervisor.job.run import RunState
-from supervisor.ledger.functions import ATTEMPTS_KEPT
+from supervisor.ledger.attempt import Ending, Finished, LeaseState, Refusal, Refused
 from supervisor.ledger.ledger import Ledger
-from supervisor.ledger.replies import Ending, Finished, LeaseState, Refusal, Refused
+from supervisor.ledger.limits import ATTEMPTS_KEPT
 from supervisor.testing import lease_runs_out
 from tests.jobs import (
     admitted,

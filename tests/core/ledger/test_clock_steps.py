@@ -17,11 +17,12 @@ from supervisor.deploy.embedded import EmbeddedServer
 from supervisor.features.audit.step import audit, compare_records
 from supervisor.job.run import RunState
 from supervisor.job.spec import JobSpec
+from supervisor.ledger.attempt import Ending, Grant, LeaseState
 from supervisor.ledger.ledger import Ledger
-from supervisor.ledger.replies import Ending, Grant, LeaseState, ms_of
 from supervisor.operate.deployment import read
 from supervisor.operate.doctor import clocks
 from supervisor.settings import Settings
+from supervisor.times import ms_of
 from tests.jobs import renew
 from tests.programs import needed
 from tests.waiting import scaled, wait_until

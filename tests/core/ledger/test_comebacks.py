@@ -9,21 +9,23 @@ import pytest
 from supervisor.features.audit.step import audit
 from supervisor.job.run import Run, RunState
 from supervisor.job.spec import JobSpec
+from supervisor.ledger.admission import FollowUp, Placement
+from supervisor.ledger.attempt import GrantedAttempt, LeaseState, Refusal, Refused, Work
+from supervisor.ledger.job_record import HISTOGRAM_FIELDS
 from supervisor.ledger.ledger import Ledger
-from supervisor.ledger.records import HISTOGRAM_FIELDS
-from supervisor.ledger.replies import Known, LeaseState, Placement, Refusal, Refused, ms_of
-from supervisor.ledger.requests import CallArguments, FollowUp, Work
+from supervisor.ledger.run_request import CallArguments
 from supervisor.operate.question import question_of_run
 from supervisor.operate.why import answer
-from supervisor.testing import empty, lease_runs_out
+from supervisor.testing import empty, lease_runs_out, server_changes
+from supervisor.times import ms_of
 from tests.jobs import (
     MIDNIGHT,
     admitted,
     at_work,
     begin,
     begun,
+    granted_of,
     job,
-    known_of,
     lock_is_free,
     renew,
     run_id,
@@ -38,18 +40,9 @@ def work(spec: JobSpec, second: int = 0) -> Work:
     return Work(tick.run_id, spec.name, tick.nominal_at, spec.rules(), "worker")
 
 
-def another_server(ledger: Ledger) -> None:
-    """What a restart or a failover looks like from inside of the functions."""
-    ledger.client.hset(ledger.keys.server, "run_id", "before")
-
-
-def grace_is_over(ledger: Ledger) -> None:
-    ledger.client.hset(ledger.keys.server, "since", ms_of(ledger.now()) - 3_600_000)
-
-
 def test_nothing_begins_for_a_leases_time_after_the_server_has_changed(ledger: Ledger) -> None:
     spec = admitted(ledger, 0, lease_ttl="30s")
-    another_server(ledger)
+    server_changes(ledger)
     asked_at = ms_of(ledger.now())
     answer = ledger.begin(run_id(spec, 0), "token", "worker")
     assert answer == Refused(run_id(spec, 0), Refusal.GRACE)
@@ -57,7 +50,7 @@ def test_nothing_begins_for_a_leases_time_after_the_server_has_changed(ledger: L
     assert ledger.outbox() == []
     until = ledger.client.zscore(ledger.keys.outbox, run_id(spec, 0))
     assert asked_at - 1 <= until - 30_000 <= ms_of(ledger.now())
-    grace_is_over(ledger)
+    ledger.acknowledge_server()
     begin(ledger, run_id(spec, 0))
 
 
@@ -65,7 +58,7 @@ def test_no_run_waits_in_vain_while_the_grace_holds_it_back(ledger: Ledger) -> N
     spec = begun(ledger, overlap="queue_all", max_wait="1s", lease_ttl="30s")
     ledger.admit(ticks(spec, 1))
     ledger.client.hset(ledger.keys.run(run_id(spec, 1)), "wait_until", 1)
-    another_server(ledger)
+    server_changes(ledger)
     ledger.finish(run_id(spec, 0), "token", RunState.SUCCEEDED)
     assert ledger.run(run_id(spec, 1)).state is RunState.QUEUED
 
@@ -73,7 +66,7 @@ def test_no_run_waits_in_vain_while_the_grace_holds_it_back(ledger: Ledger) -> N
 def test_a_tick_behind_a_run_that_the_grace_holds_back_says_so(ledger: Ledger) -> None:
     spec = job(ledger, lease_ttl="30s")
     ledger.client.delete(ledger.keys.server)
-    another_server(ledger)
+    server_changes(ledger)
     ledger.admit(ticks(spec, 0, 1))
     skipped = ledger.run(run_id(spec, 1))
     assert (skipped.reason, skipped.blocked_by) == ("grace", run_id(spec, 0))
@@ -93,15 +86,15 @@ def test_a_begin_that_a_promoted_replica_never_heard_of_is_made_good(ledger: Led
     spec = admitted(ledger, 0, ping_url="https://hc.example/1")
     # The worker knows that it began; the ledger does not.
     assert renew(ledger, run_id(spec, 0), has_begun=False) is LeaseState.NOT_BEGUN
-    known = known_of(ledger)
-    assert renew(ledger, run_id(spec, 0), known=known) is LeaseState.REASSERTED
+    granted = granted_of(ledger)
+    assert renew(ledger, run_id(spec, 0), granted=granted) is LeaseState.REASSERTED
     run: Run = ledger.run(run_id(spec, 0))
     assert (run.state, run.attempt) == (RunState.RUNNING, 1)
     assert ledger.outbox() == []
     assert isinstance(ledger.begin(run_id(spec, 0), "second copy", "worker"), Refused)
     # It counts as any other that began.
     record = ledger.job(spec.name)
-    [start_delays] = ledger.figures.of([spec.name], HISTOGRAM_FIELDS["start_delay"][:-1])
+    [(_, start_delays)] = ledger.integers_of([spec.name], HISTOGRAM_FIELDS["start_delay"][:-1])
     assert record.counters["started"] == sum(start_delays) == 1
     assert record.last_start_at == run.started_at
     [ping] = ledger.client.lrange(ledger.keys.to_send(f"ping {spec.name}"), 0, -1)
@@ -116,10 +109,10 @@ def test_what_a_promoted_replica_gave_to_another_is_not_taken_back(
     ledger.admit(ticks(spec, 0))
     if "key" in keys:
         ledger.client.delete(ledger.keys.lock_state(spec.lock), ledger.keys.lock(spec.lock))
-    now = known_of(ledger)
-    known = now._replace(fencing_token=now.fencing_token - 10_000)
+    now = granted_of(ledger)
+    granted = now._replace(fencing_token=now.fencing_token - 10_000)
     at_work(ledger, other, 0, "other")
-    assert renew(ledger, run_id(spec, 0), known=known) is LeaseState.LOST
+    assert renew(ledger, run_id(spec, 0), granted=granted) is LeaseState.LOST
     assert ledger.run(run_id(spec, 0)).state is RunState.QUEUED
     assert ledger.run(run_id(spec, 0)).overlapped_with == run_id(other, 0)
     assert ledger.job(spec.name).counters["overlaps"] == 1
@@ -128,7 +121,7 @@ def test_what_a_promoted_replica_gave_to_another_is_not_taken_back(
 def test_a_begin_that_was_undone_is_no_reason_against_a_comeback(ledger: Ledger) -> None:
     spec, other = (job(ledger, name, serial="one") for name in ("spec", "other"))
     ledger.admit(ticks(spec, 0))
-    now = known_of(ledger)
+    now = granted_of(ledger)
     known = now._replace(fencing_token=now.fencing_token - 10_000)
     at_work(ledger, other, 0, "other")
     ledger.undo_begin(run_id(other, 0), "other")
@@ -140,27 +133,27 @@ def test_a_run_given_up_for_a_comeback_overlaps_with_it(ledger: Ledger) -> None:
     """Of three runs at work, where two may be: the ledger had lost its data when the last began."""
     keys = {"max_running": 2, "on_crash": "fail"}
     spec = job(ledger, **keys)
-    first, second = (at_work(ledger, spec, n, f"token-{n}").known for n in (0, 1))
+    first, second = (at_work(ledger, spec, n, f"token-{n}").granted for n in (0, 1))
     empty(ledger)
     job(ledger, **keys)
     assert ledger.restore(work(spec, 0), "token-0", first).state is LeaseState.REASSERTED
     at_work(ledger, spec, 2, "token-2")
     assert ledger.restore(work(spec, 1), "token-1", second).state is LeaseState.REASSERTED
-    assert renew(ledger, run_id(spec, 0), "token-0", known=first) is LeaseState.LOST
+    assert renew(ledger, run_id(spec, 0), "token-0", granted=first) is LeaseState.LOST
     assert ledger.run(run_id(spec, 0)).overlapped_with == run_id(spec, 1)
     assert ledger.job(spec.name).counters["overlaps"] == 1
 
 
-def crashed_and_begun_again(ledger: Ledger) -> tuple[JobSpec, Known]:
+def crashed_and_begun_again(ledger: Ledger) -> tuple[JobSpec, GrantedAttempt]:
     """The server lost its data after a run had begun again, and that attempt came back.
 
     Three runs may be at work. What is known of the first attempt, whose worker is alive.
     """
     spec = job(ledger, max_running=3)
-    first = at_work(ledger, spec, 0, "first").known
+    first = at_work(ledger, spec, 0, "first").granted
     lease_runs_out(ledger, run_id(spec, 0))
     ledger.rescue()
-    second = begin(ledger, run_id(spec, 0), "second").known
+    second = begin(ledger, run_id(spec, 0), "second").granted
     empty(ledger)
     job(ledger, max_running=3)
     assert ledger.restore(work(spec), "second", second).state is LeaseState.REASSERTED
@@ -186,7 +179,7 @@ def test_the_late_end_of_a_forgotten_attempt_leaves_the_lock_alone(
 ) -> None:
     spec, first = crashed_and_begun_again(ledger)
     before = ledger.client.hgetall(ledger.keys.lock_state(spec.lock))
-    late = ledger.finish(run_id(spec, 0), "first", RunState.SUCCEEDED, known=first)
+    late = ledger.finish(run_id(spec, 0), "first", RunState.SUCCEEDED, granted=first)
     assert late.ending == "stale"
     assert ledger.client.hgetall(ledger.keys.lock_state(spec.lock)) == before
 
@@ -196,7 +189,7 @@ def test_messages_are_counted_anew_when_a_run_is_queued_again(ledger: Ledger) ->
     spec = admitted(ledger, 0, overlap="queue_all")
     first = run_id(spec, 0)
     ledger.sent(dict.fromkeys(ledger.outbox(), "celery"))
-    restored = ledger.restore(work(spec, 1), "token", known_of(ledger))
+    restored = ledger.restore(work(spec, 1), "token", granted_of(ledger))
     assert (restored.state, ledger.run(first).state) == (LeaseState.REASSERTED, "waiting")
     ledger.finish(run_id(spec, 1), "token", RunState.SUCCEEDED)
     assert (ledger.run(first).state, ledger.run(first).sent_at) == ("queued", None)
@@ -207,7 +200,7 @@ def test_messages_are_counted_anew_when_a_run_is_queued_again(ledger: Ledger) ->
 def test_a_run_that_made_way_takes_the_first_free_slot(ledger: Ledger) -> None:
     spec = admitted(ledger, 0, 1, max_running=2, overlap="queue_all")
     begin(ledger, run_id(spec, 0), "first")
-    in_second_slot = known_of(ledger)._replace(slot=2)
+    in_second_slot = granted_of(ledger)._replace(slot=2)
     restored = ledger.restore(work(spec, 2), "token", in_second_slot)
     made_way = ledger.run(run_id(spec, 1))
     assert (restored.state, made_way.state) == (LeaseState.REASSERTED, "waiting")
@@ -220,7 +213,7 @@ def test_a_restored_run_that_was_asked_for_leaves_the_ticks_alone(ledger: Ledger
     spec = job(ledger)
     nominal = ticks(spec, 60)[0].nominal_at
     by_hand = Work(f"{spec.name}@manual-1", spec.name, nominal, spec.rules(), "worker")
-    ledger.restore(by_hand, "token", known_of(ledger))
+    ledger.restore(by_hand, "token", granted_of(ledger))
     [admission] = ledger.admit(ticks(spec, 59))
     assert admission.blocked_by == by_hand.run_id
 
@@ -230,7 +223,7 @@ def test_a_tick_that_the_server_forgot_is_counted_when_emitted_again(ledger: Led
     spec = begun(ledger)
     ledger.finish(run_id(spec, 0), "token", RunState.SUCCEEDED)
     assert audit(ledger, [spec], MIDNIGHT) == []
-    ledger.restore(work(spec, 1), "later", known_of(ledger))
+    ledger.restore(work(spec, 1), "later", granted_of(ledger))
     for _ in range(2):
         [again] = ledger.admit(ticks(spec, 1))
         assert again.placement is Placement.DUPLICATE
@@ -243,7 +236,7 @@ def test_a_follower_that_the_server_forgot_is_counted_when_it_is_due_again(ledge
     spec = job(ledger, every=None, after=["first"])
     ledger.client.hset(ledger.keys.job(spec.name), "watermark", ms_of(MIDNIGHT) - 1)
     run = work(spec).run_id
-    assert ledger.restore(work(spec), "token", known_of(ledger)).state is LeaseState.REASSERTED
+    assert ledger.restore(work(spec), "token", granted_of(ledger)).state is LeaseState.REASSERTED
     for _ in range(2):
         [again] = ledger.follow_up([FollowUp(spec, run, MIDNIGHT)])
         assert again.placement is Placement.DUPLICATE
@@ -255,7 +248,7 @@ def test_a_tick_that_ended_and_is_history_no_more_is_not_begun_anew(ledger: Ledg
     """Its worker was frozen meanwhile: another did the work, and many runs have followed."""
     spec = job(ledger, history=1)
     ledger.client.hset(ledger.keys.job(spec.name), "loaded", 1)
-    known = at_work(ledger, spec, 0, "frozen").known
+    granted = at_work(ledger, spec, 0, "frozen").granted
     lease_runs_out(ledger, run_id(spec, 0))
     ledger.rescue()
     begin(ledger, run_id(spec, 0), "second")
@@ -264,7 +257,7 @@ def test_a_tick_that_ended_and_is_history_no_more_is_not_begun_anew(ledger: Ledg
         at_work(ledger, spec, second)
         ledger.finish(run_id(spec, second), "token", RunState.SUCCEEDED)
     assert renew(ledger, run_id(spec, 0), "frozen") is LeaseState.UNKNOWN
-    assert ledger.restore(work(spec), "frozen", known).state is LeaseState.LOST
+    assert ledger.restore(work(spec), "frozen", granted).state is LeaseState.LOST
     assert lock_is_free(ledger, spec)
 
 
@@ -275,6 +268,6 @@ def test_a_run_that_comes_back_makes_its_job_known_where_code_has_it(
     spec = job(ledger)
     ledger.client.delete(ledger.keys.guarded)
     asked = CallArguments(code=code)
-    restored = ledger.restore(work(spec), "token", known_of(ledger), asked)
+    restored = ledger.restore(work(spec), "token", granted_of(ledger), asked)
     assert restored.state is LeaseState.REASSERTED
     assert (ledger.client.hget(ledger.keys.guarded, spec.name) or "") == code

@@ -9,23 +9,18 @@ import pytest
 from supervisor.job.run import RunState
 from supervisor.job.spec import JobSpec
 from supervisor.ledger.ledger import Ledger
-from supervisor.ledger.replies import ms_of
 from supervisor.operate import shapes
 from supervisor.operate.words import state_words
 from supervisor.schedule import due_at
+from supervisor.testing import lease_runs_out
 from supervisor.web.metrics import Metrics
-from tests.jobs import at_work, begin, job, run_id, ticks
+from tests.jobs import at_work, begin, has_worked_for, job, loaded_ago, run_id, ticks
 from tests.tools.web.test_metrics import samples, text_of
 from tests.waiting import clear_of
 
 OVER = ("supervisor_runs_over_max_duration_total",)
 UNDER = ("supervisor_runs_under_min_duration_total",)
 DUE = ("supervisor_success_due_timestamp_seconds",)
-
-
-def has_worked_for(ledger: Ledger, run: str, seconds: int) -> None:
-    """As if the attempt that is running had begun that long ago."""
-    ledger.client.hset(ledger.keys.run(run), "started", ms_of(ledger.now()) - seconds * 1000)
 
 
 def took(
@@ -131,7 +126,7 @@ def test_a_job_is_due_from_its_loading_then_from_a_successs_start(ledger: Ledger
     spec = job(ledger, every="1h", due_by="45m")
     assert due_of(ledger) is None
     loaded = timedelta(hours=10)
-    ledger.client.hset(ledger.keys.job("nightly"), "loaded", ms_of(ledger.now() - loaded))
+    loaded_ago(ledger, spec, loaded)
     assert due_of(ledger) == tick_after(spec, ledger, loaded)
     at_work(ledger, spec, 0)
     has_worked_for(ledger, run_id(spec, 0), 3 * 3600)
@@ -142,7 +137,7 @@ def test_a_job_is_due_from_its_loading_then_from_a_successs_start(ledger: Ledger
 
 def test_what_failed_is_still_due(ledger: Ledger) -> None:
     spec = job(ledger, every="1h", due_by="45m")
-    ledger.client.hset(ledger.keys.job("nightly"), "loaded", ms_of(ledger.now()) - 3_600_000)
+    loaded_ago(ledger, spec, timedelta(hours=1))
     before = due_of(ledger)
     took(ledger, spec, 0, RunState.FAILED)
     assert due_of(ledger) == before is not None
@@ -160,7 +155,7 @@ def test_of_runs_beside_each_other_the_latest_to_begin_counts(ledger: Ledger) ->
 
 def test_nothing_is_due_in_a_pause_nor_what_the_pause_left_out(ledger: Ledger) -> None:
     spec = job(ledger, every="1h", due_by="45m")
-    ledger.client.hset(ledger.keys.job("nightly"), "loaded", ms_of(ledger.now()) - 36_000_000)
+    loaded_ago(ledger, spec, timedelta(hours=10))
     ledger.pause("nightly")
     assert due_of(ledger) is None
     ledger.resume("nightly")
@@ -168,9 +163,7 @@ def test_nothing_is_due_in_a_pause_nor_what_the_pause_left_out(ledger: Ledger) -
 
 
 def test_a_list_of_jobs_names_those_that_are_overdue(ledger: Ledger) -> None:
-    job(ledger, every="1h", due_by="45m")
-    loaded = ledger.now() - timedelta(hours=10)
-    ledger.client.hset(ledger.keys.job("nightly"), "loaded", ms_of(loaded))
+    loaded_ago(ledger, job(ledger, every="1h", due_by="45m"), timedelta(hours=10))
     record = ledger.job("nightly")
     due = record.success_due_at
     assert due
@@ -198,9 +191,8 @@ def test_a_run_given_up_for_dead_that_reports_after_all_counts_once(ledger: Ledg
     spec = job(ledger, max_duration="1m")
     at_work(ledger, spec, 0)
     has_worked_for(ledger, run_id(spec, 0), 100)
-    ledger.client.delete(ledger.keys.lock(spec.lock))
-    ledger.client.zadd(ledger.keys.leases, {run_id(spec, 0): 1})
-    ledger.client.hset(ledger.keys.server, "since", 1)
+    lease_runs_out(ledger, run_id(spec, 0))
+    ledger.acknowledge_server()
     assert [found.kind for found in ledger.rescue()] == ["rescued"]
     assert samples(ledger)[OVER] == 0
     ledger.finish(run_id(spec, 0), "token", RunState.SUCCEEDED)

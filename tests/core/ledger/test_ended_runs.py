@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 
 from supervisor.job.run import NO_RULES, RunState
+from supervisor.ledger.admission import Placement
+from supervisor.ledger.attempt import Cancellation, Ending, LeaseState, Refusal
 from supervisor.ledger.ledger import Ledger
-from supervisor.ledger.replies import Cancellation, Ending, LeaseState, Placement, Refusal
-from supervisor.ledger.requests import RunRequest
+from supervisor.ledger.run_request import RunRequest
 from supervisor.operate.shapes import whole_run
 from supervisor.testing import lease_runs_out
 from tests.jobs import admitted, begin, job, renew, run_id, ticks

@@ -6,10 +6,10 @@ from collections.abc import Callable
 
 from supervisor.job.run import RunState
 from supervisor.job.spec import JobSpec
-from supervisor.ledger.functions import RUNS_PER_DISMISSAL
+from supervisor.ledger.attempt import Rescue
 from supervisor.ledger.ledger import Ledger
-from supervisor.ledger.replies import Rescue
-from supervisor.ledger.requests import RunRequest
+from supervisor.ledger.limits import RUNS_PER_DISMISSAL
+from supervisor.ledger.run_request import RunRequest
 from supervisor.operate.question import question_of_job, question_of_run
 from supervisor.operate.why import answer
 from tests.jobs import begin, job

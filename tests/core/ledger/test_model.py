@@ -17,10 +17,12 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from supervisor.features.following.step import Following
 from supervisor.job.policies import AfterPolicy, OnCrash, OnMaxSkips, OverlapPolicy
 from supervisor.job.run import OPEN_STATES, Message, RunState
+from supervisor.ledger.admission import Placement
+from supervisor.ledger.attempt import Grant, Work
+from supervisor.ledger.leader import Leadership
 from supervisor.ledger.ledger import Ledger
-from supervisor.ledger.replies import Grant, Placement
-from supervisor.ledger.requests import Leadership, RunRequest, Work
-from supervisor.testing import comes_due, empty, lease_runs_out
+from supervisor.ledger.run_request import RunRequest
+from supervisor.testing import comes_due, empty, lease_runs_out, server_changes
 from tests.contents import DIGESTS
 from tests.core.ledger.machines import run_machine
 from tests.core.ledger.model import Attempt, Model
@@ -227,7 +229,7 @@ class LedgerMachine(RuleBasedStateMachine):
         expected = self.model.begin(run, token)
         if isinstance(answer, Grant):
             assert ("begin", self.model.runs[run].attempt) == (expected, answer.attempt)
-            self.model.granted(token, answer.known)
+            self.model.granted(token, answer.granted)
             assert self.ledger.begin(run, token, "worker") == answer
             self.fences.append(answer.fencing_token)
         else:
@@ -255,7 +257,7 @@ class LedgerMachine(RuleBasedStateMachine):
 
     def renew(self, attempt: Attempt) -> None:
         before, given_up = self.snapshot(), self.given_up
-        [renewal] = self.ledger.renew([(attempt.run, attempt.token, True, attempt.known)])
+        [renewal] = self.ledger.renew([(attempt.run, attempt.token, True, attempt.granted)])
         assert renewal.state == self.model.renew(attempt)
         if renewal.state in ("lost", "ended", "unknown"):
             is_named = self.given_up > given_up  # the lock names it to the runs that begin later
@@ -268,11 +270,11 @@ class LedgerMachine(RuleBasedStateMachine):
         second = self.seconds.get(attempt.run, -1)
         nominal = MIDNIGHT + timedelta(seconds=second)
         work = Work(attempt.run, self.spec.name, nominal, self.spec.rules(), "worker")
-        renewal = self.ledger.restore(work, attempt.token, attempt.known)
+        renewal = self.ledger.restore(work, attempt.token, attempt.granted)
         assert renewal.state == self.model.restore(attempt)
         if renewal.state == "reasserted":
-            assert self.ledger.restore(work, attempt.token, attempt.known) == renewal
-            assert self.ledger.run(attempt.run).fencing_token == attempt.known.fencing_token
+            assert self.ledger.restore(work, attempt.token, attempt.granted) == renewal
+            assert self.ledger.run(attempt.run).fencing_token == attempt.granted.fencing_token
 
     @precondition(lambda self: self.living)
     @rule(data=st.data(), outcome=st.sampled_from((*REPORTS, RunState.LOST)))
@@ -299,10 +301,10 @@ class LedgerMachine(RuleBasedStateMachine):
         before = self.snapshot()
         if outcome is RunState.RETRYING:
             delay = timedelta(hours=9)
-            finished = self.ledger.retry(attempt.run, attempt.token, delay, known=attempt.known)
+            finished = self.ledger.retry(attempt.run, attempt.token, delay, granted=attempt.granted)
         else:
-            known = attempt.known
-            finished = self.ledger.finish(attempt.run, attempt.token, outcome, known=known)
+            granted = attempt.granted
+            finished = self.ledger.finish(attempt.run, attempt.token, outcome, granted=granted)
         assert finished.ending == self.model.finish(attempt, outcome)
         if finished.ending in ("already", "stale", "unknown"):
             self.assert_only_counters_differ(before)
@@ -347,7 +349,7 @@ class LedgerMachine(RuleBasedStateMachine):
     @precondition(lambda self: not self.model.in_grace and self.living)
     @rule()
     def the_server_is_another_with_the_same_data(self) -> None:
-        self.client.hset(self.keys.server, "run_id", "before")
+        server_changes(self.ledger)
         self.model.in_grace = True
         self.rescue()
 

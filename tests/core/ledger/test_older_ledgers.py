@@ -18,10 +18,11 @@ import pytest
 from redis import Redis
 
 from supervisor.job.run import OPEN_STATES, RunState
+from supervisor.ledger.attempt import Ending, Grant, GrantedAttempt, LeaseState, Work
 from supervisor.ledger.ledger import Ledger
-from supervisor.ledger.replies import Ending, Grant, Known, LeaseState, ms_of
-from supervisor.ledger.requests import RunRequest, Work
+from supervisor.ledger.run_request import RunRequest
 from supervisor.testing import comes_due, empty, lease_runs_out
+from supervisor.times import ms_of
 from tests.jobs import MIDNIGHT, job, ticks
 
 LENGTH = 12
@@ -51,7 +52,7 @@ class Body:
 
     run: str
     token: str
-    known: Known
+    granted: GrantedAttempt
     began: int
 
 
@@ -65,9 +66,9 @@ class Witness:
     begins: int = 0
     overtaken: set[str] = field(default_factory=set)
 
-    def begin(self, run: str, token: str, known: Known) -> None:
+    def begin(self, run: str, token: str, granted: GrantedAttempt) -> None:
         self.begins += 1
-        self.at_work[token] = Body(run, token, known, self.begins)
+        self.at_work[token] = Body(run, token, granted, self.begins)
         self.look()
 
     def look(self) -> None:
@@ -193,11 +194,11 @@ class World:
         answer = self.ledger.begin(run, token, "worker")
         if not isinstance(answer, Grant):
             return False
-        known = answer.known
+        granted = answer.granted
         if self.spec.most_running == 1:
-            assert all(known.fencing_token > fence for fence in self.fences), "a token came twice"
-        self.fences.add(known.fencing_token)
-        self.witness.begin(run, token, known)
+            assert all(granted.fencing_token > fence for fence in self.fences), "a token came twice"
+        self.fences.add(granted.fencing_token)
+        self.witness.begin(run, token, granted)
         return True
 
     def a_body(self) -> Body | None:
@@ -212,12 +213,12 @@ class World:
         if body := self.a_body():
             del self.witness.at_work[body.token]
             delay = timedelta(hours=9)
-            self.ledger.retry(body.run, body.token, delay, known=body.known)
+            self.ledger.retry(body.run, body.token, delay, granted=body.granted)
 
     def die(self) -> None:
         if body := self.a_body():
             del self.witness.at_work[body.token]
-            self.ledger.report_dead(body.run, body.token, "killed", body.known)
+            self.ledger.report_dead(body.run, body.token, "killed", body.granted)
 
     def goes_silent(self) -> None:
         """A worker is frozen: its lease runs out, and it is given up."""
@@ -232,15 +233,15 @@ class World:
 
         def reported() -> Ending:
             run, token = body.run, body.token
-            return self.ledger.finish(run, token, outcome, known=body.known).ending
+            return self.ledger.finish(run, token, outcome, granted=body.granted).ending
 
         ending = reported()
         if ending is Ending.UNKNOWN:
-            self.ledger.restore_ended(self.work(body), body.token, body.known)
+            self.ledger.restore_ended(self.work(body), body.token, body.granted)
             ending = reported()
         del self.witness.at_work[body.token]
         if ending is Ending.ENDED:
-            self.fences.add(body.known.fencing_token)
+            self.fences.add(body.granted.fencing_token)
         if ending is Ending.ENDED and self.ledger.run(body.run).state is outcome:
             self.done[body.run] = outcome
         return ending is Ending.ENDED
@@ -250,7 +251,7 @@ class World:
         self.rng.shuffle(bodies)
         lost = [body for body in bodies if self.renew(body) is LeaseState.LOST]
         for body in lost:  # it is interrupted, and says so
-            self.ledger.finish(body.run, body.token, RunState.LOST, known=body.known)
+            self.ledger.finish(body.run, body.token, RunState.LOST, granted=body.granted)
 
     def all_go_on(self) -> None:
         """All that had their leases keep them."""
@@ -260,16 +261,16 @@ class World:
 
     def renew(self, body: Body) -> LeaseState:
         """As a heartbeat does: a body that has lost its lease ends."""
-        facts = (body.run, body.token, True, body.known)
+        facts = (body.run, body.token, True, body.granted)
         [renewal] = self.ledger.renew([facts])
         if renewal.state is LeaseState.UNKNOWN:
-            renewal = self.ledger.restore(self.work(body), body.token, body.known)
+            renewal = self.ledger.restore(self.work(body), body.token, body.granted)
         assert renewal.state is not LeaseState.ENDED, f"{body} would go on without a lease"
         assert renewal.state is not LeaseState.FAILED, renewal.detail
         if renewal.state is LeaseState.LOST:
             del self.witness.at_work[body.token]
         else:
-            self.fences.add(body.known.fencing_token)
+            self.fences.add(body.granted.fencing_token)
         return renewal.state
 
     def work(self, body: Body) -> Work:

@@ -16,13 +16,13 @@ from supervisor.errors import UnknownJob, UnreadableJob
 from supervisor.features.audit.step import audit
 from supervisor.job.run import RunState
 from supervisor.job.spec import JobSpec
-from supervisor.ledger import functions, reads
+from supervisor.ledger import library, specs
 from supervisor.ledger.ledger import Ledger
-from supervisor.ledger.presence import Broker, Registration, WorkerFacts
-from supervisor.ledger.replies import ms_of
+from supervisor.ledger.presence import Broker, Registration, WorkerProcess
 from supervisor.schedule.ticks import Tick
 from supervisor.sending.messages import assignments
 from supervisor.sending.publisher import Publisher
+from supervisor.times import ms_of
 from tests.jobs import job
 from tests.logged import capture_logs
 
@@ -32,10 +32,10 @@ LATER = NOW + timedelta(minutes=7)
 
 def test_facts_that_only_a_newer_version_knows_are_passed_over(ledger: Ledger) -> None:
     registration = Registration(ledger.client, ledger.keys, Broker("celery", is_ledger=True))
-    registration.say(WorkerFacts("w1", ("celery",), 2, "digest"))
+    registration.say(WorkerProcess("w1", ("celery",), 2, "digest"))
     [key] = ledger.client.keys(ledger.keys.presence("*"))
     said = json.loads(ledger.client.get(key))
-    for facts in (said, said["facts"], said["broker"]):
+    for facts in (said, said["process"], said["broker"]):
         facts["newer"] = 1
     ledger.client.set(key, json.dumps(said), keepttl=True)
     assert [worker.name for worker in ledger.presences.processes().workers] == ["w1"]
@@ -64,8 +64,8 @@ def newer(ledger: Ledger, entries: Entries) -> JobSpec:
 def test_what_cannot_be_read_keeps_nobody_from_the_rest(
     ledger: Ledger, app: Celery, entries: Entries
 ) -> None:
-    reads.job_spec.cache_clear()
-    reads.note.cache_clear()
+    specs.job_spec.cache_clear()
+    specs.note.cache_clear()
     with capture_logs() as logs:
         for _ in range(2):
             assert list(ledger.scheduled()) == list(ledger.specs()) == ["ours"]
@@ -130,22 +130,15 @@ def test_files_without_it_remove_it(ledger: Ledger, entries: Entries) -> None:
     assert ledger.client.exists(entries.key("theirs")) == 0
 
 
-def test_what_is_no_job_at_all_is_replaced_as_well(ledger: Ledger, entries: Entries) -> None:
-    load(ledger, entries, jobs(spec("a")), "one", NOW)
-    ledger.client.hset(ledger.keys.jobs, "a", "{")
-    assert load(ledger, entries, jobs(spec("a")), "two", LATER).changed == ("a",)
-    assert ledger.marks(["a"])["a"].watermark == LATER
-
-
 def test_a_process_goes_on_with_the_functions_it_began_with(
     ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    functions.sources.cache_clear()
+    library.sources.cache_clear()
     began_before = Ledger(ledger.client, ledger.keys)
 
     def replaced(_: str) -> Path:
         pytest.fail("read while it runs")
 
-    monkeypatch.setattr(functions, "files", replaced)
+    monkeypatch.setattr(library, "files", replaced)
     run = began_before.trigger(job(ledger))
     assert began_before.cancel(run.id, "by hand")

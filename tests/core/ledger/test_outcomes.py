@@ -10,11 +10,11 @@ import pytest
 
 from supervisor.job.run import RunState
 from supervisor.job.spec import JobSpec
-from supervisor.ledger.functions import source
+from supervisor.ledger.attempt import Grant, GrantedAttempt, Refused
 from supervisor.ledger.ledger import Ledger
-from supervisor.ledger.replies import Grant, Known, Refused
+from supervisor.ledger.library import source
 from supervisor.testing import lease_runs_out
-from tests.jobs import at_work, begin, job, known_of, run_id, ticks
+from tests.jobs import at_work, begin, granted_of, job, run_id, ticks
 
 PAGE = Path("docs/internals/transitions.md")
 CALLS = ("begin", "renew", "finish", "rescue")
@@ -102,13 +102,13 @@ def test_a_call_answers_as_the_table_says(
     expected = of_functions()[standing.__name__].get(call)
     spec = job(ledger, on_crash="rerun", max_crashes=3)
     standing(ledger, spec)
-    known = None if standing is queued else known_of(ledger)
+    granted = None if standing is queued else granted_of(ledger)
     if standing is queued and call == "rescue":
         lease_runs_out(ledger, run_id(spec, 0))  # no worker has begun it in time
-    assert answer(ledger, spec, call, known) == expected
+    assert answer(ledger, spec, call, granted) == expected
 
 
-def answer(ledger: Ledger, spec: JobSpec, call: str, known: Known | None) -> str | None:
+def answer(ledger: Ledger, spec: JobSpec, call: str, granted: GrantedAttempt | None) -> str | None:
     run = run_id(spec, 0)
     match call:
         case "begin":
@@ -117,9 +117,9 @@ def answer(ledger: Ledger, spec: JobSpec, call: str, known: Known | None) -> str
             return "begin" if isinstance(reply, Grant) else reply.refusal.value
         case "renew":
             # Of one whose work is over, which only has that to report.
-            [renewal] = ledger.renew([(run, "token", 2, known)])
+            [renewal] = ledger.renew([(run, "token", 2, granted)])
             return renewal.state.value
         case "finish":
-            return ledger.finish(run, "token", RunState.SUCCEEDED, known=known).ending.value
+            return ledger.finish(run, "token", RunState.SUCCEEDED, granted=granted).ending.value
         case _:
             return next((each.kind for each in ledger.rescue() if each.run_id == run), None)

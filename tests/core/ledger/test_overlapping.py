@@ -9,11 +9,13 @@ import pytest
 
 from supervisor.errors import InvalidKey
 from supervisor.job.run import RunState
-from supervisor.ledger.functions import OUTBOX_DELAY
+from supervisor.ledger.admission import Placement
+from supervisor.ledger.attempt import LeaseState, Rescue
 from supervisor.ledger.ledger import Ledger
-from supervisor.ledger.replies import LeaseState, Placement, Rescue, ms_of
-from supervisor.ledger.requests import RunRequest
+from supervisor.ledger.limits import OUTBOX_DELAY
+from supervisor.ledger.run_request import RunRequest
 from supervisor.testing import comes_due, lease_runs_out
+from supervisor.times import ms_of
 from tests.jobs import (
     admitted,
     at_work,

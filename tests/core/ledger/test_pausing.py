@@ -14,12 +14,14 @@ from supervisor.catalog.load import load
 from supervisor.errors import NOT_FOUND
 from supervisor.job.run import RunState
 from supervisor.job.spec import JobSpec
+from supervisor.ledger.admission import Placement
+from supervisor.ledger.attempt import Refusal, Refused
 from supervisor.ledger.ledger import Ledger
-from supervisor.ledger.replies import Placement, Refusal, Refused, optional_instant
 from supervisor.operate.control import backfill, missed_in_pause
 from supervisor.schedule.ticks import Tick
 from supervisor.sending.publisher import Publisher
 from supervisor.testing import lease_runs_out
+from supervisor.times import optional_instant
 from tests.commands import Supervisor
 from tests.jobs import MIDNIGHT, begin, job, pause, run_id, states, ticks
 from tests.waiting import wait_until

@@ -11,11 +11,18 @@ from celery import Celery
 from supervisor.beat.admission_log import note_rescue
 from supervisor.job.run import RunState
 from supervisor.job.spec import JobSpec
+from supervisor.ledger.attempt import (
+    AttemptPhase,
+    Ending,
+    Finished,
+    LeaseState,
+    Refusal,
+    Refused,
+    Rescue,
+)
 from supervisor.ledger.ledger import Ledger
-from supervisor.ledger.replies import Ending, Finished, LeaseState, Refusal, Refused, Rescue, ms_of
-from supervisor.ledger.requests import Begun
-from supervisor.testing import comes_due, lease_runs_out
-from supervisor.times import clock
+from supervisor.testing import lease_runs_out
+from supervisor.times import clock, ms_of
 from tests.jobs import (
     admitted,
     at_work,
@@ -88,51 +95,15 @@ def test_a_parked_run_is_published_again_once_nobody_works_its_queue(ledger: Led
     assert run_id(second, 0) in ledger.client.zrange(ledger.keys.sent, 0, -1)
 
 
-@pytest.mark.parametrize("rules", ["{", "null"])
-def test_a_broken_record_does_not_keep_others_from_their_turn(ledger: Ledger, rules: str) -> None:
-    broken, whole = (job(ledger, name, overlap="queue_one") for name in ("broken", "whole"))
-    for spec in (broken, whole):
-        ledger.admit(ticks(spec, 0, 1))
-        ledger.client.delete(ledger.keys.lock(spec.name))
-        ledger.client.zrem(ledger.keys.leases, run_id(spec, 0))
-        ledger.client.delete(ledger.keys.lock_state(spec.name))
-    ledger.client.hset(ledger.keys.run(run_id(broken, 1)), "rules", rules)
-    kinds = {rescue.job: rescue.kind for rescue in ledger.rescue()}
-    assert kinds == {"broken": "failed", "whole": "promoted"}
-    assert ledger.rescue() == (), "looked at again a minute later"
-    state = ledger.keys.lock_state(broken.lock)
-    assert ledger.client.pttl(state) > 0
-    ledger.client.hincrby(state, "failed_at", -60_000)
-    assert [rescue.kind for rescue in ledger.rescue()] == ["failed"]
-
-
-@pytest.mark.parametrize("is_hash", [True, False])
-def test_a_broken_record_does_not_keep_others_from_being_rescued(
-    ledger: Ledger, is_hash: bool
-) -> None:
+def test_a_broken_record_does_not_keep_others_from_being_rescued(ledger: Ledger) -> None:
     broken, whole = (job(ledger, name) for name in ("broken", "whole"))
     for spec in (broken, whole):
         at_work(ledger, spec, 0)
         lease_runs_out(ledger, run_id(spec, 0))
-    record = ledger.keys.run(run_id(broken, 0))
-    if is_hash:
-        ledger.client.hset(record, "rules", "{")
-    else:
-        ledger.client.set(record, "no hash")
+    ledger.client.hset(ledger.keys.run(run_id(broken, 0)), "rules", "{")
     kinds = {rescue.run_id: rescue.kind for rescue in ledger.rescue()}
     assert kinds == {run_id(broken, 0): "failed", run_id(whole, 0): "rescued"}
     assert ledger.rescue() == ()
-
-
-def test_a_broken_pause_does_not_keep_others_from_their_turn(ledger: Ledger) -> None:
-    spec = admitted(ledger, 0, 1, name="whole", overlap="queue_one")
-    ledger.client.delete(ledger.keys.lock(spec.lock), ledger.keys.lock_state(spec.lock))
-    ledger.client.zrem(ledger.keys.leases, run_id(spec, 0))
-    ledger.client.set(ledger.keys.job("broken"), "no hash")
-    ledger.client.zadd(ledger.keys.pauses, {"broken": 1})
-    assert ledger.rescue() == (
-        *(Rescue("failed", "broken", ""), Rescue("promoted", run_id(spec, 1), "whole")),
-    )
 
 
 def test_what_an_admission_settled_on_its_way_is_told(ledger: Ledger) -> None:
@@ -211,16 +182,6 @@ def test_a_process_found_dead_is_no_overlap_with_those_who_came_after(ledger: Le
     assert (counters["leases_lost"], counters.get("overlaps")) == (1, None)
 
 
-def test_a_retry_whose_lock_vanished_takes_it_back_when_it_is_due(ledger: Ledger) -> None:
-    spec = begun(ledger)
-    ledger.retry(run_id(spec, 0), "token", timedelta(hours=1))
-    ledger.client.delete(ledger.keys.lock(spec.lock))
-    comes_due(ledger, run_id(spec, 0))
-    assert [rescue.kind for rescue in ledger.rescue()] == ["reasserted", "due"]
-    assert ledger.run(run_id(spec, 0)).state is RunState.QUEUED
-    assert not lock_is_free(ledger, spec)
-
-
 def test_a_retry_that_comes_too_late_expires_and_is_not_placed_again(ledger: Ledger) -> None:
     first, late = job(ledger, "first"), job(ledger, "late", overlap="queue_one")
     for spec in (first, late):
@@ -229,8 +190,7 @@ def test_a_retry_that_comes_too_late_expires_and_is_not_placed_again(ledger: Led
     ledger.retry(run_id(late, 0), "token", timedelta())
     # Beat was away for longer than either is held, and looks at one run of a kind now.
     lease_runs_out(ledger, run_id(first, 0))
-    ledger.client.delete(ledger.keys.lock(late.lock))
-    ledger.client.zadd(ledger.keys.leases, {run_id(late, 0): 2})
+    lease_runs_out(ledger, run_id(late, 0))
     assert ledger.rescue(1) == (
         Rescue("rescued", run_id(first, 0), first.name),
         Rescue("expired", run_id(late, 0), late.name),
@@ -298,8 +258,10 @@ def test_what_was_over_later_overlapped_until_then(ledger: Ledger, report: Repor
     assert 50 <= counters["overlap_ms"] < (ledger.now() - began_at) / MS - 800
 
 
-@pytest.mark.parametrize("begun", [Begun.OVER, Begun.UNKNOWN])
-def test_a_heartbeat_makes_no_overlap_of_what_may_be_over(ledger: Ledger, begun: Begun) -> None:
+@pytest.mark.parametrize("begun", [AttemptPhase.OVER, AttemptPhase.UNKNOWN])
+def test_a_heartbeat_makes_no_overlap_of_what_may_be_over(
+    ledger: Ledger, begun: AttemptPhase
+) -> None:
     spec = followed(ledger, 50)
     [renewal] = ledger.renew([(run_id(spec, 0), "token", begun, None)])
     assert (renewal.state, renewal.detail) == (LeaseState.LOST, None)
@@ -309,7 +271,7 @@ def test_a_heartbeat_makes_no_overlap_of_what_may_be_over(ledger: Ledger, begun:
 
 def test_what_a_heartbeat_saw_at_work_is_measured_on_from_there(ledger: Ledger) -> None:
     spec = followed(ledger, 50)
-    [renewal] = ledger.renew([(run_id(spec, 0), "token", Begun.KNOWN, None)])
+    [renewal] = ledger.renew([(run_id(spec, 0), "token", AttemptPhase.AT_WORK, None)])
     assert (renewal.state, renewal.detail) == (LeaseState.LOST, run_id(spec, 1))
     seen = ledger.job(spec.name).counters["overlap_ms"]
     with_success(ledger, run_id(spec, 0), clock() - 60)

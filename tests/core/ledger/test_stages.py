@@ -8,21 +8,22 @@ from typing import Any
 
 import pytest
 
-from supervisor.beat.admission_log import note_rescue
 from supervisor.job.run import RunState
 from supervisor.job.spec import JobSpec
 from supervisor.job.steps import ITEMS_AT_ONCE
-from supervisor.ledger.functions import ITEMS_PER_END, ITEMS_PER_FILL, LARGEST_KEPT_PARAM
+from supervisor.ledger.attempt import Cancellation, Ending, LeaseState, Refused
 from supervisor.ledger.ledger import RUNS_PER_RESCUE, Ledger
-from supervisor.ledger.replies import Cancellation, Ending, LeaseState, Refused, Rescue, ms_of
-from supervisor.ledger.requests import RunRequest
+from supervisor.ledger.limits import ITEMS_PER_END, ITEMS_PER_FILL, LARGEST_KEPT_PARAM
+from supervisor.ledger.run_request import RunRequest
 from supervisor.sending.messages import assignments
-from tests.core.ledger.test_comebacks import another_server, grace_is_over, work
+from supervisor.testing import lease_runs_out, server_changes
+from supervisor.times import ms_of
+from tests.core.ledger.test_comebacks import work
 from tests.jobs import (
     MIDNIGHT,
     begin,
+    granted_of,
     job,
-    known_of,
     lock_is_free,
     renew,
     run_id,
@@ -119,14 +120,9 @@ def test_a_failed_step_ends_the_run(ledger: Ledger, spec: JobSpec, run: str) -> 
     assert lock_is_free(ledger, spec)
 
 
-def goes_silent(ledger: Ledger, place: str) -> None:
-    """What happens when nobody renews for the lease's time, without the waiting."""
-    ledger.client.zadd(ledger.keys.leases, {place: 1})
-
-
 def test_a_step_whose_worker_died_is_run_again(ledger: Ledger, spec: JobSpec, run: str) -> None:
     begin(ledger, f"{run}~extract", "first")
-    goes_silent(ledger, f"{run}~extract")
+    lease_runs_out(ledger, f"{run}~extract")
     assert [rescue.kind for rescue in ledger.rescue()] == ["rescued"]
     second = begin(ledger, f"{run}~extract", "second")
     assert second.attempt == 2
@@ -172,23 +168,6 @@ def test_a_run_keeps_its_lock_while_another_of_its_steps_may_be_queued(ledger: L
     begin(ledger, f"{run}~extract")
     renew(ledger, f"{run}~extract")
     assert min(lasts(ledger, run)) > 590_000
-
-
-def test_a_step_whose_lease_was_forgotten_goes_on(ledger: Ledger, run: str) -> None:
-    begin(ledger, f"{run}~extract")
-    ledger.client.zrem(ledger.keys.leases, f"{run}~extract")
-    assert renew(ledger, f"{run}~extract") is LeaseState.REASSERTED
-    assert renew(ledger, f"{run}~extract") is LeaseState.RENEWED
-
-
-def test_a_run_that_is_stuck_between_stages_is_mended(ledger: Ledger, run: str) -> None:
-    """No function leaves one; a server that lost its last writes may."""
-    succeed(ledger, run, "extract")
-    ledger.client.delete(ledger.keys.run(f"{run}~scan"))
-    ledger.client.delete(ledger.keys.lock(run.partition("@")[0]))
-    goes_silent(ledger, run)
-    ledger.rescue()
-    assert open_steps(ledger, run) == ["convert"]
 
 
 def test_an_edit_does_not_change_a_run_that_is_on_its_way(ledger: Ledger, run: str) -> None:
@@ -502,59 +481,23 @@ def test_a_run_that_never_had_its_turn_leaves_nothing_for_ever(ledger: Ledger) -
     assert [key for key in left if ledger.client.ttl(key) < 0] == []
 
 
-def test_a_batch_whose_items_vanished_fails(ledger: Ledger) -> None:
-    place = batch(ledger, items=3)
-    begin(ledger, f"{place}#0", "token")
-    ledger.client.delete(*(ledger.keys.run(f"{place}#{item}") for item in range(3)))
-    goes_silent(ledger, run_of(place))
-    ledger.client.delete(ledger.keys.lock("nightly"))
-    ledger.rescue()
-    assert ledger.run(place).state is RunState.FAILED
-    assert ledger.run(run_of(place)).state is RunState.FAILED
-
-
-def test_an_item_that_nothing_brings_forward_is_settled(ledger: Ledger) -> None:
-    place = batch(ledger, items=2)
-    ledger.client.zrem(ledger.keys.leases, f"{place}#0", f"{place}#1")
-    goes_silent(ledger, run_of(place))
-    ledger.client.delete(ledger.keys.lock("nightly"))
-    ledger.rescue()
-    ledger.rescue()
-    assert (
-        ledger.run(run_of(place)).reason
-        == "step words failed: item 0 expired: start deadline passed"
-    )
-
-
-def test_beat_has_a_word_for_a_run_that_is_mended_to_its_end(ledger: Ledger) -> None:
-    spec = pipeline(ledger, STEPS[2:3])
-    ledger.admit(ticks(spec, 1))
-    begin(ledger, f"{run_id(spec, 1)}~convert")
-    ledger.client.delete(ledger.keys.run(f"{run_id(spec, 1)}~convert"))
-    goes_silent(ledger, run_id(spec, 1))
-    ledger.client.delete(ledger.keys.lock(spec.lock))
-    rescues = ledger.rescue()
-    assert rescues == (Rescue("ended", run_id(spec, 1), spec.name),)
-    note_rescue(rescues[0])
-
-
 def test_a_run_that_begins_with_a_batch_makes_way_for_a_living_one(ledger: Ledger) -> None:
     """The server was changed and forgot the living run; the batch got its items first."""
     place = batch(ledger, begun=False)
-    another_server(ledger)
+    server_changes(ledger)
     assert ledger.steps.expand(place, [1, 2, 3]) == []
     living = job(ledger, "living", key="nightly")
-    assert ledger.restore(work(living), "token", known_of(ledger)).state is LeaseState.REASSERTED
+    assert ledger.restore(work(living), "token", granted_of(ledger)).state is LeaseState.REASSERTED
     assert ledger.run(run_of(place)).state is RunState.WAITING
     ledger.finish(work(living).run_id, "token", RunState.SUCCEEDED)
     assert ledger.steps.expand(place, [1, 2, 3]) == []
-    grace_is_over(ledger)
+    ledger.acknowledge_server()
     assert len(ledger.steps.expand(place, [1, 2, 3])) == 3
 
 
 def test_a_batch_is_asked_for_its_items_again_once_old_leases_have_run_out(ledger: Ledger) -> None:
     place = batch(ledger, begun=False)
-    another_server(ledger)
+    server_changes(ledger)
     ledger.steps.expand(place, [1])
     assert ledger.outbox() == []
     assert ledger.client.zscore(ledger.keys.outbox, place)

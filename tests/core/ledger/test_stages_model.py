@@ -17,15 +17,16 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from supervisor.job.run import RunState, StepId
-from supervisor.ledger import functions
+from supervisor.ledger import functions, library, limits
+from supervisor.ledger.attempt import Ending, Finished, Grant, GrantedAttempt, Work
 from supervisor.ledger.functions import Functions
 from supervisor.ledger.ledger import Ledger
-from supervisor.ledger.replies import Ending, Finished, Grant, Known
-from supervisor.ledger.requests import RunRequest, Work
-from supervisor.testing import comes_due, empty, slot_key
+from supervisor.ledger.run_request import RunRequest
+from supervisor.store.keys import Keys
+from supervisor.testing import comes_due, empty, lease_runs_out, server_changes, slot_key
 from tests.core.ledger.machines import run_machine
 from tests.core.ledger.stages_model import OPEN, Seen, faults
-from tests.jobs import MIDNIGHT, job, known_of, ticks
+from tests.jobs import MIDNIGHT, granted_of, job, ticks
 
 STEPS = int(os.environ.get("SUPERVISOR_SOAK_STEPS", "1500"))
 REPORTS = ("succeeded", "failed", "timed_out", "lost", "dead", "unbegun", "retry")
@@ -83,7 +84,7 @@ class StagesMachine(RuleBasedStateMachine):
         self.seconds = count()
         self.admitted: list[str] = []
         self.attempts: dict[str, str] = {}
-        self.granted: dict[str, Known] = {}
+        self.granted: dict[str, GrantedAttempt] = {}
         self.succeeded: dict[str, str] = {}
         """The step or item, and the token of the attempt whose success was accepted."""
         self.silent: set[str] = set()
@@ -170,7 +171,8 @@ class StagesMachine(RuleBasedStateMachine):
     def bring(self, batch: str, items: list[Any], offset: int, chunk: int) -> None:
         texts = [json.dumps(item) for item in items[offset : offset + chunk]]
         for _ in range(2):  # the first reply was lost
-            self.functions("expand", batch, len(items), offset, *texts)
+            call = {"run_id": batch, "total": len(items), "offset": offset, "items": texts}
+            self.functions("expand", json.dumps(call))
 
     def items_of(self, batch: str) -> list[Any]:
         """As the publisher does; what cannot be fanned out fails."""
@@ -207,7 +209,7 @@ class StagesMachine(RuleBasedStateMachine):
         answer = self.ledger.begin(place, token, "worker")
         if not isinstance(answer, Grant):
             return None
-        self.attempts[token], self.granted[token] = place, answer.known
+        self.attempts[token], self.granted[token] = place, answer.granted
         assert before["state"] == "queued"
         assert place not in self.succeeded
         if "item" in before and "attempt" not in before:
@@ -237,7 +239,7 @@ class StagesMachine(RuleBasedStateMachine):
         before = self.seen.run(place)
         is_own = (before.get("state"), before.get("token")) == ("running", token)
         if outcome == "retry":
-            finished = ledger.retry(place, token, timedelta(hours=9), known=self.granted[token])
+            finished = ledger.retry(place, token, timedelta(hours=9), granted=self.granted[token])
         elif outcome == "dead":
             finished = ledger.report_dead(place, token, "killed", self.granted[token])
         elif outcome == "unbegun":
@@ -247,8 +249,8 @@ class StagesMachine(RuleBasedStateMachine):
             said = {"last": token, f"{step and step.step}": token}
             hands_on = outcome == "succeeded" and step and step.item is None
             returned = said if hands_on else None
-            known = self.granted[token]
-            finished = ledger.finish(place, token, RunState(outcome), "", returned, known=known)
+            granted = self.granted[token]
+            finished = ledger.finish(place, token, RunState(outcome), "", returned, granted=granted)
         if is_own:
             assert finished.ending not in (Ending.ALREADY, Ending.STALE)
         if finished.ending is Ending.ENDED and outcome == "succeeded":
@@ -274,13 +276,11 @@ class StagesMachine(RuleBasedStateMachine):
     @rule(data=st.data(), is_noticed=st.booleans())
     def the_lock_of_a_run_runs_out(self, data: st.DataObject, is_noticed: bool) -> None:
         held = self.seen.get(self.keys.lock_state(self.spec.lock))
-        holders = {run: int(k[7:]) for k, run in held.items() if k.startswith("holder:")}
-        holders.pop(LIVING, None)
+        holders = sorted({run for k, run in held.items() if k.startswith("holder:")} - {LIVING})
         if not holders:
             return
         run = self.drawn(data, holders)
-        self.client.delete(slot_key(self.keys, self.spec.lock, holders[run]))
-        self.client.zadd(self.keys.leases, {run: 1})
+        lease_runs_out(self.ledger, run)
         self.silent.add(run)
         self.cut.add(run)
         if is_noticed:
@@ -290,7 +290,7 @@ class StagesMachine(RuleBasedStateMachine):
 
     @rule(is_over=st.booleans())
     def the_server_is_another_with_the_same_data(self, is_over: bool) -> None:
-        self.client.hset(self.keys.server, "run_id", "before")
+        server_changes(self.ledger)
         self.ledger.rescue()
         if is_over:
             self.ledger.acknowledge_server()
@@ -305,7 +305,7 @@ class StagesMachine(RuleBasedStateMachine):
         other = job(self.ledger, "living", key=self.spec.lock, lease_ttl="9h")
         work = Work(LIVING, other.name, MIDNIGHT, other.rules(), "worker")
         self.is_living = (
-            self.ledger.restore(work, "living", known_of(self.ledger)).state == "reasserted"
+            self.ledger.restore(work, "living", granted_of(self.ledger)).state == "reasserted"
         )
 
     @precondition(lambda self: self.is_living)
@@ -384,10 +384,11 @@ class StagesMachine(RuleBasedStateMachine):
 
 #: With 1 each call ends one item and leaves the others to be ended.
 @pytest.mark.timeout(0)
-@pytest.mark.parametrize("items_per_end", [functions.ITEMS_PER_END, 1])
+@pytest.mark.parametrize("items_per_end", [limits.ITEMS_PER_END, 1])
 def test_stages_hold_whatever_happens_in_whatever_order(
     ledger: Ledger, monkeypatch: pytest.MonkeyPatch, items_per_end: int
 ) -> None:
-    monkeypatch.setattr(functions, "ITEMS_PER_END", items_per_end)
+    monkeypatch.setattr(limits, "ITEMS_PER_END", items_per_end)
+    monkeypatch.setattr(functions, "library_of", lambda prefix: library.Library(Keys(prefix)))
     run_machine(StagesMachine, Ledger(ledger.client, ledger.keys), STEPS)
     assert StagesMachine.steps >= STEPS

@@ -18,7 +18,7 @@ import redis
 
 from supervisor.job.run import RunState
 from supervisor.ledger.ledger import Ledger
-from supervisor.ledger.requests import RunRequest
+from supervisor.ledger.run_request import RunRequest
 from supervisor.settings import Settings
 from supervisor.store.connection import RedisError
 from supervisor.testing import lease_runs_out

@@ -9,8 +9,7 @@ import pytest
 
 from supervisor.job.durations import Durations
 from supervisor.job.spec import JobSpec
-from supervisor.ledger.records import NO_RUNS
-from supervisor.ledger.replies import ms_of
+from supervisor.ledger.job_record import NO_RUNS
 from supervisor.schedule.expectations import (
     interval_of,
     late_after,
@@ -20,6 +19,7 @@ from supervisor.schedule.expectations import (
     usual_duration,
     work_until_success,
 )
+from supervisor.times import ms_of
 from supervisor.web.metrics_scrape import Intervals, Job, job_of
 
 NOON = datetime(2026, 3, 2, 12, tzinfo=UTC)

@@ -16,9 +16,9 @@ from supervisor import jobs
 from supervisor.app import supervise
 from supervisor.job.run import RunState
 from supervisor.ledger.actions import Actor
+from supervisor.ledger.admission import Placement
 from supervisor.ledger.ledger import Ledger
-from supervisor.ledger.replies import Placement
-from supervisor.ledger.requests import CallArguments
+from supervisor.ledger.run_request import CallArguments
 from supervisor.operate import repeating
 from supervisor.sending.publisher import publisher_of
 from supervisor.sending.starting import start
@@ -113,7 +113,7 @@ def test_retries_and_rescued_runs_are_their_callers(app: Celery, ledger: Ledger)
     begin(ledger, run, "b")
     publisher.publish(ledger.finish(run, "b", RunState.LOST).to_publish)
     begin(ledger, run, "c")
-    ledger.retry(run, "c", timedelta(), asked=CallArguments(args=[7], options={"priority": 0}))
+    ledger.retry(run, "c", timedelta(), arguments=CallArguments(args=[7], options={"priority": 0}))
     due(ledger, run)
     publisher.publish(ledger.outbox())
     assert tenants(ledger) == [(run, "t1")] * 4

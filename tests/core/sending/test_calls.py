@@ -22,8 +22,8 @@ from supervisor.app import supervise
 from supervisor.errors import InvalidGuard, InvalidRequest
 from supervisor.job.run import RunState
 from supervisor.ledger.actions import Actor
+from supervisor.ledger.admission import Placement
 from supervisor.ledger.ledger import Ledger
-from supervisor.ledger.replies import Placement
 from supervisor.operate import control
 from supervisor.sending.publisher import publisher_of
 from tests.waiting import scaled, wait_until

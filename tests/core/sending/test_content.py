@@ -14,10 +14,10 @@ from celery import Celery, Task, _state, signals
 
 from supervisor.catalog.entries import Entries
 from supervisor.job.run import RunState
-from supervisor.ledger.functions import CONTENTS_KEPT
+from supervisor.ledger.attempt import Grant, Refusal, Refused
 from supervisor.ledger.ledger import Ledger
-from supervisor.ledger.replies import Grant, Refusal, Refused
-from supervisor.ledger.requests import CallArguments, RunRequest
+from supervisor.ledger.limits import CONTENTS_KEPT
+from supervisor.ledger.run_request import CallArguments, RunRequest
 from supervisor.sending.content import content_of
 from supervisor.sending.publisher import publisher_of
 from supervisor.worker.task import trace_run
@@ -81,7 +81,7 @@ def test_a_retry_may_give_others(ledger: Ledger) -> None:
     ledger.admit(ticks(spec, 0))
     run = run_id(spec, 0)
     begins(ledger, run, [1], {})
-    ledger.retry(run, "token", timedelta(), asked=CallArguments(args=[2]))
+    ledger.retry(run, "token", timedelta(), arguments=CallArguments(args=[2]))
     ledger.rescue()
     assert begins(ledger, run, [1], {}, token="again").refusal is Refusal.DIFFERS
     assert isinstance(begins(ledger, run, [2], {}, token="again"), Grant)

@@ -19,9 +19,9 @@ from supervisor.app import supervise
 from supervisor.guard.delivery import HEADER, RETRIES
 from supervisor.job.run import RunState
 from supervisor.job.spec import JobSpec
+from supervisor.ledger.attempt import Grant
 from supervisor.ledger.ledger import Ledger
-from supervisor.ledger.replies import Grant
-from supervisor.ledger.requests import RunRequest
+from supervisor.ledger.run_request import RunRequest
 from supervisor.schedule.ticks import Tick
 from supervisor.sending.content import content_of
 from supervisor.sending.publisher import Publisher

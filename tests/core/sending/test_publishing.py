@@ -25,15 +25,16 @@ from supervisor.beat.sweeper import Sweeper
 from supervisor.beat.vanished_messages import GRACE_WITH_QUEUE, LIKELIEST, VanishedMessages
 from supervisor.guard.delivery import HEADER, RETRIES
 from supervisor.job.run import RunState
+from supervisor.ledger.attempt import LeaseState, Refusal, Refused
 from supervisor.ledger.ledger import Ledger
-from supervisor.ledger.presence import Broker, Registration, WorkerFacts
-from supervisor.ledger.replies import LeaseState, Refusal, Refused, ms_of
-from supervisor.ledger.requests import RunRequest
+from supervisor.ledger.presence import Broker, Registration, WorkerProcess
+from supervisor.ledger.run_request import RunRequest
 from supervisor.process import process_name
 from supervisor.sending.publisher import Publisher
 from supervisor.sending.queues import AppQueues
 from supervisor.settings import Settings
 from supervisor.testing import lease_runs_out
+from supervisor.times import ms_of
 from supervisor.worker.request import guarded_request
 from supervisor.worker.task import put_under_guard
 from tests.jobs import admitted, begin, job, renew, run_id, ticks
@@ -451,7 +452,7 @@ class Broken:
 
     def hire(self, *queues: str) -> None:
         there = Registration(self.ledger.client, self.ledger.keys, Broker("celery", True))
-        there.say(WorkerFacts("worker", queues, 4, "digest"), ["t"])
+        there.say(WorkerProcess("worker", queues, 4, "digest"), ["t"])
 
     def after(self, time: timedelta) -> list[str]:
         """What is published again once that time has passed; it is sent, and as if then."""

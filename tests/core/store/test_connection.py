@@ -13,9 +13,9 @@ import redis
 
 from supervisor.deploy.embedded import EmbeddedServer
 from supervisor.job.run import RunState
+from supervisor.ledger.admission import RUNS_PER_CALL, Placement, run_of_tick
+from supervisor.ledger.attempt import Ending
 from supervisor.ledger.ledger import Ledger
-from supervisor.ledger.replies import Ending, Placement
-from supervisor.ledger.requests import RUNS_PER_CALL, run_of_tick
 from supervisor.settings import Settings
 from supervisor.store.connection import Unavailable, connect_for_heartbeat
 from tests.commands import supervisor_at

@@ -16,9 +16,9 @@ from supervisor.catalog.entries import Entries
 from supervisor.catalog.load import load
 from supervisor.errors import WrongSchema
 from supervisor.job.run import RunState
-from supervisor.ledger.functions import SCHEMA
 from supervisor.ledger.ledger import Ledger
-from supervisor.ledger.presence import BeatFacts, Broker, Registration
+from supervisor.ledger.limits import SCHEMA
+from supervisor.ledger.presence import BeatProcess, Broker, Registration
 from supervisor.operate.deployment import read
 from supervisor.schedule.ticks import Tick
 from supervisor.settings import Settings
@@ -64,7 +64,7 @@ def test_nothing_is_written_to_a_ledger_of_another_schema(used: Ledger, found: i
         "finish": lambda: used.finish(run.id, "token", RunState.SUCCEEDED),
         "rescue": lambda: used.rescue(),
         "pause": lambda: used.pause("nightly"),
-        "present": lambda: beat_at(used).say(BeatFacts("host:3", leads=True, follows=None)),
+        "present": lambda: beat_at(used).say(BeatProcess("host:3", leads=True, follows=None)),
         "load": lambda: load(used, entries_of(used), {}, "digest", now),
     }
     for write in writes.values():
@@ -107,7 +107,7 @@ def test_doctor_of_another_version_names_both_schemas(used: Ledger, found: int) 
 
 def test_a_process_may_leave_a_ledger_whose_schema_has_changed(used: Ledger) -> None:
     beat = beat_at(used)
-    beat.say(BeatFacts("host:3", leads=True, follows=None))
+    beat.say(BeatProcess("host:3", leads=True, follows=None))
     used.client.set(used.keys.schema, SCHEMA + 1)
     beat.leave()
     assert used.presences.processes().present == ()
@@ -143,12 +143,12 @@ def test_a_version_deletes_the_libraries_of_others(ledger: Ledger, other_version
     ledger.client.function_flush()
     other_version.rescue()
     [other] = libraries(ledger)
-    ledger.forget_other_versions()
+    ledger.functions.forget_other_versions()
     assert libraries(ledger) == set()
     ledger.rescue()
     [own] = libraries(ledger)
     assert own != other
-    ledger.forget_other_versions()
+    ledger.functions.forget_other_versions()
     assert libraries(ledger) == {own}
 
 
@@ -157,7 +157,7 @@ def test_another_prefix_keeps_its_library(ledger: Ledger, settings: Settings) ->
     ledger.client.function_flush()
     beside.rescue()
     before = libraries(ledger)
-    ledger.forget_other_versions()
+    ledger.functions.forget_other_versions()
     assert libraries(ledger) == before
     beside.client.close()
 

@@ -280,7 +280,7 @@ def test_rows_that_the_app_saves_are_followed(tmp_path: Path, redis_url: str) ->
 
 LOADED = """
 from supervisor.ledger.ledger import Ledger
-from supervisor.ledger.replies import ms_of
+from supervisor.times import ms_of
 from supervisor.sending.app_settings import required_settings
 
 ledger = Ledger.open(required_settings(mysite.app))

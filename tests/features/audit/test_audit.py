@@ -7,10 +7,10 @@ from datetime import datetime, timedelta
 import pytest
 
 from supervisor.features.audit import step as auditing
+from supervisor.features.audit.spans import Audited, AuditSpans
 from supervisor.features.audit.step import AUDIT_INTERVAL, Auditor, audit, compare_records
 from supervisor.job.run import RunState
 from supervisor.job.spec import JobSpec
-from supervisor.ledger.counts import Audited
 from supervisor.ledger.ledger import Ledger
 from supervisor.operate.control import backfill
 from supervisor.schedule.ticks import PassedOver
@@ -102,7 +102,7 @@ def test_what_is_acknowledged_counts_no_longer(
     audit(ledger, [spec], MIDNIGHT)
     damage()
     assert audit(ledger, [spec], MIDNIGHT)
-    ledger.audit_spans.acknowledge(spec.name)
+    AuditSpans(ledger.functions).acknowledge(spec.name)
     for _ in range(2):
         assert audit(ledger, [spec], MIDNIGHT) == []
         assert ledger.job(spec.name).unaccounted_ticks == 0
@@ -125,9 +125,9 @@ def test_a_year_of_minutely_ticks_is_audited_at_once(ledger: Ledger) -> None:
 
 def test_two_auditors_at_once_do_not_count_a_finding_twice(ledger: Ledger, spec: JobSpec) -> None:
     ledger.admit(ticks(spec, 1, 3))
-    [span] = ledger.audit_spans.open([spec.name])
+    [span] = AuditSpans(ledger.functions).open([spec.name])
     for _ in range(2):
-        ledger.audit_spans.close([Audited(span, 1, 0, None)])
+        AuditSpans(ledger.functions).close([Audited(span, 1, 0, None)])
     assert ledger.job(spec.name).unaccounted_ticks == 1
 
 

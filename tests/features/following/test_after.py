@@ -19,9 +19,10 @@ from supervisor.features.following.step import FIRST_ENDINGS, Following
 from supervisor.features.following.store import Followers
 from supervisor.job.run import Run, RunState, manual_id, tick_id
 from supervisor.job.spec import JobSpec
+from supervisor.ledger.admission import Placement
+from supervisor.ledger.leader import Leadership
 from supervisor.ledger.ledger import Ledger
-from supervisor.ledger.replies import Placement
-from supervisor.ledger.requests import Leadership, RunRequest
+from supervisor.ledger.run_request import RunRequest
 from supervisor.schedule.ticks import PassedOver
 from tests.commands import Supervisor
 from tests.jobs import MIDNIGHT, begin, pause, run_id, states, ticks

@@ -27,12 +27,12 @@ from supervisor.features.outbound.sender import FIRST_WAIT, GIVE_UP_AFTER, Outbo
 from supervisor.features.outbound.store import End, Kind, LedgerOutbox, Unsent
 from supervisor.job.run import RunState
 from supervisor.job.spec import JobSpec
-from supervisor.ledger.functions import MOST_EVENTS
 from supervisor.ledger.leader import Leader
 from supervisor.ledger.ledger import Ledger
-from supervisor.ledger.replies import ms_of
+from supervisor.ledger.limits import MOST_EVENTS
 from supervisor.schedule.ticks import PassedOver
 from supervisor.testing import lease_runs_out
+from supervisor.times import ms_of
 from tests.jobs import MIDNIGHT, at_work, begin, job, job_has, run_id, ticks
 from tests.logged import capture_logs
 from tests.waiting import wait_until
@@ -416,7 +416,7 @@ def test_beat_that_was_relieved_makes_no_notices(ledger: Ledger, leader: Leader)
 
 def test_what_beat_finds_is_told_once(ledger: Ledger, leader: Leader) -> None:
     spec = told(ledger)
-    found = Finding(spec.name, spec.events_told, Event.DUE_BY, "tick 1", "due by 06:00")
+    found = Finding(spec.name, spec.notified_events, Event.DUE_BY, "tick 1", "due by 06:00")
     assert NoticeStore(ledger.led_by(leader.leadership)).note([found, found]) == 1
     ended(ledger, spec, 0, RunState.SUCCEEDED)
     assert events(ledger) == ["due_by", "recovered"]

@@ -14,10 +14,10 @@ from supervisor.features.notices.silences import Silence, SilenceStore
 from supervisor.features.notices.step import Maker
 from supervisor.features.notices.store import Finding, NoticeStore
 from supervisor.job.run import RunState
-from supervisor.ledger.actions import Actor, WantedActions
-from supervisor.ledger.functions import MOST_SILENCES
+from supervisor.ledger.actions import ActionQuery, Actor
 from supervisor.ledger.leader import Leader
 from supervisor.ledger.ledger import Ledger
+from supervisor.ledger.limits import MOST_SILENCES
 from supervisor.operate import control
 from tests.commands import supervisor_at
 from tests.features.notices.test_notices import Service, ended, leader, sent, told
@@ -122,7 +122,7 @@ def test_who_silenced_what_until_when_and_why_is_on_record(ledger: Ledger) -> No
     told(ledger)
     made = silence(ledger, job="nightly")
     control.unsilence(ledger, "nightly", by=ANN, reason="done sooner")
-    end, begin = ledger.actions.search(WantedActions(job="nightly"))
+    end, begin = ledger.actions.search(ActionQuery(job="nightly"))
     assert (begin.action.verb, begin.action.reason) == ("silence", "a new disk")
     assert [(c.key, c.text) for c in begin.action.changes] == [
         ("until", f"{made.ends_at:%Y-%m-%dT%H:%M:%SZ}")

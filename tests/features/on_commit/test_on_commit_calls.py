@@ -13,8 +13,8 @@ from sqlalchemy.orm import Session
 from supervisor.errors import InvalidGuard, InvalidKey, NotConfigured
 from supervisor.features.sqlalchemy import trigger_on_commit
 from supervisor.job.policies import OverlapPolicy
+from supervisor.ledger.admission import Placement
 from supervisor.ledger.ledger import Ledger
-from supervisor.ledger.replies import Placement
 from tests.features.on_commit.shop import (
     NOWHERE,
     Order,

@@ -23,8 +23,8 @@ from supervisor.features.pings.step import Pings
 from supervisor.job.changes import edits
 from supervisor.job.run import RunState
 from supervisor.job.spec import JobSpec
-from supervisor.ledger.functions import MOST_PINGS
 from supervisor.ledger.ledger import Ledger
+from supervisor.ledger.limits import MOST_PINGS
 from supervisor.testing import lease_runs_out
 from tests.jobs import at_work, began_at, begin, job, run_id, ticks
 from tests.listener import Listener, listening

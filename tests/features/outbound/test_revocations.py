@@ -17,9 +17,9 @@ from supervisor.features.outbound.step import Revocations
 from supervisor.features.outbound.store import Kind, LedgerOutbox, RunReport
 from supervisor.job.run import Run, RunState
 from supervisor.job.spec import JobSpec
-from supervisor.ledger.functions import MOST_REVOCATIONS
 from supervisor.ledger.ledger import Ledger
-from supervisor.ledger.requests import RunRequest
+from supervisor.ledger.limits import MOST_REVOCATIONS
+from supervisor.ledger.run_request import RunRequest
 from supervisor.testing import comes_due, lease_runs_out
 from tests.jobs import begin, job, try_often
 from tests.logged import capture_logs

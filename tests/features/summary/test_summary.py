@@ -17,7 +17,7 @@ from supervisor.features.summary.store import SummaryStore
 from supervisor.job.run import RunState
 from supervisor.ledger.leader import Leader, Look
 from supervisor.ledger.ledger import Ledger
-from supervisor.ledger.replies import ms_of
+from supervisor.times import ms_of
 from supervisor.web.access import Access
 from tests.features.notices.test_notices import Service, ended, leader, quiet
 from tests.jobs import admitted, job, run_id, ticks

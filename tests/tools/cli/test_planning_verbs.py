@@ -13,8 +13,8 @@ from supervisor.catalog.load import put_jobs
 from supervisor.cli.files import MOST_SHOWN
 from supervisor.job.spec import JobSpec
 from supervisor.ledger.ledger import Ledger
-from supervisor.ledger.replies import ms_of
 from supervisor.sending.templates import ELSEWHERE
+from supervisor.times import ms_of
 from tests.commands import Supervisor, as_json
 from tests.jobs import job, lasted
 from tests.presence import beat_says

@@ -15,11 +15,11 @@ from click.testing import Result
 from supervisor.errors import NOT_FOUND
 from supervisor.job.run import Reported, ReportedLine, ReportedProgress, RunState
 from supervisor.job.spec import JobSpec
-from supervisor.ledger.functions import ATTEMPTS_KEPT
 from supervisor.ledger.ledger import Ledger
+from supervisor.ledger.limits import ATTEMPTS_KEPT
 from supervisor.ledger.page_reads import PAGE
-from supervisor.ledger.replies import ms_of
 from supervisor.schedule.ticks import Tick
+from supervisor.times import ms_of
 from tests.commands import Supervisor, Terminal, as_json
 from tests.jobs import admitted, begin, begun, job, job_has, run_id, ticks, try_often
 from tests.presence import beat_says

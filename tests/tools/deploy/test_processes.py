@@ -19,7 +19,7 @@ import pytest
 
 from supervisor.job.run import RunState
 from supervisor.ledger.ledger import Ledger
-from supervisor.ledger.page_reads import Wanted, search
+from supervisor.ledger.page_reads import RunQuery, search
 from supervisor.settings import Settings
 from tests.acceptance.nodes import answers
 from tests.ports import free_port
@@ -96,7 +96,7 @@ def deployment(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Deplo
 
 
 def succeeded(ledger: Ledger) -> set[str]:
-    return {run.job for run in search(ledger, ledger.job_names(), Wanted(RunState.SUCCEEDED))}
+    return {run.job for run in search(ledger, ledger.job_names(), RunQuery(RunState.SUCCEEDED))}
 
 
 def test_the_examples_run_and_everything_ends_on_sigterm(deployment: Deployment) -> None:

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from supervisor.job.spec import JobSpec
-from supervisor.ledger.presence import BeatFacts, Broker, Present, Processes, WorkerFacts
+from supervisor.ledger.beat_record import BeatRecord
+from supervisor.ledger.presence import BeatProcess, Broker, Present, Processes, WorkerProcess
 from supervisor.ledger.queues import Queue
-from supervisor.ledger.records import BeatRecord
 from supervisor.operate.deployment import AppSetup, Deployment, Overridden
 from supervisor.operate.doctor import APP_CHECKS, CHECKS, examine
 
@@ -23,20 +23,20 @@ SECOND = timedelta(seconds=1)
 SERVER = {"aof_enabled": 1, "maxmemory_policy": "noeviction"}
 
 
-def present(facts: WorkerFacts | BeatFacts, offset: timedelta | None = timedelta()) -> Present:
+def present(facts: WorkerProcess | BeatProcess, offset: timedelta | None = timedelta()) -> Present:
     return Present(facts, "host", 1, NOW, NOW, offset, Broker("celery", True))
 
 
 def worker(name: str = "w@host", *queues: str, pool_size: int = 1) -> Present:
-    return present(WorkerFacts(name, queues or ("celery",), pool_size, "digest"))
+    return present(WorkerProcess(name, queues or ("celery",), pool_size, "digest"))
 
 
 def in_pool(pool: str) -> Present:
-    return present(WorkerFacts("w@host", ("celery",), 1, "digest", pool))
+    return present(WorkerProcess("w@host", ("celery",), 1, "digest", pool))
 
 
 def beat(name: str, offset: timedelta | None = timedelta()) -> Present:
-    return present(BeatFacts(name, name == "a", None), offset)
+    return present(BeatProcess(name, name == "a", None), offset)
 
 
 BEATS = (beat("a"), beat("b"))

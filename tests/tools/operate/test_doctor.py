@@ -25,7 +25,7 @@ from supervisor.deploy.embedded import EmbeddedServer, free_port
 from supervisor.errors import UNAVAILABLE
 from supervisor.job.spec import JobSpec
 from supervisor.ledger.ledger import Ledger
-from supervisor.ledger.presence import BeatFacts, Broker, Registration, WorkerFacts
+from supervisor.ledger.presence import BeatProcess, Broker, Registration, WorkerProcess
 from supervisor.operate.deployment import setup_of
 from supervisor.operate.doctor import examine
 from supervisor.settings import Settings
@@ -156,8 +156,8 @@ def says_of_its_clock(ledger: Ledger, name: str, seconds: float) -> None:
     """What the process called `name` says of itself, on a machine whose clock is so far off."""
     for key in ledger.client.scan_iter(ledger.keys.presence("*")):
         said = json.loads(ledger.client.get(key))
-        if said["facts"]["name"] == name:
-            ledger.client.set(key, json.dumps({**said, "offset": seconds}), keepttl=True)
+        if said["process"]["name"] == name:
+            ledger.client.set(key, json.dumps({**said, "clock_offset": seconds}), keepttl=True)
 
 
 def test_a_worker_and_a_beat_whose_clocks_are_off_are_told_of(
@@ -248,7 +248,7 @@ def health(url: str, *words: str) -> tuple[int, str]:
 
 def test_a_beat_that_stands_by_is_fine(registration: Registration, redis_url: str) -> None:
     assert health(redis_url, "beat") == (1, f"no beat on {HOST} has reported\n")
-    registration.say(BeatFacts(f"{HOST}:1", leads=False, follows=None))
+    registration.say(BeatProcess(f"{HOST}:1", leads=False, follows=None))
     assert health(redis_url, "beat") == (0, "fine\n")
     registration.leave()
     assert health(redis_url, "beat")[0] == 1
@@ -259,11 +259,11 @@ def test_a_worker_that_consumes_nothing_is_not_fine(
 ) -> None:
     name = f"default@{HOST}"
     assert health(redis_url, "worker", "--name", "default@%h")[0] == 1
-    registration.say(WorkerFacts(name, ("celery",), 2, "digest"), ["a"])
+    registration.say(WorkerProcess(name, ("celery",), 2, "digest"), ["a"])
     assert health(redis_url, "worker", "--name", "default@%h") == (0, "fine\n")
     assert health(redis_url, "worker", "--name", "default") == (0, "fine\n")
     assert health(redis_url, "worker", "--name", "other@%h")[0] == 1
-    registration.say(WorkerFacts(name, (), 2, "digest"), ["a"])
+    registration.say(WorkerProcess(name, (), 2, "digest"), ["a"])
     expected = (1, f"worker {name} consumes no queue\n")
     assert health(redis_url, "worker", "--name", "default@%h") == expected
 
@@ -271,7 +271,7 @@ def test_a_worker_that_consumes_nothing_is_not_fine(
 def test_a_worker_that_waits_for_its_broker_is_fine(
     registration: Registration, redis_url: str
 ) -> None:
-    facts = WorkerFacts(f"default@{HOST}", (), 2, "digest")
+    facts = WorkerProcess(f"default@{HOST}", (), 2, "digest")
     registration.say(facts, ["a"], is_waiting=True)
     assert health(redis_url, "worker", "--name", "default") == (0, "fine\n")
     registration.say(facts, ["a"], fault="its main loop has not turned for 65s")

@@ -20,10 +20,10 @@ from supervisor.errors import Conflict, InvalidJob, JobConflict
 from supervisor.job.policies import OverlapPolicy
 from supervisor.job.run import RunState
 from supervisor.job.spec import MOST_JOBS, JobSpec
-from supervisor.ledger.actions import Action, Actor, Entry, Outcome, WantedActions, system_user
+from supervisor.ledger.actions import Action, ActionQuery, Actor, Entry, Outcome, system_user
 from supervisor.ledger.ledger import Ledger
-from supervisor.ledger.replies import LoadVerdict
-from supervisor.ledger.requests import JobChange, RunRequest
+from supervisor.ledger.loading import JobChange, LoadVerdict
+from supervisor.ledger.run_request import RunRequest
 from supervisor.operate import control
 from tests.commands import Supervisor, as_json
 from tests.jobs import MIDNIGHT, begun, failed, job, job_has, ticks
@@ -35,7 +35,7 @@ ANN = Actor("ann", "api", "10.0.0.7")
 
 
 def entries(ledger: Ledger, **wanted: object) -> list[Entry]:
-    return ledger.actions.search(WantedActions(**wanted))  # type: ignore[arg-type]
+    return ledger.actions.search(ActionQuery(**wanted))  # type: ignore[arg-type]
 
 
 def told(entry: Entry) -> list[tuple[str, str]]:

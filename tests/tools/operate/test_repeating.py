@@ -11,10 +11,10 @@ import pytest
 from supervisor.catalog.entries import Entries
 from supervisor.errors import Conflict, InvalidRequest, UnknownJob
 from supervisor.job.run import Run, RunState
-from supervisor.ledger.actions import Actor, WantedActions
-from supervisor.ledger.functions import FORMER_KEPT, LARGEST_KEPT_PARAM, RUNS_WITH_PARAMS
+from supervisor.ledger.actions import ActionQuery, Actor
 from supervisor.ledger.ledger import Ledger
-from supervisor.ledger.requests import CallArguments, RunRequest
+from supervisor.ledger.limits import FORMER_KEPT, LARGEST_KEPT_PARAM, RUNS_WITH_PARAMS
+from supervisor.ledger.run_request import CallArguments, RunRequest
 from supervisor.operate import repeating
 from supervisor.sending.content import content_of
 from tests.commands import Supervisor, as_json
@@ -37,7 +37,7 @@ def test_a_repeat_names_its_run_and_is_for_the_same_time(ledger: Ledger) -> None
     assert (repeat.repeats, ledger.run(run).repeated_by) == (run, [repeat.id])
     assert repeat.id.startswith(f"{run}+")
     assert (repeat.state, repeat.nominal_at) == (RunState.QUEUED, MIDNIGHT)
-    [entry] = ledger.actions.search(WantedActions(verb="retry"))
+    [entry] = ledger.actions.search(ActionQuery(verb="retry"))
     assert (entry.action.by, entry.action.target, entry.result) == (ANN, run, "start")
     assert (entry.action.reason, entry.action.jobs) == ("the disk is back", ("nightly",))
     assert repeat.id in entry.action.changes[0].text
@@ -104,7 +104,7 @@ def test_what_is_not_known_any_more_is_refused(ledger: Ledger, entries: Entries)
     loaded(ledger, entries)
     with pytest.raises(UnknownJob):
         again(ledger, run)
-    refused = ledger.actions.search(WantedActions(verb="retry"))
+    refused = ledger.actions.search(ActionQuery(verb="retry"))
     assert [entry.outcome for entry in refused] == ["refused", "refused"]
 
 
@@ -117,7 +117,7 @@ def test_arguments_that_its_caller_or_a_retry_gave_are_its_own(ledger: Ledger) -
     assert repeat.options == {"priority": 3}
     ledger.admit(ticks(spec, 0))
     begin(ledger, run_id(spec, 0))
-    ledger.retry(run_id(spec, 0), "token", timedelta(), asked=CallArguments(args=[7]))
+    ledger.retry(run_id(spec, 0), "token", timedelta(), arguments=CallArguments(args=[7]))
     ledger.rescue()
     assert again(ledger, fails(ledger, run_id(spec, 0))).args == [7]
 
@@ -138,7 +138,7 @@ def test_it_is_not_repeated_twice_at_a_time(ledger: Ledger) -> None:
     with pytest.raises(Conflict, match=f"is being run again: {repeat.id}".replace("+", r"\+")):
         again(ledger, run)
     assert (ledger.run(run).repeated_by, len(ledger.history("nightly"))) == ([repeat.id], 2)
-    [refused, _] = ledger.actions.search(WantedActions(verb="retry"))
+    [refused, _] = ledger.actions.search(ActionQuery(verb="retry"))
     assert refused.outcome == "refused"
     fails(ledger, repeat.id)
     assert len(ledger.run(again(ledger, run).repeats or "").repeated_by) == 2

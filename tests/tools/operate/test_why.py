@@ -10,10 +10,10 @@ import pytest
 from supervisor.job.run import RunState
 from supervisor.job.spec import JobSpec
 from supervisor.ledger.ledger import Ledger
-from supervisor.ledger.presence import Broker, Registration, WorkerFacts, digest_of
-from supervisor.ledger.replies import ms_of
+from supervisor.ledger.presence import Broker, Registration, WorkerProcess, digest_of
 from supervisor.schedule.ticks import PassedOver, Tick
 from supervisor.testing import lease_runs_out
+from supervisor.times import ms_of
 from tests.commands import Supervisor
 from tests.jobs import admitted, begin, begun, job, job_has, pause, run_id, ticks
 from tests.presence import beat_says
@@ -120,11 +120,11 @@ def test_a_queued_run_knows_who_works_its_queue(ledger: Ledger, supervisor: Supe
     spec = admitted(ledger, 0, queue="reports")
     assert "no worker consumes reports" in why(supervisor, spec.name)
     worker = Registration(ledger.client, ledger.keys, Broker("celery", False))
-    worker.say(WorkerFacts("w1", ("reports",), 4, ""))
+    worker.say(WorkerProcess("w1", ("reports",), 4, ""))
     told = why(supervisor, spec.name)
     assert "1 worker with 4 processes in all for reports" in told
     assert f"no worker that consumes reports knows the task {spec.task}" in told
-    worker.say(WorkerFacts("w1", ("reports",), 4, digest_of([str(spec.task)])), [str(spec.task)])
+    worker.say(WorkerProcess("w1", ("reports",), 4, digest_of([str(spec.task)])), [str(spec.task)])
     assert "knows the task" not in why(supervisor, spec.name)
     default = admitted(ledger, 0, name="default")
     ledger.client.hset(ledger.keys.run(run_id(default, 0)), "queue", "celery")

@@ -7,10 +7,10 @@ import pytest
 
 from supervisor.ledger.leader import ABSENCE
 from supervisor.ledger.ledger import Ledger
-from supervisor.ledger.replies import ms_of
 from supervisor.operate.deployment import read
 from supervisor.operate.doctor import examine
 from supervisor.operate.question import question_of_job
+from supervisor.times import ms_of
 from tests.jobs import job
 from tests.presence import beat_is_there, beat_says
 

@@ -13,14 +13,14 @@ import httpx
 import pytest
 
 from supervisor.job.run import Reported, ReportedLine, ReportedProgress, RunState
-from supervisor.ledger.functions import ATTEMPTS_KEPT
 from supervisor.ledger.ledger import Ledger
-from supervisor.ledger.presence import Broker, Registration, WorkerFacts
-from supervisor.ledger.replies import ms_of
+from supervisor.ledger.limits import ATTEMPTS_KEPT
+from supervisor.ledger.presence import Broker, Registration, WorkerProcess
 from supervisor.operate.planning import plan_of
 from supervisor.operate.plans import plan_lines
 from supervisor.operate.question import question_of_run
 from supervisor.operate.why import answer
+from supervisor.times import ms_of
 from supervisor.web.access import Access
 from supervisor.web.jobs_query import PAGE_SIZE
 from supervisor.web.pages import MOST_BESIDE
@@ -430,7 +430,7 @@ def test_workers_and_queues_without_any_are_shown(reader: httpx.Client, ledger: 
     job(ledger)
     job(ledger, "other", queue="wide")
     registration = Registration(ledger.client, ledger.keys, Broker("celery", is_ledger=True))
-    registration.say(WorkerFacts("default@host", ("celery",), 4, "digest"))
+    registration.say(WorkerProcess("default@host", ("celery",), 4, "digest"))
     text = reader.get("/queues").text
     assert "default@host" in text
     assert len(re.findall(r"present", text)) == 1

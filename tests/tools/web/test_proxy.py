@@ -13,7 +13,7 @@ import httpx
 import pytest
 from playwright.sync_api import Page, expect
 
-from supervisor.ledger.actions import WantedActions
+from supervisor.ledger.actions import ActionQuery
 from supervisor.ledger.ledger import Ledger
 from supervisor.web.access import Access
 from supervisor.web.access_file import AccessFile, digest
@@ -163,7 +163,7 @@ def test_a_person_signs_in_at_the_proxy_and_acts_by_name(
     page.get_by_role("dialog").get_by_role("button", name="Pause").click()
     expect(page.locator(".title")).to_contain_text("paused")
     assert page.url == f"{address}/jobs/nightly"
-    [entry] = ledger.actions.search(WantedActions(limit=1))
+    [entry] = ledger.actions.search(ActionQuery(limit=1))
     assert (entry.action.by.name, entry.action.by.origin) == ("ada@example.com", "page")
     page.evaluate("window.hasStayed = true")
     ledger.resume("nightly")
@@ -185,7 +185,7 @@ def test_nobody_is_another_by_a_header_of_their_own(
         assert "actions/" not in page.text
         assert client.post(f"{address}/actions/pause/nightly", headers=bob).status_code == 403
         assert client.get(f"{own_address}/", headers=forged).status_code == 303
-    [entry] = ledger.actions.search(WantedActions(limit=1))
+    [entry] = ledger.actions.search(ActionQuery(limit=1))
     assert (entry.action.by.name, entry.action.by.place) == ("bob@example.com", "127.0.0.1")
 
 

@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from supervisor.job.run import RunState
-from supervisor.ledger.actions import WantedActions
+from supervisor.ledger.actions import ActionQuery
 from supervisor.ledger.ledger import Ledger
 from supervisor.operate.failures import normalised
 from supervisor.web.access import Access
@@ -77,7 +77,7 @@ def test_the_page_of_a_failed_run_has_it_run_again(ledger: Ledger, operator: htt
         operator.get(f"/runs/{run}").text
     )
     assert f'Repeats<dd><a class="run" href="runs/{run}"' in operator.get(f"/runs/{again}").text
-    [entry] = ledger.actions.search(WantedActions(verb="retry"))
+    [entry] = ledger.actions.search(ActionQuery(verb="retry"))
     assert (entry.action.reason, entry.action.by.origin) == ("why", "page")
     refused = operator.post(f"/actions/retry/{run}", data={})
     assert (refused.status_code, "is being run again" in refused.text) == (409, True)
@@ -191,7 +191,7 @@ def test_a_group_is_run_again_and_then_has_nothing_left(
     sent = operator.post(action_of(form), data={"reason": "all of them"})
     assert (sent.status_code, sent.headers["location"]) == (303, "/failures")
     assert [bool(ledger.run(run).repeated_by) for run in runs] == [True, True, False]
-    reasons = {e.action.reason for e in ledger.actions.search(WantedActions(verb="retry"))}
+    reasons = {e.action.reason for e in ledger.actions.search(ActionQuery(verb="retry"))}
     assert reasons == {"all of them"}
     assert "Nothing to do" in operator.get(action_of(form)).text
     everything = operator.get("/actions/bulk?of=failures&all=1&verb=retry").text

@@ -1,86 +1,21 @@
-"""Records of jobs, runs and beat, made from the ledger's hashes."""
+"""A job, made of its spec, its hash and its open runs: where it is from, how far it is, and what
+became of its ticks."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any
 
 from supervisor.job.durations import Histogram
-from supervisor.job.run import (
-    FAILURES,
-    Attempt,
-    Batch,
-    Message,
-    Obstacle,
-    Progress,
-    Run,
-    RunRules,
-    RunState,
-    parse_number,
-)
+from supervisor.job.run import FAILURES, RunState
 from supervisor.job.spec import GuardedTaskSpec, JobSpec
-from supervisor.ledger.functions import BOUNDS
-from supervisor.ledger.leader import ABSENCE
-from supervisor.ledger.replies import instant, lines_of, optional_instant
+from supervisor.ledger.limits import BOUNDS
 from supervisor.schedule import Deadline, next_deadline
 from supervisor.schedule.ticks import Pause
-
-# Beat: which one leads, and what became of the schedule files.
-
-
-@dataclass(frozen=True, slots=True)
-class BeatRecord:
-    """`follows`: digest of the schedule files that the leader loads; None when it has none.
-
-    leader_changes: how often another beat took the lead. clock_set_backs: how often the
-    server's clock was set back, the last time at `clock_set_back_at` by `clock_set_back`. app: the
-    name of the app whose ledger it is; None before a beat of it has led. refused: the app and the
-    name of the last beat of another app that tried to lead.
-    """
-
-    leader: str | None
-    last_tick_at: datetime | None
-    last_reload_successful: bool | None
-    last_reload_at: datetime | None
-    problems: tuple[str, ...]
-    follows: str | None = None
-    leader_changes: int = 0
-    clock_set_backs: int = 0
-    clock_set_back_at: datetime | None = None
-    clock_set_back: timedelta = timedelta()
-    app: str | None = None
-    refused: str | None = None
-    refused_at: datetime | None = None
-
-    def leads(self, now: datetime) -> bool:
-        """Whether any beat does: a change of leaders takes no longer than ABSENCE."""
-        return self.last_tick_at is not None and now - self.last_tick_at <= ABSENCE
-
-
-def beat_from(fields: Mapping[str, str]) -> BeatRecord:
-    successful = fields.get("last_reload_successful")
-    return BeatRecord(
-        leader=fields.get("leader"),
-        last_tick_at=optional_instant(fields.get("last_tick")),
-        last_reload_successful=None if successful is None else successful == "1",
-        last_reload_at=optional_instant(fields.get("last_reload")),
-        problems=tuple(json.loads(fields.get("problems", "[]"))),
-        follows=fields.get("follows") or None,
-        leader_changes=int(fields.get("leader_changes", 0)),
-        clock_set_backs=int(fields.get("clock_set_backs", 0)),
-        clock_set_back_at=optional_instant(fields.get("clock_set_back_at")),
-        clock_set_back=timedelta(milliseconds=int(fields.get("clock_set_back_ms", 0))),
-        app=fields.get("app"),
-        refused=fields.get("refused"),
-        refused_at=optional_instant(fields.get("refused_at")),
-    )
-
-
-# How long things took, by buckets, as Prometheus counts them.
-
+from supervisor.times import optional_instant
 
 #: The fields of a job's hash that hold its histograms: the buckets, and the sum in ms.
 HISTOGRAM_FIELDS = {
@@ -95,10 +30,9 @@ def histogram_from(fields: Mapping[str, str], name: str) -> Histogram:
     return Histogram(BOUNDS, tuple(counts), total_ms / 1000)
 
 
-# Where a loaded job is from.
-
 #: The sources of jobs. Programs that put jobs may name others, such as "django".
 FILES, AT_RUN_TIME, REDBEAT = "files", "runtime", "redbeat"
+
 
 #: Where a job stands that is made of an entry which the app's own code has saved, for people.
 REDBEATS = "RedBeat's schedule"
@@ -116,6 +50,7 @@ class Origin:
 #: For a job without an origin in the ledger: only jobs of files were loaded without one.
 UNKNOWN_FILE = Origin(FILES, 0, "")
 
+
 #: For a task that its own code puts under the guard.
 IN_CODE = Origin("code", 0, "its own code")
 
@@ -126,8 +61,6 @@ def origin_from(text: str | None) -> Origin:
     source, version, place = text.split(" ", 2)
     return Origin(source, int(version), place)
 
-
-# How far a job's ticks have been dealt with, and the pause that some of them fall into.
 
 #: The fields of a job's hash that a mark is made of.
 MARK_FIELDS = (
@@ -172,9 +105,6 @@ def pause_from(fields: Mapping[str, str | None]) -> Pause | None:
     return Pause(start, end) if start else None
 
 
-# A job's runs that have not ended, as far as its record needs them: counted by the server.
-
-
 @dataclass(frozen=True, slots=True)
 class OpenRuns:
     """How many runs of a job are in which state.
@@ -215,6 +145,7 @@ class OpenRuns:
 
 
 NO_RUNS = OpenRuns()
+
 
 #: The fields of a job's hash that make JobRecord.unaccounted_ticks.
 UNACCOUNTED_FIELDS = ("n:unaccounted", "unsettled", "overdue")
@@ -286,119 +217,6 @@ class JobRecord:
     def skipped(self) -> int:
         """Runs skipped so far, for whatever reason."""
         return sum(n for what, n in self.counters.items() if what.startswith("skipped:"))
-
-
-def run_from(run_id: str, fields: Mapping[str, str]) -> Run:
-    state = RunState(fields["state"])
-    number = int(fields.get("attempt", 0))
-    return Run(
-        id=run_id,
-        job=fields["job"],
-        state=state,
-        nominal_at=instant(fields["nominal"]),
-        queued_at=instant(fields["queued"]),
-        started_at=optional_instant(fields.get("started")),
-        finished_at=optional_instant(fields.get("finished")),
-        attempt=number,
-        crashes=int(fields.get("crashes", 0)),
-        requeues=int(fields.get("requeues", 0)),
-        fencing_token=int(fields["fence"]) if "fence" in fields else None,
-        reason=fields.get("reason") or None,
-        blocked_by=fields.get("blocked_by") or None,
-        overlapped_with=fields.get("overlapped_with") or None,
-        due_at=optional_instant(fields.get("due")),
-        worker=fields.get("worker") or None,
-        sent_at=optional_instant(fields.get("sent")),
-        sends=int(fields.get("sends", 0)),
-        ticks=int(fields.get("ticks", 1)),
-        first_nominal_at=optional_instant(fields.get("first_nominal")),
-        attempts=tuple(attempts_from(fields)),
-        has_steps="steps" in fields,
-        error_step=fields.get("error_step"),
-        foreach=fields.get("foreach"),
-        batch=batch_from(fields) if "total" in fields else None,
-        returned_twice={n: by.split(",") for n, by in starting_with("conflict:", fields).items()},
-        args=json.loads(fields["args"]) if "args" in fields else None,
-        kwargs=json.loads(fields["kwargs"]) if "kwargs" in fields else None,
-        options=options_from(fields),
-        references=json.loads(fields.get("references", "[]")),
-        rules=rules_from(fields),
-        progress=progress_from(fields, number),
-        duplicates=int(fields.get("duplicates", 0)),
-        obstacle=obstacle_from(fields),
-        note=fields.get("note"),
-        queue=fields.get("queue") or None,
-        expires_at=optional_instant(fields.get("expires")),
-        is_held="held" in fields,
-        after=fields.get("after"),
-        is_follower=fields.get("kind") == "after",
-        message=Message.of(fields["message"]) if "message" in fields else None,
-        is_changed="changed" in fields,
-        repeats=fields.get("repeats"),
-        repeated_by=lines_of(fields.get("repeated_by")),
-        content=fields.get("content"),
-    )
-
-
-def rules_from(fields: Mapping[str, str]) -> RunRules:
-    """Those of a run that has ended are what people are shown with it."""
-    rules = RunRules.model_validate_json(fields.get("rules", "{}"))
-    return rules.model_copy(update={"lock": fields["lock"]}) if "lock" in fields else rules
-
-
-def obstacle_from(fields: Mapping[str, str]) -> Obstacle | None:
-    if "obstacle" not in fields:
-        return None
-    known = json.loads(fields["obstacle"])
-    return Obstacle(instant(known["at"]), known["by"], int(known["times"]), known["text"])
-
-
-def attempts_from(fields: Mapping[str, str]) -> Iterator[Attempt]:
-    """Ended attempts are written down; the one that is running is not yet."""
-    for line in lines_of(fields.get("attempts")):
-        yield attempt_from(json.loads(line))
-    if fields["state"] == RunState.RUNNING:
-        number = int(fields.get("attempt", 0))
-        yield Attempt(number, instant(fields["started"]), fields.get("worker", ""))
-
-
-def progress_from(fields: Mapping[str, str], attempt: int) -> Progress | None:
-    """The progress from a run's hash; each attempt starts without any."""
-    if fields.get("progress_attempt") != str(attempt):
-        return None
-    total = fields["progress_total"]
-    return Progress(
-        done=parse_number(fields["progress_done"]),
-        total=parse_number(total) if total else None,
-        text=fields["progress_text"],
-        at=instant(fields["progress_at"]),
-    )
-
-
-def options_from(fields: Mapping[str, str]) -> dict[str, Any]:
-    """The options of the call, overridden by those of each retry."""
-    lines = (fields.get("options", "{}"), *lines_of(fields.get("retry_options")))
-    return {key: value for line in lines for key, value in json.loads(line).items()}
-
-
-def batch_from(fields: Mapping[str, str]) -> Batch:
-    ended = {outcome: int(count) for outcome, count in starting_with("items:", fields).items()}
-    return Batch(int(fields["total"]), ended)
-
-
-def starting_with(prefix: str, fields: Mapping[str, str]) -> dict[str, str]:
-    return {k.removeprefix(prefix): v for k, v in fields.items() if k.startswith(prefix)}
-
-
-def attempt_from(line: Mapping[str, Any]) -> Attempt:
-    return Attempt(
-        number=int(line["number"]),
-        started_at=instant(line["started"]),
-        worker=line["worker"],
-        finished_at=instant(line["finished"]),
-        outcome=line["outcome"],
-        reason=line["reason"] or None,
-    )
 
 
 def job_from(

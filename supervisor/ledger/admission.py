@@ -1,0 +1,235 @@
+"""Runs on their way to their places, and the places that they got."""
+
+from __future__ import annotations
+
+import json
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from itertools import chain
+from typing import Any, NamedTuple
+
+from supervisor.job.spec import GuardedTaskSpec, JobSpec
+from supervisor.job.steps import plan
+from supervisor.ledger.attempt import Rescue
+from supervisor.ledger.functions import CALLS_AHEAD, Call, CallsAhead, document
+from supervisor.ledger.leader import Leadership
+from supervisor.ledger.run_request import RunRequest, argument_texts
+from supervisor.schedule.ticks import Tick
+from supervisor.store.connection import NotWritable
+from supervisor.times import ms_of, to_ms
+
+
+class Placement(StrEnum):
+    """What became of a tick, a trigger or a call at admission."""
+
+    START = "start"
+    WAIT = "wait"
+    REQUEUE = "requeue"
+    REPLACE = "replace"
+    SKIP = "skip"
+    DELAY = "delay"
+    HOLD = "hold"
+    EXCLUDED = "excluded"
+    DUPLICATE = "duplicate"
+    REPEATED = "repeated"
+    NOT_LEADER = "not_leader"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True, slots=True)
+class Admission:
+    """The place of one run."""
+
+    run_id: str
+    job: str
+    placement: Placement
+    reason: str | None = None
+    blocked_by: str | None = None
+    settled: tuple[Rescue, ...] = ()
+    """Silent runs that stood in the way, and what became of them."""
+
+    to_publish: tuple[str, ...] = ()
+    """Ids of runs whose messages Celery has to make."""
+
+    @property
+    def is_refused(self) -> bool:
+        """Whether the server takes no writes at all."""
+        is_failed = self.placement is Placement.FAILED
+        return is_failed and (self.reason or "").startswith(NotWritable.CODES)
+
+
+@dataclass(frozen=True, slots=True)
+class FollowUp:
+    """A run of a job without a schedule that follows runs of other jobs."""
+
+    spec: JobSpec
+    run_id: str
+    nominal_at: datetime
+    failed: str | None = None
+    """The one of them for whose end it is skipped."""
+
+
+class NewRun(NamedTuple):
+    """A run as admit.lua reads it."""
+
+    rules: str
+    """JSON, without the lock."""
+
+    fields: dict[str, Any]
+
+    @property
+    def run_id(self) -> str:
+        return str(self.fields["id"])
+
+    @property
+    def job(self) -> str:
+        return str(self.fields["job"])
+
+    def is_next_tick_of(self, other: NewRun) -> bool:
+        return self.job == other.job and self.fields["kind"] == other.fields["kind"] == "tick"
+
+
+def run_of_tick(tick: Tick) -> NewRun:
+    return scheduled_run(tick.spec, "tick", tick.run_id, tick.nominal_at)
+
+
+def run_of_follow_up(follow_up: FollowUp) -> NewRun:
+    run = scheduled_run(follow_up.spec, "after", follow_up.run_id, follow_up.nominal_at)
+    if follow_up.failed:
+        run.fields["failed"] = follow_up.failed
+    return run
+
+
+def scheduled_run(spec: JobSpec, kind: str, run_id: str, nominal_at: datetime) -> NewRun:
+    """With everything as the job has it."""
+    fields: dict[str, Any] = {
+        "id": run_id,
+        "job": spec.name,
+        "lock": spec.lock,
+        "kind": kind,
+        "nominal": ms_of(nominal_at),
+    }
+    if spec.steps:
+        fields |= steps_of(spec, None)
+    return NewRun(spec.rules_text, fields)
+
+
+def run_of_request(spec: JobSpec, run_id: str, request: RunRequest) -> NewRun:
+    """Raises InvalidKey, and TypeError for arguments that JSON refuses."""
+    fields: dict[str, Any] = {
+        "id": run_id,
+        "job": spec.name,
+        "lock": request.lock_for(spec),
+        "kind": "repeat" if request.repeats else "manual",
+        "delay": to_ms(request.delay),
+        **argument_texts(request.args, request.kwargs, request.options, request.references or None),
+        **steps_of_request(spec, request),
+    }
+    if request.nominal_at:
+        fields["nominal"] = ms_of(request.nominal_at)
+    if request.message:
+        fields["message"] = request.message.lines
+    if request.is_awaited:
+        fields["awaited"] = True
+    if request.expires is not None:
+        fields["expires"] = to_ms(request.expires)
+    if request.is_of_code and isinstance(spec, GuardedTaskSpec):
+        fields["spec"] = spec.text
+    if request.after:
+        fields |= {"after": request.after, "after_policy": request.after_policy.value}
+    if request.repeats:
+        fields["repeats"] = request.repeats
+    return NewRun(request.rules_text(spec), fields)
+
+
+def steps_of(spec: JobSpec, params: Mapping[str, Any] | None) -> dict[str, Any]:
+    """The plan of a run of several steps, and what it begins with; nothing for one of one task."""
+    planned = plan(spec)
+    return as_planned(planned, {**spec.params, **(params or {})}) if planned else {}
+
+
+def steps_of_request(spec: JobSpec, request: RunRequest) -> dict[str, Any]:
+    """The same of a run that may have a plan of its own."""
+    if request.plan is None:
+        return steps_of(spec, request.params)
+    return as_planned(request.plan, request.params or {})
+
+
+def as_planned(steps: Mapping[str, Any], params: Mapping[str, Any]) -> dict[str, Any]:
+    texts = {name: json.dumps(value) for name, value in params.items()}
+    return {"steps": json.dumps(steps), "params": texts}
+
+
+#: Runs that one call places. A call costs as much as a run or two; fifty keep the server from all
+#: others for two or three milliseconds. A job that catches up has more.
+RUNS_PER_CALL = 50
+
+
+class Admitting:
+    """Runs on their way to their places, in order, RUNS_PER_CALL of them a call.
+
+    A call is sent as soon as it is full, and its reply is read after some more have been: the
+    server gives runs their places while the caller makes the next.
+    """
+
+    def __init__(self, calls: CallsAhead, leadership: Leadership, entry: str = "") -> None:
+        self._calls = calls
+        self._is_act, self._entry = bool(entry), entry
+        self._leader = {"leader": leadership.token} if leadership.key else {}
+        self._keys = leadership.keys
+        self._next: list[NewRun] = []
+        self._sent: deque[NewRun] = deque()
+        self._admissions: list[Admission] = []
+
+    def add(self, run: NewRun) -> None:
+        """Raises NotWritable, and what redis-py raises, for this run or for earlier ones."""
+        # The ticks of a job stay together. Each moves the job's watermark: those of a call that
+        # was refused would be behind it for good.
+        if len(self._next) >= RUNS_PER_CALL and not run.is_next_tick_of(self._next[-1]):
+            self._send()
+        self._next.append(run)
+
+    def admissions(self) -> list[Admission]:
+        """The places of all runs, which have been sent and answered by then. Raises as `add`."""
+        if self._next:
+            self._send()
+        self._read(calls_left=0)
+        return self._admissions
+
+    def _send(self) -> None:
+        rules: dict[str, int] = {}
+        runs = [
+            {**run.fields, "rules": rules.setdefault(run.rules, len(rules) + 1)}
+            for run in self._next
+        ]
+        call = document({**self._leader, "rules": [*rules], "runs": runs})
+        args = (call, "admit", self._entry) if self._is_act else (call,)
+        self._calls.send(Call(args, self._keys))
+        self._entry = ""
+        self._sent += self._next
+        self._next = []
+        self._read(calls_left=CALLS_AHEAD)
+
+    def _read(self, calls_left: int) -> None:
+        while len(self._calls) > calls_left:
+            for reply in chain.from_iterable(map(json.loads, self._calls.replies())):
+                run = self._sent.popleft()
+                admission = admission_of(run.run_id, run.job, reply)
+                if admission.is_refused:
+                    raise NotWritable(admission.reason)
+                self._admissions.append(admission)
+
+
+def admission_of(run_id: str, job: str, reply: Mapping[str, Any]) -> Admission:
+    return Admission(
+        run_id,
+        job,
+        Placement(reply["decision"]),
+        reply.get("reason"),
+        reply.get("blocked_by"),
+        settled=tuple(Rescue(**each) for each in reply.get("settled", ())),
+        to_publish=tuple(reply.get("to_publish", ())),
+    )
