@@ -43,6 +43,11 @@ class Children:
                 died.append(key.data)
         return died
 
+    def dead(self) -> list[int]:
+        """The pids of those that have died, without waiting."""
+        ready = [key for key, _ in self._selector.select(0) if key.fileobj != self._wake_reader]
+        return [key.data for key in ready]
+
     def open(self, pids: Iterable[int]) -> list[int]:
         """Waits for these children too from now on. Returns those that are gone already."""
         gone: list[int] = []

@@ -35,7 +35,7 @@ import math
 import signal
 import threading
 import time
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass
 from datetime import timedelta
 
@@ -154,10 +154,12 @@ class Heartbeat(threading.Thread):
 
     def _wait(self) -> None:
         """Waits until a round is due, a child has died, or there is a new child."""
-        for pid in self._children.wait(self._next_round_at - time.monotonic()):
-            self._note_death(pid)
-        for pid in self._children.open(lease.pid for lease in self._with_child()):
-            self._note_death(pid)
+        died = self._children.wait(self._next_round_at - time.monotonic())
+        died += self._children.open(lease.pid for lease in self._with_child())
+        # All of them are noted before the first is reported: that call may hang.
+        for lease in self._note_deaths(died):
+            if not self._report(lease):
+                return
 
     def _renewal_round(self) -> None:
         try:
@@ -198,10 +200,9 @@ class Heartbeat(threading.Thread):
                 self.watch(expected.lease(pid, asked_at))
 
     def _renew(self) -> None:
-        for lease in self._with_child():
-            if not process_exists(lease.pid):
-                self._children.close(lease.pid)
-                lease.state = State.DEAD
+        # Also those that died during a call that hung: a zombie exists, and does no work.
+        self._note_deaths(self._children.dead())
+        self._note_deaths(x.pid for x in self._with_child() if not process_exists(x.pid))
         leases = self._with_child()
         for lease in leases:
             lease.look()
@@ -310,13 +311,15 @@ class Heartbeat(threading.Thread):
                 self._children.send(signal.SIGKILL, lease.pid)
         lease.kill_at = None
 
-    def _note_death(self, pid: int) -> None:
-        """A child is gone; its run, if it had one, is reported."""
-        self._children.close(pid)
-        lease = self._leases.get(pid)
-        if lease is not None:
-            lease.state = State.DEAD
-            self._report(lease)
+    def _note_deaths(self, pids: Iterable[int]) -> list[Lease]:
+        """The leases of children that are gone: their ends are to be reported."""
+        leases = []
+        for pid in pids:
+            self._children.close(pid)
+            if (lease := self._leases.get(pid)) is not None:
+                lease.state = State.DEAD
+                leases.append(lease)
+        return leases
 
     def _report_all(self) -> None:
         """Reports what could not be reported before; after the renewals, which cannot wait."""

@@ -43,6 +43,7 @@ from tests.jobs import (
     try_often,
 )
 from tests.logged import capture_logs
+from tests.processes import is_alive
 from tests.proxy import proxy_to
 from tests.waiting import scaled, status_of, wait_until
 
@@ -139,6 +140,24 @@ def test_an_overlap_is_measured_though_no_renewal_had_told_of_the_begin(
     heartbeat.watch(held(spec, child.pid))
     wait_until(lambda: ledger.job(spec.name).counters.get("overlaps") == 1)
     assert ledger.run(run_id(spec, 0)).overlapped_with == run_id(spec, 1)
+
+
+def test_a_child_that_died_while_a_call_hung_overlaps_with_nothing(
+    ledger: Ledger, child: Child
+) -> None:
+    """It is a zombie until the worker's own loop goes on, which may hang as well."""
+    spec = lost(ledger, on_crash="fail")
+    heartbeat = Heartbeat(ledger, UNKNOWN)
+    heartbeat.watch(held(spec, child.pid))
+    heartbeat._wait()  # it has the child's descriptor, and then is at a call
+    child.kill()
+    wait_until(lambda: not is_alive(child.pid))
+    ledger.rescue()
+    ledger.admit(ticks(spec, 1))
+    begin(ledger, run_id(spec, 1), "successor")
+    heartbeat._renewal_round()
+    assert "overlaps" not in ledger.job(spec.name).counters
+    assert not heartbeat._leases
 
 
 @pytest.mark.parametrize(
