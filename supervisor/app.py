@@ -111,7 +111,7 @@ def supervise(
         "adopt_rows": adopt_rows,
     }
     adopt_guarded(app)
-    if app.configured:  # type: ignore[attr-defined]
+    if app.configured or app._conf is not None:  # type: ignore[attr-defined]  # loaded, or assigned
         _settle(app, app.conf)
     else:
         app.on_after_configure.connect(

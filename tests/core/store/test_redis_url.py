@@ -282,6 +282,14 @@ def test_settings_of_a_namespace_are_found() -> None:
     assert required_settings(supervise(app)).redis_url == "redis://:pw@other/1"
 
 
+def test_settings_that_are_assigned_are_found() -> None:
+    """As in apps that are made again with the settings of another; Celery loads none then."""
+    made = Celery("made", broker="redis://ledger/1")
+    again = Celery("again")
+    again.conf = made.conf
+    assert supervise(again).conf.redbeat_redis_url == "redis://ledger:6379/1"
+
+
 class Rotating(CredentialProvider):
     def get_credentials(self) -> tuple[str, str]:
         return "me", "today's"
