@@ -1,4 +1,4 @@
-"""Where the examples keep what they write; a process that is killed in the middle leaves it readable."""
+"""Where the examples keep what they write; a killed process leaves it readable."""
 
 from __future__ import annotations
 
