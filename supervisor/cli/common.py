@@ -162,26 +162,20 @@ def changed(changes: Changes | Difference) -> list[dict[str, Any]]:
 
 
 def print_table(columns: Columns, rows: Iterable[Sequence[str]]) -> None:
-    """Prints as wide as the terminal; in a pipe or a file, one line a row. No cell is ever cut."""
+    """Prints what fits on the terminal; in a pipe or a file, all columns."""
+    from supervisor.operate.tables import lines
+    from supervisor.operate.words import harmless
+
     width = shutil.get_terminal_size().columns if is_on_terminal() else None
-    header, *lines = table_lines(columns, rows, width)
+    header, *below = lines(columns, [tuple(map(harmless, row)) for row in rows], width)
     click.secho(header, bold=True)
-    for line in lines:
+    for line in below:
         click.echo(coloured(line))
 
 
 def is_on_terminal() -> bool:
     """Whether standard output is a terminal; it may be closed."""
     return sys.stdout is not None and sys.stdout.isatty()
-
-
-def table_lines(
-    columns: Columns, rows: Iterable[Sequence[str]], width: int | None = None
-) -> list[str]:
-    from supervisor.operate.tables import lines
-    from supervisor.operate.words import harmless
-
-    return lines(columns, [tuple(map(harmless, row)) for row in rows], width)
 
 
 # Colours, which click leaves out where the output is no terminal, or NO_COLOR is set.

@@ -72,7 +72,6 @@ class Process:
 @dataclass(frozen=True, slots=True)
 class Plan:
     app: str
-    default_queue: str
     beat: Process
     workers: tuple[Process, ...]
     serve: Process
@@ -91,7 +90,6 @@ class Plan:
         jobs = tuple(specs)
         return cls(
             app=app,
-            default_queue=default_queue,
             beat=beat(app),
             workers=tuple(
                 worker(spec, jobs, app, concurrency, longest_run)
