@@ -140,10 +140,10 @@ def a_test() -> Notice:
 
 def row_of_test(name: str, state: str, why: str, of: list[str]) -> tuple[str, ...]:
     from supervisor.features.outbound.answer import Answer
+    from supervisor.operate.words import listed
 
-    more = len(of) - MOST_NAMED
     taken = "accepted" if state == Answer.TAKEN else state
-    return name, taken, why, ", ".join(of[:MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
+    return name, taken, why, listed(of, MOST_NAMED)
 
 
 # silence, silences, unsilence

@@ -169,8 +169,8 @@ def check_known(ledger: Ledger, queue: str) -> None:
 
 
 def running_words(queue: str, run_ids: Sequence[str]) -> str:
+    from supervisor.operate.words import listed
+
     if not run_ids:
         return f"no run of {queue} is running"
-    named = ", ".join(run_ids[:MOST_LISTED])
-    more = f" and {len(run_ids) - MOST_LISTED} more" if len(run_ids) > MOST_LISTED else ""
-    return f"{len(run_ids)} still running: {named}{more}"
+    return f"{len(run_ids)} still running: {listed(run_ids, MOST_LISTED)}"

@@ -5,7 +5,7 @@ Each finding says what is the case, why it matters, and what to do about it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import TypeVar
@@ -13,7 +13,7 @@ from typing import TypeVar
 from supervisor.job.topology import Needs
 from supervisor.ledger.presence import BeatProcess, WorkerProcess
 from supervisor.operate.deployment import AppSetup, Deployment
-from supervisor.operate.words import span
+from supervisor.operate.words import listed, span
 
 CLOCKS_APART = timedelta(seconds=1)
 
@@ -39,12 +39,6 @@ class Finding:
 
 
 Findings = Iterator[Finding]
-
-
-def first_of(names: Sequence[str], separator: str) -> str:
-    """``a, b, c and 2 more``"""
-    more = f" and {len(names) - MOST_LISTED} more" if len(names) > MOST_LISTED else ""
-    return separator.join(names[:MOST_LISTED]) + more
 
 
 # Redis: does it keep what is written to it?
@@ -210,7 +204,7 @@ def pools(deployment: Deployment) -> Findings:
 def files(deployment: Deployment) -> Findings:
     if deployment.beat.last_reload_successful is False:
         yield Finding(
-            "rejected: " + first_of(deployment.beat.problems, "; "),
+            "rejected: " + listed(deployment.beat.problems, MOST_LISTED, "; "),
             "the files loaded last stay in force, and edits do not take effect"
             if deployment.specs
             else "nothing is loaded yet, so no job runs",
@@ -251,7 +245,7 @@ def broker(app: AppSetup) -> Findings:
 def unguarded(app: AppSetup) -> Findings:
     if app.unguarded:
         yield Finding(
-            f"RedBeat emits these entries unguarded: {first_of(app.unguarded, ', ')}",
+            f"RedBeat emits these entries unguarded: {listed(app.unguarded, MOST_LISTED)}",
             "their runs may overlap, are not rescued, and no metric has them",
             "`supervise(app, adopt_entries=True)` makes jobs of those that code saves, and "
             "`supervisor -A proj adopt` of all (docs/how-to/adopting.md)",

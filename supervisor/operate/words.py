@@ -41,6 +41,12 @@ def plural(count: int, noun: str, ending: str = "s") -> str:
     return f"{count:,} {noun}{'' if count == 1 else ending}"
 
 
+def listed(names: Sequence[str], most: int, separator: str = ", ") -> str:
+    """``a, b, c and 2 more``"""
+    more = f" and {len(names) - most:,} more" if len(names) > most else ""
+    return separator.join(names[:most]) + more
+
+
 def age(moment: datetime | None, now: datetime) -> str:
     """``3m12s ago``; empty for what never happened."""
     return f"{span(max(0.0, (now - moment).total_seconds()))} ago" if moment else ""
@@ -293,7 +299,7 @@ def targets(entry: Entry) -> str:
     """What the action is about; of many jobs the first few."""
     jobs = entry.action.jobs
     if len(jobs) > NAMED and entry.action.target not in jobs:
-        return f"{', '.join(jobs[:NAMED])} and {len(jobs) - NAMED:,} more"
+        return listed(jobs, NAMED)
     return entry.action.target
 
 
