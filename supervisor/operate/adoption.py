@@ -1,11 +1,10 @@
-"""What adopting an app changes in it: its settings, its tasks, its queues, its schedules."""
+"""What adopting an app changes in it: its settings, its tasks, its schedules."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from itertools import chain
 from typing import Any
@@ -13,14 +12,12 @@ from typing import Any
 from celery import Celery
 from celery.app.utils import filter_hidden_settings
 from celery.utils.imports import symbol_by_name
-from kombu.exceptions import OperationalError
 from kombu.utils.url import maybe_sanitize_url
 
 from supervisor.app import OWN, REPLACED, dotted, overridden, settled, tasks_of
 from supervisor.catalog.fitness import may_send_nothing
 from supervisor.catalog.import_text import Found, Item, LeftOut, write
 from supervisor.catalog.job_checks import check_job
-from supervisor.errors import NoQueue
 from supervisor.features.adoption import DJANGO
 from supervisor.features.adoption.django_rows import has_tables, read_django
 from supervisor.features.adoption.import_celery import (
@@ -30,11 +27,7 @@ from supervisor.features.adoption.import_celery import (
 from supervisor.operate import crowds
 from supervisor.operate.words import plural
 from supervisor.sending.app_settings import REDBEAT_PREFIX, broker_url_of, setting
-from supervisor.sending.queues import broker_fault, channel_of, queue_of
 from supervisor.settings import is_redis
-
-#: How long workers have to say which queues they consume.
-TIMEOUT_SECONDS = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,10 +123,6 @@ def report(app: Celery, sources: list[Source]) -> Iterator[str]:
     tasks = (guarded_line(app, *each) for each in guarded(app, sources).items())
     yield from section("Tasks that get the guard; all others stay as they are:", tasks)
     yield from section("To look at:", to_look_at(app, sources))
-    lines = [queue_line(*each) for each in queues(app, sources).items()]
-    if lines and (fault := broker_fault(app)):
-        lines.append(f"the broker cannot be reached: {fault}")
-    yield from section("Queues of the jobs, and the workers that consume them:", lines)
     yield from section("Schedules:", schedule_lines(sources))
     if not sources:
         yield "The app has no schedule that is not a job already."
@@ -200,33 +189,6 @@ def guarded_line(app: Celery, task: str, jobs: Sequence[str]) -> str:
     return f"{task}: {of}{unknown}"
 
 
-@dataclass(frozen=True, slots=True)
-class JobQueue:
-    """A queue that jobs go to. workers: that consume it, with their pools."""
-
-    jobs: list[str] = field(default_factory=list)
-    workers: list[str] = field(default_factory=list)
-
-
-def queues(app: Celery, sources: Iterable[Source]) -> dict[str, JobQueue]:
-    jobs: dict[str, list[str]] = defaultdict(list)
-    for job in jobs_of(sources):
-        with suppress(NoQueue):  # `to_look_at` names it
-            jobs[queue_for(app, job.values)].append(job.name)
-    pools = workers(app) if jobs else {}
-    return {name: JobQueue(jobs[name], sorted(pools.get(name, ()))) for name in sorted(jobs)}
-
-
-def queue_for(app: Celery, keys: Mapping[str, Any]) -> str:
-    args, kwargs, named = (keys.get(key) for key in ("args", "kwargs", "queue"))
-    return queue_of(app, str(keys["task"]), args or (), kwargs, named)
-
-
-def queue_line(name: str, queue: JobQueue) -> str:
-    consumers = ", ".join(queue.workers) or "no worker answers"
-    return f"{name}: {plural(len(queue.jobs), 'job')}; {consumers}"
-
-
 def report_shape(app: Celery, sources: list[Source]) -> dict[str, Any]:
     """The same for programs."""
     texts = {source.name: write([], source.items) for source in sources}
@@ -241,27 +203,8 @@ def report_shape(app: Celery, sources: list[Source]) -> dict[str, Any]:
             for task, jobs in guarded(app, sources).items()
         },
         "to_look_at": to_look_at(app, sources),
-        "queues": {name: asdict(queue) for name, queue in queues(app, sources).items()},
         "schedules": {
             name: {"jobs": list(written.jobs), "reports": written.reports}
             for name, written in texts.items()
         },
     }
-
-
-def workers(app: Celery) -> Mapping[str, list[str]]:
-    """The workers that answer, with their pools, by queue."""
-    consumers: dict[str, list[str]] = defaultdict(list)
-    try:
-        with channel_of(app) as channel:
-            connection = channel.connection.client
-            inspect = app.control.inspect(timeout=TIMEOUT_SECONDS, connection=connection)
-            consumed: dict[str, Any] = inspect.active_queues() or {}
-            stats: dict[str, Any] = inspect.stats() or {}
-    except (OperationalError, OSError):  # `report` says why
-        return consumers
-    for worker, queues in consumed.items():
-        pool = stats[worker]["pool"]["implementation"] if worker in stats else "pool unknown"
-        for queue in queues:  # celery.concurrency.prefork:TaskPool
-            consumers[queue["name"]].append(f"{worker} ({pool.partition(':')[0].split('.')[-1]})")
-    return consumers
