@@ -574,6 +574,18 @@ def test_the_timeline_is_zoomed_moved_and_searched_by_keys(address: str, page: P
     expect(page.get_by_text("No job matches.")).to_be_visible()
 
 
+def test_times_change_to_the_zone_of_the_browser_and_back(address: str, browser: Browser) -> None:
+    with browser.new_context(timezone_id="Asia/Tokyo") as context:
+        page = context.new_page()
+        page.goto(f"{address}/timeline")
+        legend = page.locator(".legend")
+        expect(legend).to_contain_text("times in UTC")
+        page.get_by_role("button", name="UTC").click()
+        expect(legend).to_contain_text("times in Asia/Tokyo")
+        page.get_by_role("button", name="Asia/Tokyo").click()
+        expect(legend).to_contain_text("times in UTC")
+
+
 def test_the_page_goes_on_when_its_server_is_back(workers: Workers, page: Page, gate: Path) -> None:
     ledger, port = workers.project.ledger, free_port()
     with serving(ledger, Access(), port) as address:
