@@ -31,6 +31,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic_core import ErrorDetails
 from starlette.datastructures import Headers
 
+from supervisor.catalog import faults
+from supervisor.catalog.faults import EXPECTED
 from supervisor.catalog.yaml_source import Document, UnusableFile, read, text_of
 from supervisor.errors import AccessFileInvalid, Problem, closest, shown
 from supervisor.logs import get_logger
@@ -216,9 +218,10 @@ def policy_in(path: Path) -> Policy:
         document = read(text_of(path))
     except UnusableFile as error:
         raise AccessFileInvalid([Problem(str(path), error.line, None, error.what)]) from None
-    faults = [Problem(str(path), f.line, None, f.what, f.hint) for f in document.faults]
-    if faults:
-        raise AccessFileInvalid(faults)
+    if document.faults:
+        raise AccessFileInvalid(
+            [Problem(str(path), f.line, None, f.what, f.hint) for f in document.faults]
+        )
     try:
         policy = Policy.model_validate({} if document.data is None else document.data)
     except ValidationError as error:
@@ -239,12 +242,8 @@ def problem(path: Path, document: Document, detail: ErrorDetails) -> Problem:
     elif detail["type"] in ("enum", "literal_error"):
         what = f"{key!r}: {shown(detail['input'])} is not {detail['ctx']['expected']}"
         hint = closest(detail["input"], [role.value for role in Role])
-    elif detail["type"] == "tuple_type":
-        what, hint = f"{key!r}: {shown(detail['input'])} is not a list", "such as [one, two]"
-    elif detail["type"] in ("model_type", "model_attributes_type"):
-        what = f"{key!r}: {shown(detail['input'])} is not a mapping"
-    elif detail["type"] == "string_type":
-        what, hint = f"{key!r}: {shown(detail['input'])} is not text", "put it in quotes"
+    elif (kind := detail["type"]) in EXPECTED and key not in HINTS:
+        what, hint = f"{key!r}: {shown(detail['input'])} {EXPECTED[kind]}", faults.HINTS.get(kind)
     return Problem(str(path), document.line_of(place), None, what, hint)
 
 

@@ -56,9 +56,9 @@ class FailuresQuery:
     @property
     def words(self) -> dict[str, str]:
         """The query as part of an address, without what is so by default."""
-        asked = {name: getattr(self, name) for name in (*FILTERS, "group")}
-        asked["span"] = self.span if self.span != DEFAULT_SPAN else ""
-        return {name: word for name, word in asked.items() if word}
+        words = {name: getattr(self, name) for name in (*FILTERS, "group")}
+        words["span"] = self.span if self.span != DEFAULT_SPAN else ""
+        return {name: word for name, word in words.items() if word}
 
     @property
     def kept(self) -> Mapping[str, str]:
@@ -70,8 +70,8 @@ class FailuresQuery:
         return any(getattr(self, name) for name in (*FILTERS, "group"))
 
     def url(self, *, span: str | None = None, group: str | None = None, page: int = 1) -> str:
-        asked = replace(self, span=span or self.span, group=self.group if group is None else group)
-        words = asked.words | ({"page": str(page)} if page > 1 else {})
+        query = replace(self, span=span or self.span, group=self.group if group is None else group)
+        words = query.words | ({"page": str(page)} if page > 1 else {})
         return "failures" + (f"?{urlencode(words)}" if words else "")
 
 
@@ -86,7 +86,7 @@ def failures_of(
 
 
 def failures_page(ledger: Ledger, query: FailuresQuery, now: datetime) -> dict[str, Any]:
-    """found, runs and left: all groups, their runs, and those of these that no other run has
+    """total, runs and left: all groups, their runs, and those of these that no other run has
     repeated.
     """
     groups, are_all = failures_of(ledger, query, now)
@@ -94,7 +94,7 @@ def failures_page(ledger: Ledger, query: FailuresQuery, now: datetime) -> dict[s
     return {
         "query": query,
         "groups": shown,
-        "found": len(groups),
+        "total": len(groups),
         "runs": sum(group.count for group in groups),
         "left": sum(len(group.left) for group in groups),
         "page": page,

@@ -200,8 +200,8 @@ def hour_of(runs: Sequence[Trace], day: date, hour: int) -> Hour:
         return Hour("", "", "")
     counts = Counter(run.state for run in runs)
     word = word_of(counts)
-    said = ", ".join(f"{n} {state.value.replace('_', ' ')}" for state, n in counts.most_common())
-    return Hour(word, SIGNS[word], f"{day:%b %d} {hour:02}:00: {said}")
+    words = ", ".join(f"{n} {state.value.replace('_', ' ')}" for state, n in counts.most_common())
+    return Hour(word, SIGNS[word], f"{day:%b %d} {hour:02}:00: {words}")
 
 
 def word_of(counts: Counter[RunState]) -> str:

@@ -28,7 +28,7 @@ class Listing:
 
     query: JobsQuery
     names: Sequence[str]
-    found: int
+    total: int
     counts: Mapping[str, int]
     page: int
     pages: int

@@ -96,10 +96,10 @@ class JobsQuery:
     @property
     def words(self) -> dict[str, str]:
         """The query as part of an address, without what is so by default."""
-        asked = {name: getattr(self, name) for name in NARROWING}
-        asked["state"] = self.filter.value if self.filter is not Filter.ALL else ""
-        asked["sort"] = self.order if self.order != Sort.NAME.value else ""
-        return {name: word for name, word in asked.items() if word}
+        words = {name: getattr(self, name) for name in NARROWING}
+        words["state"] = self.filter.value if self.filter is not Filter.ALL else ""
+        words["sort"] = self.order if self.order != Sort.NAME.value else ""
+        return {name: word for name, word in words.items() if word}
 
     @property
     def is_narrowed(self) -> bool:

@@ -89,20 +89,20 @@ class Intervals:
     """The shortest interval of each job's next ticks, computed again when these have passed."""
 
     def __init__(self) -> None:
-        self._known: dict[str, tuple[JobSpec, timedelta | None, datetime | None]] = {}
+        self._by_job: dict[str, tuple[JobSpec, timedelta | None, datetime | None]] = {}
 
     def of(self, spec: JobSpec, now: datetime) -> timedelta | None:
-        of_spec, interval, last = self._known.get(spec.name, (None, None, None))
+        of_spec, interval, last = self._by_job.get(spec.name, (None, None, None))
         if of_spec is not spec or (last is not None and last <= now):
             ticks = next_ticks(spec, now)
             interval = interval_of(ticks)
-            self._known[spec.name] = spec, interval, ticks[-1] if ticks else None
+            self._by_job[spec.name] = spec, interval, ticks[-1] if ticks else None
         return interval
 
     def keep(self, jobs: Mapping[str, object]) -> None:
         """Forgets all other jobs."""
-        if len(self._known) > len(jobs):
-            self._known = {job: known for job, known in self._known.items() if job in jobs}
+        if len(self._by_job) > len(jobs):
+            self._by_job = {job: one for job, one in self._by_job.items() if job in jobs}
 
 
 class KnownDurations:
@@ -110,7 +110,7 @@ class KnownDurations:
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
-        self._known: dict[str, tuple[tuple[str | None, ...], Durations]] = {}
+        self._by_job: dict[str, tuple[tuple[str | None, ...], Durations]] = {}
 
     def of(
         self, specs: Mapping[str, JobSpec], hashes: Mapping[str, Mapping[str, str]]
@@ -118,13 +118,12 @@ class KnownDurations:
         """hashes: of the jobs. All other jobs are forgotten."""
         fields_of_ends = HISTOGRAM_FIELDS["duration"]
         ends = {name: tuple(map(fields.get, fields_of_ends)) for name, fields in hashes.items()}
-        none = {name: (found, Durations()) for name, found in ends.items() if not any(found)}
-        known = none | {
-            name: found for name, found in self._known.items() if ends.get(name) == found[0]
-        }
-        read = self._ledger.durations_of([specs[name] for name in ends.keys() - known.keys()])
-        self._known = known | {name: (ends[name], durations) for name, durations in read.items()}
-        return {name: durations for name, (_, durations) in self._known.items()}
+        none = {name: (counts, Durations()) for name, counts in ends.items() if not any(counts)}
+        as_before = {name: one for name, one in self._by_job.items() if ends.get(name) == one[0]}
+        kept = none | as_before
+        read = self._ledger.durations_of([specs[name] for name in ends.keys() - kept.keys()])
+        self._by_job = kept | {name: (ends[name], durations) for name, durations in read.items()}
+        return {name: durations for name, (_, durations) in self._by_job.items()}
 
 
 class Served:

@@ -138,9 +138,9 @@ class TimelineQuery:
 def moment_of(text: str, now: datetime) -> datetime | None:
     """An instant in ISO 8601, in UTC unless it says otherwise, that is not too far from now."""
     try:
-        found = datetime.fromisoformat(text[:40])
-        found = found if found.tzinfo else found.replace(tzinfo=UTC)
-        return found.astimezone(UTC) if abs(found - now) <= FARTHEST else None
+        moment = datetime.fromisoformat(text[:40])
+        moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+        return moment.astimezone(UTC) if abs(moment - now) <= FARTHEST else None
     except (ValueError, OverflowError):
         return None
 
@@ -215,7 +215,7 @@ class Timeline:
     most: int
     crowds: Sequence[Crowd]
     are_all: bool
-    found: int
+    total: int
     page: int
     pages: int
 
