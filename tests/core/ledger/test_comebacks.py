@@ -74,6 +74,17 @@ def test_a_tick_behind_a_run_that_the_grace_holds_back_says_so(ledger: Ledger) -
     assert "Redis was new, and nothing starts for a `lease_ttl` then" in reason
 
 
+def test_a_tick_behind_a_run_that_is_to_begin_again_overlaps_in_the_grace_as_well(
+    ledger: Ledger,
+) -> None:
+    spec = begun(ledger, lease_ttl="30s")
+    lease_runs_out(ledger, run_id(spec, 0))
+    ledger.rescue()
+    server_changes(ledger)
+    [skipped] = ledger.admit(ticks(spec, 1))
+    assert (skipped.placement, skipped.reason) == (Placement.SKIP, "overlap")
+
+
 def test_a_fresh_ledger_on_a_server_that_ran_for_long_waits_for_nobody(ledger: Ledger) -> None:
     spec = job(ledger, lease_ttl="1s")
     ledger.client.delete(ledger.keys.server)

@@ -121,6 +121,14 @@ def test_a_requeued_run_gives_up_when_its_time_to_wait_has_ended(ledger: Ledger)
     assert (run.reason, run.requeues < 5) == ("wait_expired", True)
 
 
+def test_a_run_is_put_off_no_more_often_than_its_job_says(ledger: Ledger) -> None:
+    spec = job(ledger, overlap="requeue", requeue_delay="10ms", max_requeues=1)
+    ledger.admit(ticks(spec, 0, 1))
+    wait_until(lambda: ledger.rescue() and not ledger.run(run_id(spec, 1)).state.is_open)
+    run = ledger.run(run_id(spec, 1))
+    assert (run.reason, run.requeues) == ("requeues_exhausted", 1)
+
+
 def test_a_delayed_run_gets_its_place_when_its_time_has_come(ledger: Ledger) -> None:
     spec = job(ledger)
     run = ledger.trigger(spec, RunRequest(delay=timedelta(milliseconds=30)))

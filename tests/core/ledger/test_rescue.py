@@ -11,6 +11,7 @@ from celery import Celery
 from supervisor.beat.admission_log import note_rescue
 from supervisor.job.run import RunState
 from supervisor.job.spec import JobSpec
+from supervisor.ledger.admission import Placement
 from supervisor.ledger.attempt import (
     AttemptPhase,
     Ending,
@@ -21,6 +22,7 @@ from supervisor.ledger.attempt import (
     Rescue,
 )
 from supervisor.ledger.ledger import Ledger
+from supervisor.ledger.limits import RUNS_PER_DISMISSAL
 from supervisor.testing import lease_runs_out
 from supervisor.times import clock, ms_of
 from tests.jobs import (
@@ -46,6 +48,12 @@ def lost(ledger: Ledger, **keys: object):  # type: ignore[no-untyped-def]
     return spec
 
 
+def vanish(ledger: Ledger, spec: JobSpec, run: str) -> None:
+    """The holder and its lock are gone without a trace, as after a restart with older data."""
+    lock, state = ledger.keys.lock(spec.lock), ledger.keys.lock_state(spec.lock)
+    ledger.client.delete(lock, state, ledger.keys.run(run))
+
+
 def test_a_lock_key_that_vanished_before_its_time_is_put_back(ledger: Ledger) -> None:
     spec = admitted(ledger, 0)
     ledger.client.delete(ledger.keys.lock(spec.lock))
@@ -67,14 +75,28 @@ def test_a_waiting_run_whose_lock_nobody_holds_is_promoted(
     ledger: Ledger, serial: bool | str
 ) -> None:
     spec = admitted(ledger, 0, 1, overlap="queue_one", serial=serial)
-    # The holder and its lock are gone without a trace, as after a restart with older data.
-    ledger.client.delete(
-        ledger.keys.lock(spec.lock),
-        ledger.keys.lock_state(spec.lock),
-        ledger.keys.run(run_id(spec, 0)),
-    )
+    vanish(ledger, spec, run_id(spec, 0))
     ledger.rescue()
     assert run_id(spec, 1) in ledger.outbox()
+
+
+def test_a_tick_waits_behind_none_once_the_waiting_run_was_promoted(ledger: Ledger) -> None:
+    spec = admitted(ledger, 0, 1, overlap="queue_one")
+    vanish(ledger, spec, run_id(spec, 0))
+    [third] = ledger.admit(ticks(spec, 2))
+    assert (third.placement, third.blocked_by) == (Placement.WAIT, run_id(spec, 1))
+
+
+def test_a_tick_behind_waiting_runs_that_are_to_be_ended_names_the_first(ledger: Ledger) -> None:
+    """One call ends some of them, so that others have their turn."""
+    spec = admitted(ledger, 0, overlap="queue_all", max_waiting=1_000, max_wait="10ms")
+    ledger.admit(ticks(spec, *range(1, RUNS_PER_DISMISSAL + 2)))
+    last = run_id(spec, RUNS_PER_DISMISSAL + 1)
+    over_at = ledger.run(last).queued_at + timedelta(milliseconds=11)
+    wait_until(lambda: ledger.now() > over_at)
+    vanish(ledger, spec, run_id(spec, 0))
+    [late] = ledger.admit(ticks(spec, 1_000))
+    assert (late.placement, late.blocked_by) == (Placement.WAIT, last)
 
 
 def test_a_parked_run_is_published_again_once_nobody_works_its_queue(ledger: Ledger) -> None:
