@@ -171,8 +171,13 @@ class Entry:
 def entry_from(entry_id: str, fields: Mapping[str, str]) -> Entry:
     entry = json.loads(fields["entry"])
     action = Action(
-        Actor(entry["by"], entry["origin"], entry.get("place", ""), entry.get("via", "")),
-        entry["verb"],
+        Actor(
+            entry.get("by", ""),
+            entry.get("origin", ""),
+            entry.get("place", ""),
+            entry.get("via", ""),
+        ),
+        entry.get("verb", ""),
         entry.get("target", ""),
         entry.get("reason", ""),
         tuple(entry.get("jobs", ())),

@@ -87,10 +87,10 @@ class Present:
     pid: int
     started_at: datetime
     last_seen_at: datetime
-    broker: Broker
-    clock_offset: timedelta | None = None
+    clock_offset: timedelta | None
     """Of its clock, ahead of the server's."""
 
+    broker: Broker
     fault: str | None = None
     """Why it does not do its work."""
 
@@ -134,6 +134,7 @@ class Registration:
             "host": socket.gethostname(),
             "pid": os.getpid(),
             "started_at": time.time(),
+            "clock_offset": None,
             "broker": asdict(broker),
         }
 
@@ -163,7 +164,7 @@ class Registration:
         }
         seconds, microseconds, knows_tasks = self._functions("present", document(call))
         on_its_way = time.time() - sent
-        if "clock_offset" not in self._record or on_its_way < PROMPT_SECONDS:
+        if self._record["clock_offset"] is None or on_its_way < PROMPT_SECONDS:
             at = int(seconds) + int(microseconds) / 1e6
             self._record["clock_offset"] = sent + on_its_way / 2 - at
         if digest and not knows_tasks:
