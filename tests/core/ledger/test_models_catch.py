@@ -6,7 +6,7 @@ import pytest
 from hypothesis.errors import Flaky
 from redis.exceptions import ResponseError
 
-from supervisor.ledger import functions, library
+from supervisor.ledger import functions, library, limits
 from supervisor.ledger.ledger import Ledger
 from supervisor.store.keys import Keys
 from tests.core.ledger.machines import run_machine
@@ -90,7 +90,7 @@ def break_functions(monkeypatch: pytest.MonkeyPatch, part: str, line: str, broke
 def test_the_machine_fails_when(ledger: Ledger, monkeypatch: pytest.MonkeyPatch, what: str) -> None:
     break_functions(monkeypatch, *BREAKS[what])
     with pytest.raises((AssertionError, ResponseError)):
-        run_machine(LedgerMachine, Ledger(ledger.client, ledger.keys), 4000, first_seed=0)
+        run_machine(LedgerMachine, Ledger(ledger.client, ledger.keys), 4000, first_seed=1)
 
 
 STAGES_BREAKS = {
@@ -141,7 +141,7 @@ SEED = 3
 def test_the_machine_of_stages_fails_when(
     ledger: Ledger, monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
-    monkeypatch.setattr(functions, "ITEMS_PER_END", 1)
+    monkeypatch.setattr(limits, "ITEMS_PER_END", 1)
     break_functions(monkeypatch, *STAGES_BREAKS[what])
     with pytest.raises(NOTICED):
         run_machine(StagesMachine, Ledger(ledger.client, ledger.keys), STEPS, first_seed=SEED)
