@@ -37,6 +37,7 @@ from supervisor.errors import (
     JobConflict,
     JobElsewhere,
     PlanOutdated,
+    shown,
 )
 from supervisor.job.changes import Changes, difference
 from supervisor.job.fields import NAME_PATTERN
@@ -255,13 +256,9 @@ def put_jobs(
 
 def place_of(name: str, place: str, entry: AdoptedEntry | None) -> str:
     """Where a job stands, for people, with the name of its entry if that is another."""
-    return f"{place}: {shown(entry.name)}" if entry and entry.name != name else place
-
-
-def shown(name: str) -> str:
-    """An entry's, for people: on one line, and without what a terminal acts upon."""
-    text = name if name.isprintable() else ascii(name)[1:-1]
-    return text if len(text) <= LONGEST_SHOWN else f"{text[:LONGEST_SHOWN]}..."
+    if entry is None or entry.name == name:
+        return place
+    return f"{place}: {shown(entry.name, LONGEST_SHOWN)}"
 
 
 def links_to_keep(ledger: Ledger, jobs: Wanted) -> str:

@@ -65,9 +65,6 @@ def _dated(item: Any, year: int) -> Any:
 def _named(item: dict[str, Any], year: int) -> HolidayDates:
     if UNREADABLE in item.values():
         return HolidayDates()
-    if item.keys() & {"file", "ical"}:
-        hint = "list its dates here, or name {holidays: DE-BY}"
-        raise InvalidExclusion(f"{shown(item)}: calendar files are not read", hint)
     if [*item] != ["holidays"]:
         meant = closest(next(iter(item), ""), ["holidays"]) if len(item) == 1 else None
         raise InvalidExclusion(f"{shown(item)} does not name holidays", meant or HOLIDAY_FORMS)

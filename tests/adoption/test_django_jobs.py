@@ -333,7 +333,7 @@ def test_the_form_has_all_problems_at_their_fields(alias: str, browse: Any) -> N
         ("args", '{"a": 1}', "not a list"),
         ("more", "[1]", "not a mapping"),
         ("more", '{"task": "other"}', "a field of its own"),
-        ("more", '{"exclude": [{"file": "/etc/passwd"}]}', "calendar files are not read"),
+        ("more", '{"exclude": [{"file": "/etc/passwd"}]}', "does not name holidays"),
         ("labels", '{"a": {"b": 1}}', "not text"),
         ("timezone", "Mars/Phobos", "unknown time zone"),
         ("every", "0s", "every"),

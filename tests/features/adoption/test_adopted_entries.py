@@ -148,7 +148,7 @@ def test_an_entry_whose_name_no_job_can_have_keeps_it(
     save(app, "poll in/box")
     beat.tick()
     assert adopted(app) == ["poll-in-box", "tenant-42", "tenant-42-2"]
-    assert jobs.get("poll-in-box", app=app).place == "RedBeat's schedule: poll in/box"
+    assert jobs.get("poll-in-box", app=app).place == "RedBeat's schedule: 'poll in/box'"
     assert jobs.get("tenant-42", app=app).spec.every == 2 * HOUR
     with closing(SupervisedScheduler(app, lazy=True)) as beside:  # it knows the names as well
         assert unguarded(app, ledger) == []

@@ -75,17 +75,6 @@ def test_what_a_loaded_job_says_of_its_holidays_names_them_again() -> None:
     assert "2034-01-06" in spec.exclude
 
 
-def test_a_calendar_file_is_refused_with_a_hint() -> None:
-    items = ["SAT", {"holidays": "AT"}, {"file": "/etc/passwd"}, {"ical": "a.ics"}]
-    dated, faults = with_dates(items, YEAR)
-    assert [(fault.path, fault.what) for fault in faults] == [
-        ((2,), "{'file': '/etc/passwd'}: calendar files are not read"),
-        ((3,), "{'ical': 'a.ics'}: calendar files are not read"),
-    ]
-    assert {fault.hint for fault in faults} == {"list its dates here, or name {holidays: DE-BY}"}
-    assert "2026-10-26" in dated[1]
-
-
 @pytest.mark.parametrize(
     ("exclude", "expected"),
     [
@@ -122,7 +111,7 @@ def test_norway_is_a_country(tmp_path: Path) -> None:
 def test_what_is_refused_is_told_with_its_line(tmp_path: Path) -> None:
     (tmp_path / "jobs.yaml").write_text(
         "jobs:\n  a:\n    task: t\n    every: 1d\n    exclude:\n"
-        "      - 2026-12-24\n      - ical: our.ics\n      - holidays: DE-BX\n"
+        "      - 2026-12-24\n      - holiday: DE\n      - holidays: DE-BX\n"
     )
     assert [problem.line for problem in problems_of(tmp_path)] == [7, 8]
 
