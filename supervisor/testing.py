@@ -11,7 +11,8 @@ from datetime import timedelta
 from celery import Celery
 
 from supervisor.deploy.embedded import EmbeddedServer
-from supervisor.job.run import Run, StepId
+from supervisor.job.run import Run
+from supervisor.job.run_ids import StepId
 from supervisor.ledger.ledger import Ledger
 from supervisor.sending.publisher import publisher_of
 from supervisor.store.keys import Keys

@@ -26,7 +26,7 @@ from datetime import datetime, timedelta
 
 from celery import Celery
 
-from supervisor.job.run import StepId
+from supervisor.job.run_ids import StepId
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.presence import Processes
 from supervisor.ledger.run_reads import SentRun

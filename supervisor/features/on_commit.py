@@ -19,7 +19,7 @@ from kombu.utils.json import dumps, loads
 
 from supervisor.catalog.guards import GuardedCall
 from supervisor.errors import NotConfigured
-from supervisor.job.run import manual_id
+from supervisor.job.run_ids import manual_id
 from supervisor.job.secrets import masked
 from supervisor.job.templates import checked_key
 from supervisor.ledger.run_request import RunRequest

@@ -22,7 +22,7 @@ from supervisor.guard.attempt import Attempt
 from supervisor.guard.current_run import current_attempt
 from supervisor.guard.guard import Hook
 from supervisor.job.policies import RunLog
-from supervisor.job.run import LINE_LENGTH
+from supervisor.job.reports import LINE_LENGTH
 
 #: What Celery redirects prints to.
 PRINTS = "celery.redirected"

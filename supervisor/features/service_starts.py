@@ -15,7 +15,7 @@ from datetime import datetime
 
 from supervisor.beat.admission_log import note_all
 from supervisor.beat.turn import Beat, Part, Turn
-from supervisor.job.run import start_id
+from supervisor.job.run_ids import start_id
 from supervisor.job.spec import JobSpec
 from supervisor.job.when import KINDS
 from supervisor.ledger.admission import Placement

@@ -7,7 +7,8 @@ from copy import deepcopy
 from typing import Any
 
 from supervisor.guard.delivery import Delivery
-from supervisor.job.run import Reference, StepId
+from supervisor.job.run import Reference
+from supervisor.job.run_ids import StepId
 from supervisor.job.secrets import (
     MASK,
     ArgumentPath,

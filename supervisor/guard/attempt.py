@@ -49,7 +49,9 @@ from supervisor.guard.lease import is_trusted
 from supervisor.guard.progress import Report, Reporter
 from supervisor.job.content import Content
 from supervisor.job.policies import RunLog
-from supervisor.job.run import LINE_LENGTH, ReportedProgress, RunState, StepId
+from supervisor.job.reports import LINE_LENGTH, ReportedProgress
+from supervisor.job.run import RunState
+from supervisor.job.run_ids import StepId
 from supervisor.ledger.attempt import Finished, Grant, GrantedAttempt, Refused
 from supervisor.ledger.run_request import JOB_ARGUMENTS, CallArguments
 from supervisor.logs import get_logger

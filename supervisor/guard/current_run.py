@@ -17,7 +17,7 @@ from supervisor.logs import RUN_FIELDS
 
 if TYPE_CHECKING:
     from supervisor.guard.attempt import Attempt
-    from supervisor.job.run import Number
+    from supervisor.job.reports import Number
 
 
 @dataclass(frozen=True, slots=True)

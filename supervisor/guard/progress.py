@@ -23,7 +23,7 @@ from contextlib import suppress
 from itertools import count
 from queue import Empty, SimpleQueue
 
-from supervisor.job.run import (
+from supervisor.job.reports import (
     LINE_LENGTH,
     LINES_CAPTURED,
     LINES_KEPT,

@@ -1,138 +1,19 @@
-"""A run: one execution of a job, its identity, its states, its record."""
+"""A run: one execution of a job, its states, its rules, its record."""
 
 from __future__ import annotations
 
 import json
-import math
-import os
 import re
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from enum import StrEnum
-from functools import lru_cache
-from operator import index
-from typing import Annotated, Any, Literal, Self, SupportsFloat, SupportsIndex
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import AliasGenerator, BaseModel, ConfigDict, Field
 
+from supervisor.job.reports import Progress
 from supervisor.job.secrets import masked
-
-# The progress that a run reports, and the lines that it logs.
-
-
-#: How many of the newest lines of a run's log are kept, and how many characters of each.
-LINES_KEPT = 1_000
-LINE_LENGTH = 1_000
-
-#: How many of the lines that a job logs with `log: capture` are kept of each third of a second.
-LINES_CAPTURED = 100
-
-#: What a job may count with: ints and floats, and those of NumPy or `decimal`.
-Number = SupportsIndex | SupportsFloat
-
-
-@dataclass(frozen=True, slots=True)
-class Progress:
-    """`done` of `total`, in the unit that the job counts in, as of `at`."""
-
-    done: int | float
-    total: int | float | None
-    text: str
-    at: datetime
-
-    @property
-    def share(self) -> float | None:
-        """The share that is done, from 0 to 1; None without a total."""
-        return min(1.0, max(0.0, self.done / self.total)) if self.total else None
-
-
-@dataclass(frozen=True, slots=True)
-class LogLine:
-    """One line of a run's log."""
-
-    id: str
-    """Grows from line to line."""
-
-    at: datetime
-    attempt: int
-    number: int
-    """1 for the first line that the attempt logged, whether or not that line was kept; 0 for the
-    ledger's own line about the attempt's end."""
-
-    text: str
-    step: str | None = None
-    """The part of the run that logged it, where the run has parts."""
-
-
-@dataclass(frozen=True, slots=True)
-class Failure:
-    """How an attempt failed; `step` as in a LogLine."""
-
-    attempt: int
-    at: datetime
-    traceback: str
-    step: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class ReportedProgress:
-    """Progress as the job reported it; `at` is by the clock of `Reported`."""
-
-    done: int | float
-    total: int | float | None
-    text: str
-    at: float
-
-
-@dataclass(frozen=True, slots=True)
-class ReportedLine:
-    number: int
-    text: str
-    at: float
-
-
-@dataclass(frozen=True, slots=True)
-class Reported:
-    """What a run has reported since the last write; instants are seconds of any one clock."""
-
-    batch: int
-    """Its number: a batch that may have arrived is sent again unchanged."""
-
-    progress: ReportedProgress | None
-    lines: tuple[ReportedLine, ...]
-
-
-def log_place(run_id: str) -> tuple[str, str | None]:
-    """The run whose log has a run's lines, and their label: a step logs to its whole run.
-
-    ``nightly@2026-03-01T02:00:00Z~load#3`` is step ``load#3`` of what stands before the ``~``.
-    """
-    whole, _, step = run_id.partition("~")
-    return whole, step or None
-
-
-def plain_number(value: Number) -> int | float:
-    """Raises TypeError, ValueError or OverflowError for anything but a finite number."""
-    if isinstance(value, SupportsIndex):
-        return index(value)
-    number = float(value)
-    if not math.isfinite(number):
-        raise ValueError(f"{number} is not an amount of work")
-    return number
-
-
-def parse_number(text: str) -> int | float:
-    return int(text) if text.lstrip("-").isdigit() else float(text)
-
-
-def kept_text(text: object) -> str:
-    """Cut to LINE_LENGTH, and without lone surrogates, which Redis refuses."""
-    return str(text)[:LINE_LENGTH].encode(errors="replace").decode()
-
-
-CROCKFORD = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
 
 
 class RunState(StrEnum):
@@ -478,68 +359,3 @@ class StepRecord:
 
     done: str | None = None
     """The id of the step in a run that this run repeats, where it was done; it is not run again."""
-
-
-STEP_ID = re.compile(r"([^~@]*@[^~]*)~([^~#]+)(?:#([0-9]{1,9}))?")
-
-
-@dataclass(frozen=True, slots=True)
-class StepId:
-    """Identity of a step of a run, ``<run>~<step>``, or of an item of a batch, ``...#<item>``."""
-
-    run: str
-    step: str
-    item: int | None = None
-
-    @classmethod
-    def of(cls, run_id: str) -> StepId | None:
-        """The parts of an id; None for that of a whole run."""
-        match = STEP_ID.fullmatch(run_id)
-        if match is None:
-            return None
-        run, step, item = match.groups()
-        return cls(run, step, None if item is None else int(item))
-
-    @property
-    def batch(self) -> str:
-        return f"{self.run}~{self.step}"
-
-
-def is_below(run_id: str) -> bool:
-    """Whether an id would be taken for that of a step or an item of another run."""
-    return "@" in run_id.partition("~")[0] and "~" in run_id
-
-
-def tick_id(job: str, nominal_at: datetime) -> str:
-    """Identity of a tick and of its run: ``nightly@2026-03-01T02:00:00Z``."""
-    return f"{job}@{moment_text(nominal_at.astimezone(UTC))}"
-
-
-@lru_cache(maxsize=100)
-def moment_text(utc: datetime) -> str:
-    """The moment as a run's id has it; cached, since thousands of jobs are due at once.
-
-    In UTC: in other zones two moments are equal in the hour that comes twice.
-    """
-    text = utc.isoformat(timespec="milliseconds" if utc.microsecond else "seconds")
-    return f"{text.removesuffix('+00:00')}Z"
-
-
-def manual_id(job: str) -> str:
-    """Identity of a run triggered by hand: ``nightly@manual-<ulid>``, sortable by time."""
-    return f"{job}@manual-{ulid()}"
-
-
-def backfill_id(job: str, nominal_at: datetime) -> str:
-    """Identity of a run for a time that has passed: ``nightly@2026-03-01T02:00:00Z+<ulid>``."""
-    return f"{tick_id(job, nominal_at)}+{ulid()}"
-
-
-def start_id(job: str, started_at: datetime) -> str:
-    """Identity of the run of a start of the service: ``nightly@start-2026-03-01T02:00:00Z``."""
-    return tick_id(job, started_at).replace("@", "@start-")
-
-
-def ulid() -> str:
-    number = (time.time_ns() // 1_000_000 << 80) | int.from_bytes(os.urandom(10))
-    return "".join(CROCKFORD[number >> shift & 31] for shift in range(125, -1, -5))

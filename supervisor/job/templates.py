@@ -20,7 +20,8 @@ from typing import Any
 from urllib.parse import quote, urlsplit
 
 from supervisor.errors import InvalidKey, did_you_mean
-from supervisor.job.run import Run, log_place
+from supervisor.job.reports import log_place
+from supervisor.job.run import Run
 from supervisor.job.secrets import Mask, masked
 from supervisor.times import render_milliseconds
 

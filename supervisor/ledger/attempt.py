@@ -10,7 +10,8 @@ from datetime import datetime, timedelta
 from enum import IntEnum, StrEnum
 from typing import Any, NamedTuple
 
-from supervisor.job.run import Reference, RunRules, tick_id
+from supervisor.job.run import Reference, RunRules
+from supervisor.job.run_ids import tick_id
 from supervisor.times import clock, instant
 
 

@@ -13,7 +13,7 @@ from supervisor.job.durations import Histogram
 from supervisor.job.run import FAILURES, RunState
 from supervisor.job.spec import GuardedTaskSpec, JobSpec
 from supervisor.ledger.limits import BOUNDS
-from supervisor.schedule import Deadline, next_deadline
+from supervisor.schedule.deadlines import Deadline, next_deadline
 from supervisor.schedule.ticks import Pause
 from supervisor.times import optional_instant
 

@@ -21,7 +21,9 @@ from typing import Any, Self
 
 from supervisor.errors import Conflict, ForeignLedger, WrongSchema
 from supervisor.job.content import Content
-from supervisor.job.run import Run, RunState, kept_text, manual_id, tick_id
+from supervisor.job.reports import kept_text
+from supervisor.job.run import Run, RunState
+from supervisor.job.run_ids import manual_id, tick_id
 from supervisor.job.spec import MOST_JOBS, GuardedTaskSpec, JobSpec
 from supervisor.ledger.actions import Action, Actions, entry_of
 from supervisor.ledger.admission import (

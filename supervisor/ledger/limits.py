@@ -8,7 +8,7 @@ from __future__ import annotations
 from datetime import timedelta
 
 from supervisor.job.fields import LARGEST_COUNT
-from supervisor.job.run import LINES_KEPT
+from supervisor.job.reports import LINES_KEPT
 from supervisor.job.spec import MOST_JOBS
 from supervisor.job.steps import ITEMS_AT_ONCE
 from supervisor.job.templates import SERIAL_LOCK, STEP_LOCK

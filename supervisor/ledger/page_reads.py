@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import islice
 
-from supervisor.job.run import FAILURES, Run, RunState, StepId
+from supervisor.job.run import FAILURES, Run, RunState
+from supervisor.job.run_ids import StepId
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.reader import chunks
 from supervisor.ledger.run_record import lines_of

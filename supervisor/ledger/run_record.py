@@ -6,17 +6,8 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from supervisor.job.run import (
-    Attempt,
-    Batch,
-    Message,
-    Obstacle,
-    Progress,
-    Run,
-    RunRules,
-    RunState,
-    parse_number,
-)
+from supervisor.job.reports import Progress, parse_number
+from supervisor.job.run import Attempt, Batch, Message, Obstacle, Run, RunRules, RunState
 from supervisor.times import instant, optional_instant
 
 

@@ -7,7 +7,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from supervisor.errors import UnknownRun
-from supervisor.job.run import Failure, LogLine, Reported, StepId, StepRecord, log_place
+from supervisor.job.reports import Failure, LogLine, Reported, log_place
+from supervisor.job.run import StepRecord
+from supervisor.job.run_ids import StepId
 from supervisor.job.steps import Step
 from supervisor.ledger.functions import Functions, document
 from supervisor.ledger.run_reads import RunReads

@@ -19,7 +19,8 @@ from supervisor.errors import Conflict, InvalidRequest, NotFound, UnknownRun
 from supervisor.features.notices.silences import Silence, SilenceStore
 from supervisor.job.changes import value
 from supervisor.job.policies import OverlapPolicy
-from supervisor.job.run import Run, StepId, backfill_id, manual_id
+from supervisor.job.run import Run
+from supervisor.job.run_ids import StepId, backfill_id, manual_id
 from supervisor.job.secrets import masked
 from supervisor.job.spec import GuardedTaskSpec, JobSpec
 from supervisor.ledger.actions import LONGEST_NAME, Action, Actor, Change, short

@@ -9,7 +9,8 @@ from datetime import datetime, timedelta
 from supervisor.errors import UnknownRun
 from supervisor.features.following.store import LATEST, Followers
 from supervisor.job.policies import AfterMatch
-from supervisor.job.run import Run, RunState, StepId, StepRecord, tick_id
+from supervisor.job.run import Run, RunState, StepRecord
+from supervisor.job.run_ids import StepId, tick_id
 from supervisor.job.spec import JobSpec
 from supervisor.job.topology import Needs
 from supervisor.ledger.beat_record import BeatRecord

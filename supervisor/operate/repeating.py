@@ -20,16 +20,8 @@ from typing import Any
 from supervisor.errors import Conflict, InvalidRequest, SupervisorError
 from supervisor.guard.delivery import own_headers
 from supervisor.job.content import content_of_job
-from supervisor.job.run import (
-    FAILURES,
-    Reference,
-    Run,
-    RunState,
-    StepId,
-    backfill_id,
-    manual_id,
-    tick_id,
-)
+from supervisor.job.run import FAILURES, Reference, Run, RunState
+from supervisor.job.run_ids import StepId, backfill_id, manual_id, tick_id
 from supervisor.job.secrets import has_references, texts_in
 from supervisor.job.spec import GuardedTaskSpec, JobSpec
 from supervisor.job.steps import without_done

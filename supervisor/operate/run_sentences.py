@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime, timedelta
 
 from supervisor.job.policies import OnCrash
-from supervisor.job.run import Run, RunState, start_id
+from supervisor.job.run import Run, RunState
+from supervisor.job.run_ids import start_id
 from supervisor.operate.question import Question, RunView, Upstreams, is_tick
 from supervisor.operate.words import harmless, lasted, plural, span
 

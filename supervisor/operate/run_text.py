@@ -8,7 +8,8 @@ from datetime import UTC, datetime
 from typing import Any
 
 from supervisor.errors import UnknownRun
-from supervisor.job.run import Run, StepId
+from supervisor.job.run import Run
+from supervisor.job.run_ids import StepId
 from supervisor.ledger.ledger import Ledger
 from supervisor.operate import shapes
 from supervisor.operate.tables import step_row

@@ -12,8 +12,9 @@ from supervisor.operate.plans import clock_change_text
 from supervisor.operate.question import Question, is_tick
 from supervisor.operate.run_sentences import grace, of_run, pause_words, upstream_words
 from supervisor.operate.words import ahead, harmless, plural
-from supervisor.schedule import due_at, schedule_of
+from supervisor.schedule import schedule_of
 from supervisor.schedule.clock_changes import clock_changes
+from supervisor.schedule.deadlines import due_at
 from supervisor.times import DAY, INSTANT
 
 

@@ -10,7 +10,8 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 from zoneinfo import ZoneInfo
 
-from supervisor.job.run import Batch, Failure, LogLine, Progress, Run, RunState, StepRecord
+from supervisor.job.reports import Failure, LogLine, Progress
+from supervisor.job.run import Batch, Run, RunState, StepRecord
 from supervisor.ledger.actions import ActionQuery, Actor, Entry, Outcome
 from supervisor.ledger.job_record import JobRecord
 from supervisor.ledger.ledger import Ledger

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
 
-from supervisor.job.run import RunState, tick_id
+from supervisor.job.run import RunState
+from supervisor.job.run_ids import tick_id
 from supervisor.job.spec import JobSpec
 
 

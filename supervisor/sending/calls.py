@@ -32,7 +32,8 @@ from supervisor.catalog.guards import GuardedCall, guarded_task_spec
 from supervisor.errors import InvalidGuard
 from supervisor.guard.current_run import current_run
 from supervisor.guard.delivery import GUARD, HEADER
-from supervisor.job.run import Message, is_below, manual_id
+from supervisor.job.run import Message
+from supervisor.job.run_ids import is_below, manual_id
 from supervisor.job.spec import GuardedTaskSpec
 from supervisor.job.templates import lock_key
 from supervisor.ledger.admission import Placement

@@ -18,7 +18,7 @@ from celery import Celery
 from kombu.utils.json import JSONEncoder, dumps
 
 from supervisor.job.content import ANY, Content, digest_of
-from supervisor.job.run import StepId
+from supervisor.job.run_ids import StepId
 
 #: Writes JSON as kombu does, which makes one of these for each text.
 ENCODER = JSONEncoder()

@@ -8,7 +8,8 @@ from datetime import datetime
 from typing import Any
 
 from supervisor.guard.delivery import NOMINAL, RETRIES, own_headers
-from supervisor.job.run import Reference, Run, RunState, StepId
+from supervisor.job.run import Reference, Run, RunState
+from supervisor.job.run_ids import StepId
 from supervisor.job.secrets import has_references
 from supervisor.job.spec import JobSpec
 from supervisor.job.steps import Step, seconds

@@ -16,7 +16,8 @@ from amqp.exceptions import ChannelError, MessageNacked
 from celery import Celery
 from kombu.exceptions import OperationalError
 
-from supervisor.job.run import Run, RunState, StepId
+from supervisor.job.run import Run, RunState
+from supervisor.job.run_ids import StepId
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.reader import chunks
 from supervisor.logs import get_logger

@@ -13,7 +13,8 @@ from celery import Celery, Task, signals
 from celery.app.amqp import AMQP
 from celery.app.routes import MapRoute
 
-from supervisor.job.run import Run, RunState, tick_id
+from supervisor.job.run import Run, RunState
+from supervisor.job.run_ids import tick_id
 from supervisor.job.spec import JobSpec
 from supervisor.job.steps import Step, plan
 from supervisor.sending.app_settings import broker_address

@@ -19,7 +19,9 @@ from starlette.routing import Route
 from supervisor.errors import NotConfigured, UnknownJob
 from supervisor.features.following.store import Followers
 from supervisor.features.notices.silences import SilenceStore, silenced
-from supervisor.job.run import LogLine, Run, RunState, StepId
+from supervisor.job.reports import LogLine
+from supervisor.job.run import Run, RunState
+from supervisor.job.run_ids import StepId
 from supervisor.job.secrets import masked
 from supervisor.job.spec import JobSpec
 from supervisor.job.templates import log_link
@@ -36,7 +38,7 @@ from supervisor.operate.question import is_tick, question_of_run
 from supervisor.operate.shapes import params_shape
 from supervisor.operate.why import answer
 from supervisor.operate.words import LogText, harmless, removal_words, stamp
-from supervisor.schedule import due_at
+from supervisor.schedule.deadlines import due_at
 from supervisor.web.access import Access
 from supervisor.web.access_file import Role
 from supervisor.web.budget import Threads, check

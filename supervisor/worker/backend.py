@@ -16,7 +16,7 @@ from celery.app.task import Context
 from celery.backends.base import DisabledBackend
 from celery.exceptions import SoftTimeLimitExceeded
 
-from supervisor.job.run import ReportedProgress
+from supervisor.job.reports import ReportedProgress
 from supervisor.logs import get_logger
 
 log = get_logger("supervisor.tasks")

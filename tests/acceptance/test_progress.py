@@ -15,7 +15,8 @@ from celery import Celery
 from celery.result import AsyncResult
 
 from supervisor.guard.delivery import HEADER, LEDGER
-from supervisor.job.run import Run, ulid
+from supervisor.job.run import Run
+from supervisor.job.run_ids import ulid
 from supervisor.sending.messages import message_header, of_job
 from tests.acceptance.project import needs_children
 from tests.acceptance.workers import Workers

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from supervisor.job.run import LINES_KEPT, Run
+from supervisor.job.reports import LINES_KEPT
+from supervisor.job.run import Run
 from supervisor.ledger.run_request import RunRequest
 from tests.acceptance.project import Process, Project
 from tests.waiting import wait_until

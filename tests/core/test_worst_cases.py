@@ -32,7 +32,7 @@ from supervisor.catalog.import_text import job_name
 from supervisor.errors import did_you_mean
 from supervisor.job import exclusions, secrets, templates
 from supervisor.job.fields import is_address
-from supervisor.job.run import StepId, is_below
+from supervisor.job.run_ids import StepId, is_below
 from supervisor.job.spec import JobSpec
 from supervisor.operate.shapes import Trigger
 from supervisor.operate.words import harmless

@@ -22,14 +22,8 @@ from supervisor.features.notices.rules import body, title
 from supervisor.features.notices.services import webhook_body
 from supervisor.features.notices.step import Maker
 from supervisor.features.outbound.store import LedgerOutbox
-from supervisor.job.run import (
-    LINE_LENGTH,
-    Reported,
-    ReportedLine,
-    ReportedProgress,
-    RunState,
-    kept_text,
-)
+from supervisor.job.reports import LINE_LENGTH, Reported, ReportedLine, ReportedProgress, kept_text
+from supervisor.job.run import RunState
 from supervisor.ledger.actions import Action, Actor
 from supervisor.ledger.job_record import AT_RUN_TIME
 from supervisor.ledger.ledger import Ledger

@@ -28,7 +28,8 @@ from supervisor.catalog.entries import Entries
 from supervisor.catalog.load import load
 from supervisor.deploy.embedded import EmbeddedServer
 from supervisor.features.summary.step import Summaries
-from supervisor.job.run import Reported, ReportedLine, ReportedProgress, RunState
+from supervisor.job.reports import Reported, ReportedLine, ReportedProgress
+from supervisor.job.run import RunState
 from supervisor.job.spec import JobSpec
 from supervisor.ledger.actions import Action, Actor
 from supervisor.ledger.admission import Placement

@@ -26,7 +26,8 @@ from typing import Any
 
 from supervisor.beat.turn import Beat, Part, Turn
 from supervisor.features.audit.spans import Audited, AuditSpan, AuditSpans
-from supervisor.job.run import Run, RunState, tick_id
+from supervisor.job.run import Run, RunState
+from supervisor.job.run_ids import tick_id
 from supervisor.job.spec import JobSpec
 from supervisor.ledger.ledger import Ledger
 from supervisor.logs import get_logger

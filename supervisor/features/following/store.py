@@ -17,7 +17,8 @@ from typing import Any
 from supervisor.errors import InvalidJob
 from supervisor.features.following.links import following_problems
 from supervisor.job.policies import AfterPolicy
-from supervisor.job.run import RunState, tick_id
+from supervisor.job.run import RunState
+from supervisor.job.run_ids import tick_id
 from supervisor.job.spec import JobSpec
 from supervisor.ledger.attempt import Rescue, rescues
 from supervisor.ledger.ledger import Ledger

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from celery.exceptions import Ignore, Reject, Retry
 
-from supervisor.job.run import StepId
+from supervisor.job.run_ids import StepId
 from supervisor.ledger.limits import BOUNDS
 from supervisor.times import clock
 

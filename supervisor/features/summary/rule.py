@@ -21,7 +21,8 @@ from zoneinfo import ZoneInfo
 from pydantic import BaseModel, ConfigDict
 
 from supervisor.errors import NotConfigured
-from supervisor.job.run import FAILURES, RunState, tick_id
+from supervisor.job.run import FAILURES, RunState
+from supervisor.job.run_ids import tick_id
 from supervisor.times import DAY, first_instant, midnight
 
 #: A job is slower than usual if its median took this many times as long as before, and this much

@@ -27,7 +27,8 @@ from supervisor.errors import ForeignLedger
 from supervisor.features.notices import services
 from supervisor.features.service_starts import Starts, may_run
 from supervisor.job.changes import Changes
-from supervisor.job.run import Run, RunState, start_id
+from supervisor.job.run import Run, RunState
+from supervisor.job.run_ids import start_id
 from supervisor.job.spec import JobSpec
 from supervisor.ledger import leader
 from supervisor.ledger.leader import ABSENCE, ABSENCES_KEPT

@@ -14,7 +14,7 @@ from supervisor.guard.attempt import Attempt
 from supervisor.guard.current_run import CurrentRun
 from supervisor.guard.guard import Guard
 from supervisor.guard.progress import Report
-from supervisor.job.run import LINE_LENGTH, LINES_KEPT, LogLine, Reported, log_place
+from supervisor.job.reports import LINE_LENGTH, LINES_KEPT, LogLine, Reported, log_place
 from supervisor.operate.words import LogText, harmless
 from tests.jobs import delivery
 

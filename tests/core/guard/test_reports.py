@@ -12,7 +12,8 @@ import pytest
 
 from supervisor.deploy.embedded import EmbeddedServer
 from supervisor.guard.progress import TIMEOUT, Reporter, clock
-from supervisor.job.run import LINES_KEPT, Reported, ReportedLine, ReportedProgress, RunState
+from supervisor.job.reports import LINES_KEPT, Reported, ReportedLine, ReportedProgress
+from supervisor.job.run import RunState
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.limits import HISTORY_TTL, MOST_TRACEBACKS
 from supervisor.ledger.runs import Reports

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from zoneinfo import ZoneInfo
 
-from supervisor.job.run import tick_id
+from supervisor.job.run_ids import tick_id
 
 
 def test_the_hour_that_comes_twice_has_two_ids_for_each_time() -> None:

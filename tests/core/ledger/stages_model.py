@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from supervisor.job.run import StepId
+from supervisor.job.run_ids import StepId
 from supervisor.job.spec import JobSpec, StepSpec
 from supervisor.ledger.ledger import Ledger
 from supervisor.testing import slot_key

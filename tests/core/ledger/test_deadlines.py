@@ -11,7 +11,7 @@ from supervisor.job.spec import JobSpec
 from supervisor.ledger.ledger import Ledger
 from supervisor.operate import shapes
 from supervisor.operate.words import state_words
-from supervisor.schedule import due_at
+from supervisor.schedule.deadlines import due_at
 from supervisor.testing import lease_runs_out
 from supervisor.web.metrics import Metrics
 from tests.jobs import at_work, begin, has_worked_for, job, loaded_ago, run_id, ticks

@@ -16,7 +16,8 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from supervisor.job.run import RunState, StepId
+from supervisor.job.run import RunState
+from supervisor.job.run_ids import StepId
 from supervisor.ledger import functions, library, limits
 from supervisor.ledger.attempt import Ending, Finished, Grant, GrantedAttempt, Work
 from supervisor.ledger.functions import Functions

@@ -12,7 +12,8 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from supervisor.job.spec import JobSpec
-from supervisor.schedule import due_at, next_due_at, schedule_of, ticks_after
+from supervisor.schedule import schedule_of, ticks_after
+from supervisor.schedule.deadlines import due_at, next_due_at
 from supervisor.times import reading
 
 DAY, HOUR = timedelta(days=1), timedelta(hours=1)

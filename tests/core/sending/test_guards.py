@@ -19,7 +19,7 @@ from supervisor.catalog.guards import GuardedCall, guarded_task_spec
 from supervisor.errors import InvalidGuard
 from supervisor.features.on_commit import trigger_of
 from supervisor.job.policies import OverlapPolicy
-from supervisor.job.run import StepId, is_below
+from supervisor.job.run_ids import StepId, is_below
 from supervisor.sending import calls
 from supervisor.sending.calls import request_of
 from supervisor.sending.starting import start

@@ -17,7 +17,7 @@ from celery.worker.request import Request
 from supervisor.app import supervise
 from supervisor.guard.attempt import Attempt
 from supervisor.guard.guard import Guard
-from supervisor.job.run import manual_id
+from supervisor.job.run_ids import manual_id
 from supervisor.worker.endings import end_of
 from supervisor.worker.intake import RunStrategies
 from supervisor.worker.request import GuardedRequest, guarded_request

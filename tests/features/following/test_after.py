@@ -17,7 +17,8 @@ from supervisor.catalog.schedule_files import ScheduleSet
 from supervisor.errors import InvalidJob
 from supervisor.features.following.step import FIRST_ENDINGS, Following
 from supervisor.features.following.store import Followers
-from supervisor.job.run import Run, RunState, manual_id, tick_id
+from supervisor.job.run import Run, RunState
+from supervisor.job.run_ids import manual_id, tick_id
 from supervisor.job.spec import JobSpec
 from supervisor.ledger.admission import Placement
 from supervisor.ledger.leader import Leadership

@@ -21,7 +21,8 @@ from supervisor.features.summary.rule import (
     slower,
     summary_of,
 )
-from supervisor.job.run import RunState, tick_id
+from supervisor.job.run import RunState
+from supervisor.job.run_ids import tick_id
 
 BERLIN = ZoneInfo("Europe/Berlin")
 DAY = Day(date(2026, 3, 1), ZoneInfo("UTC"))

@@ -13,7 +13,8 @@ import pytest
 from click.testing import Result
 
 from supervisor.errors import NOT_FOUND
-from supervisor.job.run import Reported, ReportedLine, ReportedProgress, RunState
+from supervisor.job.reports import Reported, ReportedLine, ReportedProgress
+from supervisor.job.run import RunState
 from supervisor.job.spec import JobSpec
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.limits import ATTEMPTS_KEPT

@@ -10,7 +10,8 @@ import pytest
 
 from supervisor.cli.diagnosis import answer_shape
 from supervisor.job.policies import OnCrash
-from supervisor.job.run import Attempt, Obstacle, Run, RunState, StepRecord, tick_id
+from supervisor.job.run import Attempt, Obstacle, Run, RunState, StepRecord
+from supervisor.job.run_ids import tick_id
 from supervisor.job.spec import JobSpec
 from supervisor.ledger.beat_record import BeatRecord
 from supervisor.ledger.job_record import JobRecord, OpenRuns, job_from

@@ -11,7 +11,8 @@ import httpx
 import pytest
 from starlette.routing import Route
 
-from supervisor.job.run import Reported, ReportedLine, ReportedProgress, RunState
+from supervisor.job.reports import Reported, ReportedLine, ReportedProgress
+from supervisor.job.run import RunState
 from supervisor.job.templates import SERIAL_LOCK
 from supervisor.ledger.ledger import Ledger
 from supervisor.operate.shapes import iso_utc

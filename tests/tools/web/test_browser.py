@@ -19,7 +19,8 @@ from supervisor.app import supervise
 from supervisor.deploy.embedded import EmbeddedServer
 from supervisor.features.summary.rule import Summary
 from supervisor.features.summary.store import SummaryStore
-from supervisor.job.run import Run, RunState, ulid
+from supervisor.job.run import Run, RunState
+from supervisor.job.run_ids import ulid
 from supervisor.job.spec import JobSpec
 from supervisor.ledger.actions import Actor
 from supervisor.ledger.ledger import Ledger

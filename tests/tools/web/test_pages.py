@@ -12,7 +12,8 @@ from urllib.parse import quote, urlsplit
 import httpx
 import pytest
 
-from supervisor.job.run import Reported, ReportedLine, ReportedProgress, RunState
+from supervisor.job.reports import Reported, ReportedLine, ReportedProgress
+from supervisor.job.run import RunState
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.limits import ATTEMPTS_KEPT
 from supervisor.ledger.presence import Broker, Registration, WorkerProcess
