@@ -80,6 +80,13 @@ def test_a_first_skip_is_one_of_one(ledger: Ledger) -> None:
     assert placements == [Placement.START, Placement.SKIP, Placement.WAIT]
 
 
+def test_a_lock_that_another_program_set_is_respected(ledger: Ledger) -> None:
+    spec = job(ledger)
+    ledger.client.set(ledger.keys.lock(spec.lock), "another program", ex=60)
+    [skipped] = ledger.admit(ticks(spec, 0))
+    assert (skipped.placement, skipped.blocked_by) == (Placement.SKIP, "another program")
+
+
 def test_runs_of_one_call_wait_in_the_order_of_the_call(ledger: Ledger) -> None:
     spec = job(ledger, overlap="queue_all")
     names = [f"{spec.name}@{letter}" for letter in "dcab"]
