@@ -133,10 +133,10 @@ def test_a_begin_that_was_undone_is_no_reason_against_a_comeback(ledger: Ledger)
     spec, other = (job(ledger, name, serial="one") for name in ("spec", "other"))
     ledger.admit(ticks(spec, 0))
     now = granted_of(ledger)
-    known = now._replace(fencing_token=now.fencing_token - 10_000)
+    granted = now._replace(fencing_token=now.fencing_token - 10_000)
     at_work(ledger, other, 0, "other")
     ledger.undo_begin(run_id(other, 0), "other")
-    assert renew(ledger, run_id(spec, 0), known=known) is LeaseState.REASSERTED
+    assert renew(ledger, run_id(spec, 0), granted=granted) is LeaseState.REASSERTED
     assert "overlaps" not in ledger.job(spec.name).counters
 
 
