@@ -26,6 +26,7 @@ from celery import Celery, Task, current_app
 from celery._state import _task_stack  # type: ignore[attr-defined]
 from celery.app import trace
 from celery.exceptions import Ignore, Reject, Retry, SoftTimeLimitExceeded
+from celery.local import Proxy
 from kombu.serialization import loads as loads_message
 from kombu.serialization import prepare_accept_content
 from kombu.utils.json import loads
@@ -299,12 +300,18 @@ def trace_run(
     """
     app = current_app._get_current_object()  # type: ignore[attr-defined]
     hostname = request.get("hostname") or socket.gethostname()
-    prepare_to_run(app.tasks[name], hostname)
+    prepare_to_run(task_of(app, name), hostname)
     known = [app.tasks, accepted_by(app), hostname]
     if content_type:
         body = loads_message(body, content_type, encoding, accept=known[1])
     request[CONTENT] = content_of(uuid, name, *body[:2])
     return trace.fast_trace_task(name, uuid, request, body, None, None, _loc=known)
+
+
+def task_of(app: Celery, name: str) -> Any:
+    """The app's task. Where another app's was registered, which is lazy, what that stands for."""
+    task: Any = app.tasks[name]
+    return task._get_current_object() if issubclass(type(task), Proxy) else task
 
 
 @cache

@@ -21,6 +21,7 @@ from supervisor.job.run_ids import manual_id
 from supervisor.worker.endings import end_of
 from supervisor.worker.intake import RunStrategies
 from supervisor.worker.request import GuardedRequest, guarded_request
+from supervisor.worker.task import GuardedTask, prepare_to_run, task_of
 from tests.jobs import delivery
 
 # A task's own request class, in a worker's main process
@@ -158,3 +159,15 @@ def test_a_run_told_to_stop_after_its_body_has_returned_has_succeeded() -> None:
     returned = attempt()
     returned.has_returned = True
     assert end_of(returned, None, None) == (states.SUCCESS, None)
+
+
+def test_a_task_of_another_app_that_is_registered_is_put_under_the_guard() -> None:
+    """A decorator of Celery's gives a proxy, until it is asked for its name."""
+    app, other = Celery("app", set_as_current=False), Celery("other", set_as_current=False)
+
+    @other.task(name="proj.lazy")
+    def lazy() -> None: ...
+
+    app.tasks.register(lazy)
+    prepare_to_run(task_of(app, "proj.lazy"), "host")
+    assert isinstance(app.tasks["proj.lazy"], GuardedTask)
