@@ -28,7 +28,7 @@ FAR = 1.6
 WORKED = (RunState.SUCCEEDED, RunState.FAILED, RunState.TIMED_OUT)
 
 #: The axis is at least so long.
-SHORTEST = timedelta(hours=1)
+SHORTEST = timedelta(minutes=5)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,8 @@ def durations_of(
     lasting = [(run, seconds) for run in runs if (seconds := took(run)) is not None]
     if not lasting:
         return None
-    window = Window(min(lasting[0][0].started_at or now, now - SHORTEST), now)
+    first_at = lasting[0][0].started_at or now
+    window = Window(min(first_at, now - SHORTEST), now)
     longest = max(seconds for _, seconds in lasting)
     limits = dict(limits_of(spec, now))
     near = {text: limit for text, limit in limits.items() if limit <= FAR * longest}
@@ -106,7 +107,7 @@ def durations_of(
         [f"{text} {span(limit)}" for text, limit in limits.items() if text not in near],
         list(labels_of(window)),
         [Line(0, 100, y(top * share), duration(top * share)) for share in (0.5, 1)],
-        f"{len(lasting)} runs since {stamp(window.start)}, the longest {duration(longest)}",
+        f"{len(lasting)} runs since {stamp(first_at)}, the longest {duration(longest)}",
     )
 
 
