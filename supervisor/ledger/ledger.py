@@ -460,9 +460,9 @@ class Ledger(JobReads, RunReads):
 
     def check_schema(self) -> None:
         """For what starts, and what writes without a function. Raises WrongSchema."""
-        number = self.client.get(self.keys.schema)
-        if number is not None and int(number) != SCHEMA:
-            raise WrongSchema(int(number), SCHEMA)
+        number = self.schema()
+        if number not in (None, SCHEMA):
+            raise WrongSchema(number, SCHEMA)
 
     def beat(self) -> BeatRecord:
         return beat_from(self.client.hgetall(self.keys.beat))
