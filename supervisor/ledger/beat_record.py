@@ -13,13 +13,7 @@ from supervisor.times import optional_instant
 
 @dataclass(frozen=True, slots=True)
 class BeatRecord:
-    """`follows`: digest of the schedule files that the leader loads; None when it has none.
-
-    leader_changes: how often another beat took the lead. clock_set_backs: how often the
-    server's clock was set back, the last time at `clock_set_back_at` by `clock_set_back`. app: the
-    name of the app whose ledger it is; None before a beat of it has led. refused: the app and the
-    name of the last beat of another app that tried to lead.
-    """
+    """What the ledger knows of beat."""
 
     leader: str | None
     last_tick_at: datetime | None
@@ -27,12 +21,26 @@ class BeatRecord:
     last_reload_at: datetime | None
     problems: tuple[str, ...]
     follows: str | None = None
+    """Digest of the schedule files that the leader loads; None when it has none."""
+
     leader_changes: int = 0
+    """How often another beat took the lead."""
+
     clock_set_backs: int = 0
+    """How often the server's clock was set back."""
+
     clock_set_back_at: datetime | None = None
+    """When it was the last time."""
+
     clock_set_back: timedelta = timedelta()
+    """By how much."""
+
     app: str | None = None
+    """The name of the app whose ledger it is; None before a beat of it has led."""
+
     refused: str | None = None
+    """The app and the name of the last beat of another app that tried to lead."""
+
     refused_at: datetime | None = None
 
     def leads(self, now: datetime) -> bool:

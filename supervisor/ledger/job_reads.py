@@ -46,15 +46,17 @@ MOST_DURATIONS = 1_000
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """Jobs that are loaded. unread: texts of those that this version cannot read.
-
-    files_version: the version with which schedule files were loaded last.
-    """
+    """Jobs that are loaded."""
 
     specs: Mapping[str, JobSpec]
+
     unread: Mapping[str, str]
+    """Texts of those that this version cannot read."""
+
     origins: Mapping[str, Origin]
+
     files_version: int = 0
+    """The version with which schedule files were loaded last."""
 
     def of(self, source: str) -> Loaded:
         """The jobs of one source."""

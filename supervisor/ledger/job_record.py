@@ -40,11 +40,14 @@ REDBEATS = "RedBeat's schedule"
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """version: grows with each change of the job. place: for people, such as "a.yaml:12"."""
+    """Where a job is from."""
 
     source: str
     version: int
+    """Grows with each change of the job."""
+
     place: str
+    """For people, such as "a.yaml:12"."""
 
 
 #: For a job without an origin in the ledger: only jobs of files were loaded without one.
@@ -77,14 +80,18 @@ MARK_FIELDS = (
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """`pause`: the present one, or else the last. file_paused: `paused` of the schedule file.
-    dealt_until: the watermark before the server's clock was set back; ticks up to it have outcomes.
-    """
+    """How far a job's ticks have been dealt with."""
 
     watermark: datetime | None
+
     pause: Pause | None
+    """The present one, or else the last."""
+
     file_paused: bool | None
+    """`paused` of the schedule file."""
+
     dealt_until: datetime | None = None
+    """The watermark before the server's clock was set back; ticks up to it have outcomes."""
 
 
 def mark_from(values: Sequence[str | None]) -> Mark:
@@ -107,18 +114,18 @@ def pause_from(fields: Mapping[str, str | None]) -> Pause | None:
 
 @dataclass(frozen=True, slots=True)
 class OpenRuns:
-    """How many runs of a job are in which state.
-
-    oldest_queued_at: the nominal time of the oldest run that is queued or waits and has not begun
-    before; for a backfill, when it was requested. oldest_running_at: since when the oldest runs.
-    """
+    """How many runs of a job are in which state."""
 
     running: int = 0
     retrying: int = 0
     queued: int = 0
     waiting: int = 0
     oldest_queued_at: datetime | None = None
+    """The nominal time of the oldest run that is queued or waits and has not begun before; for a
+    backfill, when it was requested."""
+
     oldest_running_at: datetime | None = None
+    """Since when the oldest runs."""
 
     @property
     def state(self) -> str | None:
@@ -164,19 +171,16 @@ def earlier(one: datetime | None, other: datetime | None) -> datetime | None:
 
 @dataclass(frozen=True, slots=True)
 class JobRecord:
-    """A loaded job and what has become of its ticks so far.
-
-    `counters` has started, finished:<outcome>, skipped:<reason>, requeued, retried, rescued,
-    triggered, restored, missed:<reason>, excluded:<reason>, overlaps, overlap_ms, leases_lost,
-    reasserted, duplicates, over_max_duration, under_min_duration and ticks; an absent one is 0.
-
-    answered_until: ticks up to this are not due, or were followed by a success. apart: why Celery
-    has to make the message of each run; None where the ledger sends them.
-    """
+    """A loaded job and what has become of its ticks so far."""
 
     spec: JobSpec
     paused: bool
+
     counters: Mapping[str, int]
+    """started, finished:<outcome>, skipped:<reason>, requeued, retried, rescued,
+    triggered, restored, missed:<reason>, excluded:<reason>, overlaps, overlap_ms, leases_lost,
+    reasserted, duplicates, over_max_duration, under_min_duration and ticks; an absent one is 0."""
+
     durations: Histogram
     running: int
     waiting: int
@@ -194,8 +198,12 @@ class JobRecord:
     paused_note: str | None = None
     paused_until: datetime | None = None
     origin: Origin = UNKNOWN_FILE
+
     answered_until: datetime | None = None
+    """Ticks up to this are not due, or were followed by a success."""
+
     apart: str | None = None
+    """Why Celery has to make the message of each run; None where the ledger sends them."""
 
     @property
     def deadline(self) -> Deadline | None:

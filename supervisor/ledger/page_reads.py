@@ -55,15 +55,19 @@ Entry = tuple[str, float]
 
 @dataclass(frozen=True, slots=True)
 class RunQuery:
-    """`outcome`: a state, several, or None for any. limit: of matches.
-
-    `since` and `until`: when a run was admitted, both included.
-    """
+    """Which runs are asked for."""
 
     outcome: RunState | Set[RunState] | None = None
+    """A state, several, or None for any."""
+
     since: datetime | None = None
+    """When a run was admitted at the earliest, included."""
+
     until: datetime | None = None
+    """And at the latest, included."""
+
     limit: int = 50
+    """Of matches."""
 
 
 def search(ledger: Ledger, jobs: Sequence[str], query: RunQuery) -> list[Run]:
