@@ -131,7 +131,7 @@ RUNS_BEFORE = 2
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """How a job stands, as far as one can choose or sort jobs by it. failures: of all its runs."""
+    """How a job stands, as far as one can choose or sort jobs by it."""
 
     paused: bool
     last_outcome: str | None
@@ -140,16 +140,19 @@ class Standing:
     last_start_at: datetime | None
     last_failure_at: datetime | None
     failures: int
+    """Of all its runs."""
 
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """A run as a mark in a strip. started_at: of its last attempt."""
+    """A run as a mark in a strip."""
 
     id: str
     state: RunState
     nominal_at: datetime | None
     started_at: datetime | None
+    """Of its last attempt."""
+
     finished_at: datetime | None
     blocked_by: str | None
     reason: str | None

@@ -104,10 +104,11 @@ PRESENT = TypeAdapter(Present)
 
 @dataclass(frozen=True, slots=True)
 class Processes:
-    """`last_seen`: of workers by name, also of those that were killed."""
+    """The workers and beats of an app."""
 
     present: tuple[Present, ...]
     last_seen: Mapping[str, datetime]
+    """Of workers by name, also of those that were killed."""
 
     @property
     def workers(self) -> list[WorkerProcess]:

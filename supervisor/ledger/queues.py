@@ -67,17 +67,19 @@ class Queues(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Queue:
-    """`length`: messages that wait in it; None when it is not known. jobs: those that go there.
-
-    drained_at: since when nothing begins from it.
-    """
+    """A queue of the broker."""
 
     name: str
     length: int | None
+    """How many messages wait in it; None when that is not known."""
+
     consumers: int
     is_serial: bool
     jobs: tuple[str, ...] = ()
+    """Those that go there."""
+
     drained_at: datetime | None = None
+    """Since when nothing begins from it."""
 
 
 def queues(
