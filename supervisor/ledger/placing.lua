@@ -49,10 +49,7 @@ local function replace(run, holder)
     if superseded then skip(superseded, 'replaced') end
   end
   join_waiting(lock, run.id, -next_instant())
-  if holder then
-    end_early(holder, 'replaced', 'replaced by ' .. run.id)
-    if holder.rules.lock ~= lock then promote(lock) end
-  end
+  if holder then end_early(holder, 'replaced', 'replaced by ' .. run.id) end
   return hget(K.run(run.id), 'state') == 'queued'
 end
 
@@ -101,7 +98,7 @@ function place(run, new)
   if (decision == 'wait' or decision == 'requeue') and run.wait_until and run.wait_until <= now then
     decision, reason = 'skip', 'wait_expired'
   end
-  local blocker = oldest(held) or redis.call('ZRANGE', K.waiting(lock), 0, 0)[1] or ''
+  local blocker = oldest(held) or redis.call('ZRANGE', K.waiting(lock), 0, 0)[1]
   if reason == 'overlap' and is_held_by_grace(blocker, rules.lease_ttl) then reason = 'grace' end
   redis.call('HSET', K.run(run.id), 'blocked_by', blocker, unpack(new and new.record or {}))
   if decision == 'skip' then

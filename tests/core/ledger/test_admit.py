@@ -114,6 +114,16 @@ def test_ticks_missed_for_another_reason_have_a_row_of_their_own(ledger: Ledger)
     assert rows == [("catchup", 1), ("window", 2)]
 
 
+def test_a_row_of_missed_ticks_is_kept_from_its_last_one_on(ledger: Ledger) -> None:
+    spec = job(ledger)
+    ledger.pass_over([PassedOver(spec, RunState.MISSED, "window", MIDNIGHT, MIDNIGHT, 1)])
+    [row] = ledger.history(spec.name)
+    ledger.client.pexpire(ledger.keys.run(row.id), 60_000)
+    next_at = MIDNIGHT + timedelta(seconds=1)
+    ledger.pass_over([PassedOver(spec, RunState.MISSED, "window", next_at, next_at, 1)])
+    assert ledger.client.pttl(ledger.keys.run(row.id)) > 60_000
+
+
 def test_ticks_of_a_paused_job_are_excluded_in_one_row(ledger: Ledger) -> None:
     spec = job(ledger)
     pause(ledger, spec)
