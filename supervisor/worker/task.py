@@ -309,9 +309,15 @@ def trace_run(
 
 
 def task_of(app: Celery, name: str) -> Any:
-    """The app's task. Where another app's was registered, which is lazy, what that stands for."""
+    """The app's task. Where another app's was registered, which is lazy, what that stands for: it
+    becomes this app's, which is the one that is supervised."""
     task: Any = app.tasks[name]
-    return task._get_current_object() if issubclass(type(task), Proxy) else task
+    if issubclass(type(task), Proxy):
+        task = task._get_current_object()
+        if task.app is not app:
+            type(task).bind(app)
+            task.app = app
+    return task
 
 
 @cache

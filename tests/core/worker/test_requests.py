@@ -171,3 +171,4 @@ def test_a_task_of_another_app_that_is_registered_is_put_under_the_guard() -> No
     app.tasks.register(lazy)
     prepare_to_run(task_of(app, "proj.lazy"), "host")
     assert isinstance(app.tasks["proj.lazy"], GuardedTask)
+    assert app.tasks["proj.lazy"].app is app
