@@ -29,7 +29,8 @@ WAITS = ("longest_s", "outside_windows_s", "judged")
 NOTES = f"""\
 overlaps: attempts beside which a later one was at work, by the witness and by the ledger. The
   witness leaves out the time in which a process was frozen; with that time they are spanning, which
-  is what the ledger can know of. Excused are those that touch a frozen worker, and no others.
+  is what the ledger can know of; it counts more where the report of an end was held for up to five
+  seconds, in which a successor began. Excused are those that touch a frozen worker, and no others.
 waits: from an execution's end, or from when the next run was due, to the next start; the longest,
   and the longest outside of the windows above, in which nothing can be expected to start at once.
   The latter is judged where one run may be at work: at most {ALLOWED_SECONDS:g} s for a run that
