@@ -14,7 +14,7 @@ from hashlib import sha256
 from pathlib import PurePosixPath
 from typing import Any
 
-from supervisor.catalog.schedule_files import json_schema
+from supervisor.catalog.schema import json_schema
 from supervisor.web.api import document
 
 OUTSIDE = re.compile(r"\]\(((?:\.\./)+)([^)#\s]+)(#[^)\s]*)?\)")
