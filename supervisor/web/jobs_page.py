@@ -171,9 +171,10 @@ class Failing:
 
 
 def failing(traces: Sequence[Trace]) -> Failing | None:
-    """`traces`: oldest first. None unless the last run that ended was bad."""
-    ended = [run for run in reversed(traces) if run.state in BAD | {RunState.SUCCEEDED}]
-    bad = list(takewhile(lambda run: run.state in BAD, ended))
+    """None unless the run that ended last was bad; it may be of an earlier time than others."""
+    ended = [run for run in traces if run.state in BAD | {RunState.SUCCEEDED}]
+    ended.sort(key=lambda run: run.finished_at or NEVER)
+    bad = list(takewhile(lambda run: run.state in BAD, reversed(ended)))
     if not bad:
         return None
     lines = (bad[0].reason or "").splitlines()

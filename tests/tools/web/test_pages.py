@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 import json
 import re
+from datetime import timedelta
 from html import unescape
 from html.parser import HTMLParser
 from urllib.parse import quote, urlsplit
@@ -21,6 +22,7 @@ from supervisor.operate.planning import plan_of
 from supervisor.operate.plans import plan_lines
 from supervisor.operate.question import question_of_run
 from supervisor.operate.why import answer
+from supervisor.schedule.ticks import PassedOver
 from supervisor.times import ms_of
 from supervisor.web.access import Access
 from supervisor.web.jobs_query import PAGE_SIZE
@@ -28,6 +30,7 @@ from supervisor.web.pages import MOST_BESIDE
 from supervisor.web.server import create
 from tests.core.ledger.test_many_waiting import crowd
 from tests.jobs import (
+    MIDNIGHT,
     admitted,
     at_work,
     began_at,
@@ -181,6 +184,18 @@ def test_a_job_says_first_whether_it_is_well(reader: httpx.Client, ledger: Ledge
     at_work(ledger, spec, 9)
     text = reader.get("/").text
     assert "failing</span>" in text and '"state running">running' in text
+
+
+def test_a_job_is_well_whose_last_run_ended_well_after_ticks_were_missed(
+    reader: httpx.Client, ledger: Ledger
+) -> None:
+    spec = job(ledger)
+    at_work(ledger, spec, 0)
+    missed_at = MIDNIGHT + timedelta(seconds=1)
+    ledger.pass_over([PassedOver(spec, RunState.MISSED, "catchup", missed_at, missed_at, 1)])
+    ledger.finish(run_id(spec, 0), "token", RunState.SUCCEEDED)
+    for path in ("/", f"/jobs/{spec.name}"):
+        assert "failing</span>" not in reader.get(path).text
 
 
 def names_on(page: httpx.Response) -> list[str]:
