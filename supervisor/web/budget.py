@@ -11,6 +11,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -47,8 +48,8 @@ class OutOfTime(Exception):
 class Budget:
     """The time that a request has, from its arrival."""
 
-    def __init__(self, seconds: float = BUDGET_SECONDS) -> None:
-        self._ends_at = time.monotonic() + seconds
+    def __init__(self, seconds: float | None = None) -> None:
+        self._ends_at = time.monotonic() + (BUDGET_SECONDS if seconds is None else seconds)
 
     @property
     def seconds_left(self) -> float:
@@ -88,7 +89,7 @@ def ledger_for_answers(settings: Settings) -> Ledger:
 class Threads:
     """Threads for requests of one kind. seconds: the most of its budget that a request may take."""
 
-    def __init__(self, number: int = THREADS, seconds: float = BUDGET_SECONDS) -> None:
+    def __init__(self, number: int = THREADS, seconds: float = math.inf) -> None:
         self._seconds = seconds
         self._pool = ThreadPoolExecutor(number, thread_name_prefix="answers")
 

@@ -47,6 +47,11 @@ BODIES: Mapping[str, tuple[str, str | bytes]] = {
 }
 
 
+@pytest.fixture(autouse=True)
+def _time_for_an_answer() -> None:
+    """As much as the product gives: some of these tests wait for its end."""
+
+
 @pytest.mark.parametrize("name", BODIES)
 def test_a_body_that_is_no_request_is_refused(
     bearer: httpx.Client, ledger: Ledger, name: str
