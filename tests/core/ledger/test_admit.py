@@ -28,6 +28,7 @@ from tests.jobs import (
     begin,
     begun,
     job,
+    job_has,
     lock_is_free,
     pause,
     run_id,
@@ -112,6 +113,17 @@ def test_ticks_missed_for_another_reason_have_a_row_of_their_own(ledger: Ledger)
         ledger.pass_over([PassedOver(spec, RunState.MISSED, reason, at, at, 1)])
     rows = [(row.reason, row.ticks) for row in ledger.history(spec.name)]
     assert rows == [("catchup", 1), ("window", 2)]
+
+
+def test_only_ticks_of_a_pause_have_its_note(ledger: Ledger) -> None:
+    spec = job(ledger)
+    ledger.pause(spec.name, "the disk is full")
+    job_has(ledger, spec.name, paused_at=0)
+    missed_at = MIDNIGHT + timedelta(seconds=1)
+    ledger.admit(ticks(spec, 0))
+    ledger.pass_over([PassedOver(spec, RunState.MISSED, "window", missed_at, missed_at, 1)])
+    notes = [(row.state, row.note) for row in ledger.history(spec.name)]
+    assert notes == [(RunState.MISSED, None), (RunState.EXCLUDED, "the disk is full")]
 
 
 def test_a_row_of_missed_ticks_is_kept_from_its_last_one_on(ledger: Ledger) -> None:

@@ -80,6 +80,16 @@ def test_a_waiting_run_whose_lock_nobody_holds_is_promoted(
     assert run_id(spec, 1) in ledger.outbox()
 
 
+def test_a_run_that_the_next_of_its_call_replaces_leaves_no_lease(
+    ledger: Ledger, app: Celery
+) -> None:
+    spec = job(ledger, overlap="replace")
+    with_messages(ledger, app)
+    ledger.admit(ticks(spec, 0, 1))
+    assert states(ledger, spec) == ["replaced", "queued"]
+    assert ledger.client.zrange(ledger.keys.leases, 0, -1) == [run_id(spec, 1)]
+
+
 def test_a_tick_waits_behind_none_once_the_waiting_run_was_promoted(ledger: Ledger) -> None:
     spec = admitted(ledger, 0, 1, overlap="queue_one")
     vanish(ledger, spec, run_id(spec, 0))
