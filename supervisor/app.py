@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from celery import Celery, signals
+from celery.app.base import PendingConfiguration  # type: ignore[attr-defined]
 from celery.app.defaults import DEFAULTS
 from celery.app.utils import find_app
 
@@ -111,7 +112,7 @@ def supervise(
         "adopt_rows": adopt_rows,
     }
     adopt_guarded(app)
-    if app.configured or app._conf is not None:  # type: ignore[attr-defined]  # loaded, or assigned
+    if _has_settings(app):
         _settle(app, app.conf)
     else:
         app.on_after_configure.connect(
@@ -222,6 +223,16 @@ SETTLED = (
     *("broker_url", "broker_use_ssl", "broker_transport_options"),
     *("redbeat_key_prefix", "redbeat_redis_url", "redbeat_redis_options"),
 )
+
+
+def _has_settings(app: Celery) -> bool:
+    """Whether they are loaded, or were assigned to the app: Celery says so of the former alone."""
+    conf = app._conf  # type: ignore[attr-defined]
+    pending = getattr(conf, "changes", None)
+    is_pending = isinstance(pending, PendingConfiguration) and (
+        pending.callback == app._finalize_pending_conf  # type: ignore[attr-defined]
+    )
+    return bool(app.configured) or not (conf is None or is_pending)  # type: ignore[attr-defined]
 
 
 def _settle(app: Celery, conf: Any) -> None:

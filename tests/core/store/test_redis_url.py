@@ -290,6 +290,16 @@ def test_settings_that_are_assigned_are_found() -> None:
     assert supervise(again).conf.redbeat_redis_url == "redis://ledger:6379/1"
 
 
+def test_settings_that_come_after_supervise_are_found() -> None:
+    app = supervise(Celery("later"))
+    assert not app.configured
+    app.config_from_object({"broker_url": "redis://ledger/1"})
+    assert app.conf.redbeat_redis_url == "redis://ledger:6379/1"
+    named = supervise(Celery("named", broker="redis://early/1"))
+    named.conf.broker_url = "redis://ledger/1"
+    assert named.conf.redbeat_redis_url == "redis://ledger:6379/1"
+
+
 class Rotating(CredentialProvider):
     def get_credentials(self) -> tuple[str, str]:
         return "me", "today's"
