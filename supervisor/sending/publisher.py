@@ -38,6 +38,7 @@ RUNS_PER_ROUND = 100
 #: message RabbitMQ refused because its queue is full.
 LATER = timedelta(minutes=1)
 REFUSED_LATER = timedelta(seconds=5)
+BEHIND_OTHERS = timedelta()
 
 log = get_logger("supervisor.publisher")
 
@@ -121,6 +122,9 @@ class Publisher:
                 sent += self._send_until_refused(remaining, until)
         except UNAVAILABLE as error:
             self._note_obstacle((assignment.run for assignment in remaining), str(error))
+            if len(remaining) > 1:  # the app's own code may raise the like, for this one alone
+                with suppress(RedisError):
+                    self.ledger.put_off([remaining[0].run.id], BEHIND_OTHERS)
             raise
         return sent
 

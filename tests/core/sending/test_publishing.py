@@ -216,6 +216,28 @@ def test_a_run_whose_task_sends_nothing_is_not_taken_for_sent(
     assert publisher.publish([run]) == 1
 
 
+def test_a_task_whose_own_code_finds_its_server_gone_does_not_stand_in_the_way(
+    ledger: Ledger, redis_url: str
+) -> None:
+    """As a class of tasks that asks a tenants' service before it sends."""
+    app = app_at(redis_url, redis_url)
+
+    class Asking(Task):  # type: ignore[type-arg]
+        def apply_async(self, *args: Any, **options: Any) -> Any:
+            raise ConnectionRefusedError("tenants.test")
+
+    app.task(name="proj.asking", base=Asking, shared=False)(count_nothing)
+    asking = job(ledger, "asking", task="proj.asking")
+    ledger.admit(ticks(asking, 0))
+    wait_until(lambda: ledger.now() > ledger.run(run_id(asking, 0)).queued_at)
+    run, publisher = queued(ledger, 1), Publisher(app, ledger)
+    assert ledger.outbox() == [run_id(asking, 0), run]
+    publisher.publish(ledger.outbox())
+    assert (ledger.run(run).sends, ledger.outbox()) == (0, [run, run_id(asking, 0)])
+    publisher.publish(ledger.outbox())
+    assert (ledger.run(run).sends, ledger.outbox()) == (1, [run_id(asking, 0)])
+
+
 def count_nothing() -> None: ...
 
 
