@@ -366,6 +366,8 @@ class Heartbeat(threading.Thread):
             if finished.is_first:  # not what the child reported before it died
                 _, event = RUN_EVENTS[finished.ending]
                 log.warning(event, job=lease.work.job, run=lease.run_id, reason=reason)
+            elif finished.ending is Ending.STALE:  # it had not begun, or its run is to start again
+                self._ledger.note_obstacle([lease.run_id], lease.work.worker, reason)
             return
         outcome, ended_at = recorded
         note = "" if outcome is RunState.SUCCEEDED else f"{reason} before it could say why"

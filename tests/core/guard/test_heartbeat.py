@@ -116,6 +116,18 @@ def test_a_dead_child_gives_its_lock_to_the_next_run_at_once(
     assert ledger.run(run_id(spec, 0)).reason == f"worker process {child.pid} died"
 
 
+def test_a_child_that_died_before_it_began_is_named_by_its_run(
+    ledger: Ledger, heartbeat: Heartbeat, child: Child
+) -> None:
+    spec = admitted(ledger, 0)
+    heartbeat.watch(held(spec, child.pid))
+    child.kill()
+    wait_until(lambda: ledger.run(run_id(spec, 0)).obstacle)
+    run = ledger.run(run_id(spec, 0))
+    assert run.obstacle and run.obstacle.text == f"worker process {child.pid} died"
+    assert run.state is RunState.QUEUED
+
+
 def test_of_a_child_that_died_after_its_report_nothing_is_logged(
     ledger: Ledger, heartbeat: Heartbeat, child: Child
 ) -> None:
