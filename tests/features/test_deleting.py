@@ -33,6 +33,15 @@ FEATURES = [
     pytest.param(["on_commit", "sqlalchemy", "django"], id="on_commit"),
 ]
 
+#: Those that are more than a folder and its lines: what else knows of them.
+KNOWN_ELSEWHERE = {
+    "adoption": "operate/adoption and the verbs adopt and release",
+    "following": "the plan and the page show what follows a job",
+    "notices": "silences on the page and in the API, `serve` watches for outages, Lua notes events",
+    "outbound": "notices, pings and sentry send by it",
+    "service_starts": "run_at_start of the core's jobs",
+}
+
 STARTS = """
 from celery import Celery
 from supervisor.app import supervise
@@ -45,6 +54,13 @@ main(["check", "jobs.yaml"])
 """
 
 JOBS = "jobs: {a: {task: t, every: 1h}}"
+
+
+def test_each_feature_is_deleted_or_said_to_be_known_elsewhere() -> None:
+    places = (ROOT / "supervisor" / "features").iterdir()
+    features = {place.stem for place in places if not place.stem.startswith("__")}
+    deleted = {name for param in FEATURES for name in param.values[0]}
+    assert features == deleted | KNOWN_ELSEWHERE.keys()
 
 
 @pytest.fixture
