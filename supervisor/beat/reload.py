@@ -68,6 +68,9 @@ LIMITS = Limits(cpu_seconds=60, memory=1 << 30)
 #: Elapsed time: a busy machine takes longer for the same, and a file system may hang.
 LONGEST_READ_SECONDS = 300
 
+#: Files that changed while a child was busy with them are read from the beginning after this.
+OUTDATED_SECONDS = 15
+
 #: Files that exceeded the limits, and have not changed since, are tried again after this.
 AGAIN_SECONDS = 300
 
@@ -162,6 +165,9 @@ class Reloading:
             self._year = now.year
             self._watching.look_again()
         has_changed = self._watching.has_changed()
+        if has_changed and self._child and self._child.age_seconds < OUTDATED_SECONDS:
+            self._watching.look_again()  # when the child is done
+            has_changed = False
         if has_changed or (self._child is None and self._is_to_be_tried(loaded)):
             self._start()
         elif self._child is None:
@@ -178,7 +184,7 @@ class Reloading:
         return self.digest not in (None, loaded)
 
     def _start(self, withdraws_at: datetime | None = None) -> Child:
-        """Also in the place of a child that is busy with files as they were before."""
+        """Also in the place of a child that takes long over files as they were before."""
         if self._child:
             self._child.end()
         self._next_try = None

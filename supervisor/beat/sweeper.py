@@ -4,8 +4,8 @@ The workers of a queue drop the message of a run that has expired, or was cancel
 Without workers such messages would pile up, one for each run, until a worker is started.
 
 1. The functions that end such a run note its queue in the ledger.
-2. The leading beat looks at the oldest messages of these queues, and removes those of its ledger's
-   ended runs. As long as it finds any, there may be more behind them.
+2. The leading beat looks at the oldest and the newest messages of these queues, and removes those
+   of its ledger's ended runs. As long as it finds any, there may be more behind them.
 3. A queue in which it finds none is not looked at again until another of its runs ends.
 
 Only where the broker is Redis: others cannot take one message out of the middle of a queue, and
@@ -28,9 +28,9 @@ from supervisor.logs import get_logger
 from supervisor.sending.app_settings import identity_of
 from supervisor.sending.queues import channel_of
 
-#: How many of the oldest messages of a queue are looked at. To remove one, Redis compares all
-#: between it and the end of the queue, which takes 0.4 ms for this many.
-OLDEST = 1_000
+#: How many of the oldest and of the newest messages of a queue are looked at. To remove one, Redis
+#: compares all between it and the end of the queue, which takes 0.4 ms for this many.
+LOOKED_AT = 1_000
 
 #: Between two sweeps, since a broker that hangs costs seconds each time; and for one sweep.
 PAUSE_SECONDS = 5.0
@@ -72,13 +72,14 @@ class Sweeper:
         return removed
 
     def _remove_ended(self, client: Any, key: str) -> int:
-        """Removes those among the oldest messages of a list; returns how many."""
-        texts = client.lrange(key, -OLDEST, -1)
+        """Removes those among the oldest and the newest messages of a list; returns how many."""
+        newest = dict.fromkeys(client.lrange(key, 0, LOOKED_AT - 1), 1)
+        texts = newest | dict.fromkeys(client.lrange(key, -LOOKED_AT, -1), -1)
         runs = {text: run for text in texts if (run := run_of(text, self._identity))}
         ended = self._ledger.ended([*runs.values()])
         with client.pipeline(transaction=False) as pipe:
             for text in (text for text, run in runs.items() if run in ended):
-                pipe.lrem(key, -1, text)
+                pipe.lrem(key, texts[text], text)  # from the end that is nearer
             return sum(pipe.execute())
 
 

@@ -61,4 +61,4 @@ def state_of(file: Path | os.DirEntry[str]) -> tuple[object, ...]:
         state = file.stat()
     except OSError as error:  # a link to nothing
         return file.name, str(error)
-    return file.name, state.st_ino, state.st_size, state.st_mtime_ns, state.st_ctime_ns
+    return file.name, state.st_size, state.st_mtime_ns, state.st_ctime_ns

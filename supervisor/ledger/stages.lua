@@ -256,8 +256,24 @@ local function begin_family(id)
   note_start(run, of_lock.skips)
 end
 
+-- What is open below a run without a record, or without anything that would bring it forward.
+local function mend_below(id)
+  for _, below in ipairs(redis.call('SMEMBERS', K.below(id))) do
+    local run = load_run(below)
+    if not run or is_closed(below) then
+      redis.call('SREM', K.below(id), below)
+      redis.call('HSETNX', K.run(id), 'stopped', 'the record of ' .. below .. ' is gone')  -- of a batch
+    elseif run.foreach and run.state == 'running' then
+      mend_below(below)
+    elseif not redis.call('ZSCORE', K.leases, below) then
+      redis.call('ZADD', K.leases, now, below)
+    end
+  end
+end
+
 -- A run of several steps whose own lease ran out: it lives as long as anything below it does.
 local function settle_family(run)
+  mend_below(run.id)
   for _, below in ipairs(redis.call('SMEMBERS', K.below(run.id))) do
     local batch = load_run(below)
     if batch.foreach and batch.state == 'running' then stages.advance_batch(batch) end

@@ -75,7 +75,12 @@ class Publisher:
         For runs of the outbox, and for those whose messages have vanished.
         """
         others = run_ids
-        if self.sender.channel_beside:
+        try:
+            is_beside = bool(run_ids) and self.sender.channel_beside is not None
+        except UNAVAILABLE as error:
+            log.warning("publish failed", runs=len(run_ids), sent=0, error=str(error))
+            return 0
+        if is_beside:
             rounds = chunks(run_ids, RUNS_PER_ROUND)
             others = [run_id for some in rounds for run_id in self.ledger.send(some)]
         return len(run_ids) - len(others) + self.publish(others, until)

@@ -309,14 +309,14 @@ def trace_run(
 
 
 def task_of(app: Celery, name: str) -> Any:
-    """The app's task. Where another app's was registered, which is lazy, what that stands for: it
-    becomes this app's, which is the one that is supervised."""
+    """The app's task. Another app's that was registered, itself or as a lazy one, becomes this
+    app's, which is the one that is supervised."""
     task: Any = app.tasks[name]
     if issubclass(type(task), Proxy):
         task = task._get_current_object()
-        if task.app is not app:
-            type(task).bind(app)
-            task.app = app
+    if task.app is not app:
+        type(task).bind(app)
+        task.app = app
     return task
 
 

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from supervisor.beat import reload as reloading
+from supervisor.beat import watching
 from supervisor.beat.reload import Reloading
 from supervisor.catalog.entries import Entries
 from supervisor.catalog.load import load, put_jobs
@@ -283,6 +284,22 @@ def test_an_edit_of_files_is_loaded_and_what_it_moved_is_found(
     (tmp_path / "jobs.yaml").write_text("\n" + (tmp_path / "jobs.yaml").read_text())
     read_and_load(reloading_, ledger.loaded_digest())
     assert ledger.origins()["c"].place == f"{tmp_path}/jobs.yaml:4"
+
+
+def test_files_that_go_on_changing_are_loaded_all_the_same(
+    ledger: Ledger, entries: Entries, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A child that is busy with them is not ended by each change."""
+    monkeypatch.setattr(watching, "LONGEST_BURST_SECONDS", 0.0)
+    written(tmp_path, *(f"job-{number}" for number in range(300)))
+    reloading = Reloading(tmp_path, ledger, entries)
+    reloading.reload(NOW, None)
+    child = reloading._child
+    os.utime(tmp_path / "jobs.yaml", ns=(0, 1))
+    reloading.reload(NOW, None)
+    assert child and reloading._child in (child, None)
+    wait_until(lambda: (reloading.reload(NOW, ledger.loaded_digest()), not reloading.is_busy)[1])
+    assert len(ledger.job_names()) == 300
 
 
 def test_an_edit_of_a_thousand_jobs_takes_a_second_of_a_processor(

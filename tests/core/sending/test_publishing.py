@@ -81,6 +81,14 @@ def test_a_broker_that_hangs_holds_nobody_up_for_ever(
     assert publisher.publish([run]) == 1
 
 
+def test_a_broker_that_refuses_us_is_not_a_fault_of_beat(ledger: Ledger, redis_url: str) -> None:
+    """Where its address is the ledger's, its connection is asked for the queues beside that."""
+    refused = redis_url.replace("redis://", "redis://:no-password-of-ours@")
+    run, publisher = queued(ledger, 0), Publisher(app_at(refused, redis_url), ledger)
+    assert (publisher.send_queued([]), publisher.send_queued([run])) == (0, 0)
+    assert run in ledger.outbox()
+
+
 def test_an_unreadable_run_does_not_stand_in_the_way(ledger: Ledger, redis_url: str) -> None:
     unreadable, other = queued(ledger, 0), queued(ledger, 1)
     ledger.client.hset(ledger.keys.run(unreadable), "attempts", "no JSON")
@@ -378,27 +386,27 @@ def test_only_messages_of_ended_runs_are_removed(
     assert sweeper.sweep() == 0
 
 
-def test_a_queue_is_looked_at_as_long_as_its_oldest_messages_are_of_ended_runs(
+def test_a_queue_is_looked_at_as_long_as_messages_at_its_ends_are_of_ended_runs(
     app: Celery, ledger: Ledger, sweeper: Sweeper, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sweeping, "OLDEST", 100)
-    runs = sent(app, ledger, 450)
-    for run in (*runs[:250], runs[-1]):
+    monkeypatch.setattr(sweeping, "LOOKED_AT", 100)
+    runs = sent(app, ledger, 650)
+    for run in (*runs[:250], runs[500], runs[-1]):
         ledger.cancel(run, "not wanted")
-    assert sweeper.sweep() == 250
-    assert set(in_queue(ledger)) == {*runs[250:]}
+    assert sweeper.sweep() == 251
+    assert set(in_queue(ledger)) == {*runs[250:-1]}
     assert ledger.leftovers() == []
 
 
 def test_a_sweep_that_takes_long_goes_on_in_a_later_turn(
     app: Celery, ledger: Ledger, sweeper: Sweeper, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sweeping, "OLDEST", 100)
+    monkeypatch.setattr(sweeping, "LOOKED_AT", 100)
     monkeypatch.setattr(sweeping, "SWEEPING_SECONDS", 0.0)
-    runs = sent(app, ledger, 150)
+    runs = sent(app, ledger, 300)
     for run in runs:
         ledger.cancel(run, "not wanted")
-    assert [sweeper.sweep(), sweeper.sweep()] == [100, 50]
+    assert [sweeper.sweep(), sweeper.sweep()] == [200, 100]
     assert in_queue(ledger) == []
 
 

@@ -161,14 +161,15 @@ def test_a_run_told_to_stop_after_its_body_has_returned_has_succeeded() -> None:
     assert end_of(returned, None, None) == (states.SUCCESS, None)
 
 
-def test_a_task_of_another_app_that_is_registered_is_put_under_the_guard() -> None:
+@pytest.mark.parametrize("is_lazy", [True, False])
+def test_a_task_of_another_app_that_is_registered_is_put_under_the_guard(is_lazy: bool) -> None:
     """A decorator of Celery's gives a proxy, until it is asked for its name."""
     app, other = Celery("app", set_as_current=False), Celery("other", set_as_current=False)
 
     @other.task(name="proj.lazy")
     def lazy() -> None: ...
 
-    app.tasks.register(lazy)
+    app.tasks.register(lazy if is_lazy else other.tasks["proj.lazy"])
     prepare_to_run(task_of(app, "proj.lazy"), "host")
     assert isinstance(app.tasks["proj.lazy"], GuardedTask)
     assert app.tasks["proj.lazy"].app is app
