@@ -31,6 +31,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from supervisor.errors import NotConfigured
+from supervisor.web import clock
 from supervisor.web.access_file import (
     NEEDS,
     NO_FILE,
@@ -236,6 +237,7 @@ class AccessCheck:
             return
         scope = with_root(scope, self._access.prefix)
         request, budget = Request(scope), Budget()
+        clock.use(request.cookies.get(clock.COOKIE))
         anonymous = Visitor(role=self._access.anonymous)
         scope["state"] = scope.get("state", {}) | {"visitor": anonymous, "budget": budget}
         try:

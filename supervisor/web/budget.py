@@ -27,7 +27,6 @@ from supervisor.ledger.queues import Queues
 from supervisor.settings import Settings
 from supervisor.store.connection import connect_for_answers
 from supervisor.store.keys import Keys
-from supervisor.web import clock
 
 #: For a whole request. Prometheus gives up a scrape after 10 s; most proxies wait longer.
 BUDGET_SECONDS = 4.0
@@ -100,7 +99,6 @@ class Threads:
         budget = Budget(min(self._seconds, request.state.budget.seconds_left))
         context = copy_context()
         context.run(_current.set, budget)
-        context.run(clock.use, request.cookies.get(clock.COOKIE))
         work = self._pool.submit(lambda: context.run(function, *args, **kwargs))
         try:
             return await asyncio.wait_for(asyncio.wrap_future(work), budget.seconds_left)

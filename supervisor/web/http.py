@@ -125,6 +125,10 @@ EXCEPTION_HANDLERS = {
 #: Larger arguments of a run belong where the job can fetch them.
 MOST_BYTES = 64 * 1024
 
+#: Of a body that is larger, so much is read and thrown away: where a connection is closed with a
+#: part of it unread, the client gets no answer, but a reset.
+MOST_READ_BYTES = 8 * 1024 * 1024
+
 MOST_FIELDS = 50
 
 Body = TypeVar("Body", bound=BaseModel)
@@ -132,15 +136,19 @@ Body = TypeVar("Body", bound=BaseModel)
 
 async def bounded_body(request: Request) -> bytes:
     """The body. Raises OutOfTime if it is sent too slowly, and Refused if it is too large."""
-    body = bytearray()
+    body, length = bytearray(), 0
     try:
         async with asyncio.timeout(request.state.budget.seconds_left):
             async for chunk in request.stream():
-                body += chunk
-                if len(body) > MOST_BYTES:
-                    raise Refused(413, f"the body has more than {MOST_BYTES:,} bytes")
+                length += len(chunk)
+                if length <= MOST_BYTES:
+                    body += chunk
+                elif length > MOST_READ_BYTES:
+                    break
     except TimeoutError as error:
         raise OutOfTime("the body was sent too slowly") from error
+    if length > MOST_BYTES:
+        raise Refused(413, f"the body has more than {MOST_BYTES:,} bytes")
     return bytes(body)
 
 

@@ -178,7 +178,7 @@ zone.addEventListener("click", () => {
   const chosen = zone.dataset.zone === "UTC" ? own : "";
   const lasts = chosen ? 31536000 : 0;
   document.cookie = `supervisor_zone=${chosen}; path=${new URL(document.baseURI).pathname}; max-age=${lasts}; samesite=strict`;
-  location.reload();
+  location.assign(location.pathname + location.search); // unlike reload(), sends no form again
 });
 
 // ---- confirmations ----

@@ -64,6 +64,14 @@ def test_a_body_that_is_no_request_is_refused(
     assert (ledger.history("nightly"), ledger.job("nightly").paused) == ([], False)
 
 
+def test_a_body_that_is_too_large_gets_its_answer(bearer: httpx.Client, ledger: Ledger) -> None:
+    """Also on a connection that is kept, whose end would come before the answer."""
+    job(ledger)
+    for _ in range(20):
+        assert bearer.get("/healthz").status_code == 200
+        assert bearer.post(TRIGGER, content=b"x" * 200_000).status_code == 413
+
+
 FORMS = {
     "deep nesting": {"args": "[" * 10_000 + "]" * 10_000},
     "many fields": {str(number): "" for number in range(60)},

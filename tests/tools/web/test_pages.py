@@ -47,6 +47,7 @@ from tests.jobs import (
 from tests.presence import beat_says, worker_is_there
 from tests.tools.web.conftest import Serve
 from tests.tools.web.visits import FROM_OUR_PAGE, TOKEN, log_in, serving_app
+from tests.waiting import wait_until
 
 HTML = {"accept": "text/html"}
 
@@ -193,6 +194,8 @@ def test_a_job_is_well_whose_last_run_ended_well_after_ticks_were_missed(
     at_work(ledger, spec, 0)
     missed_at = MIDNIGHT + timedelta(seconds=1)
     ledger.pass_over([PassedOver(spec, RunState.MISSED, "catchup", missed_at, missed_at, 1)])
+    missed = ledger.history(spec.name)[0].finished_at
+    wait_until(lambda: missed and ledger.now() > missed)
     ledger.finish(run_id(spec, 0), "token", RunState.SUCCEEDED)
     for path in ("/", f"/jobs/{spec.name}"):
         assert "failing</span>" not in reader.get(path).text
@@ -534,7 +537,9 @@ def test_times_are_of_the_zone_that_the_cookie_names(
     reader.cookies.set("supervisor_zone", zone)
     text = reader.get(f"/runs/{run}").text
     assert re.search(f"Nominal time<dd>[^<]*{begun}<", text)
-    assert (">Asia/Tokyo<" in text) == (zone == "Asia/Tokyo")
+    html = {"accept": "text/html"}
+    for page in (text, *(reader.get(path, headers=html).text for path in ("/jobs/no", "/no"))):
+        assert (">Asia/Tokyo<" in page) == (zone == "Asia/Tokyo")
 
 
 LOG_URL = "https://logs.example/?q={run}&from={started_ms}"
