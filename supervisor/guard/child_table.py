@@ -84,7 +84,7 @@ class ChildTable:
             return
         pid = os.getpid()
         offset = offset_of(pid)
-        self._memory[offset] = IDLE  # whoever reads it meanwhile takes nothing from it
+        self._memory[offset] = IDLE  # a reader takes nothing from it meanwhile
         ENTRY.pack_into(self._memory, offset, IDLE, token.encode(), at, pid, *known)
         self._memory[offset] = state
 

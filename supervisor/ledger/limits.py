@@ -35,7 +35,7 @@ ATTEMPTS_KEPT = 100
 #: Up to this many failed steps and items of a run keep their traceback.
 MOST_TRACEBACKS = 20
 
-#: A worker that was told of runs whose messages Celery has to make publishes them; after this, beat
+#: A worker that learns of runs whose messages Celery has to make publishes them; after this, beat
 #: does. A worker whose broker hangs may be at it for longer, and then there are two messages: the
 #: second begins nothing.
 OUTBOX_DELAY = timedelta(seconds=1)
