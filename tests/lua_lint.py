@@ -13,7 +13,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 
-from supervisor.ledger.library import FOLDERS, READING, Library, source
+from supervisor.ledger.function_library import FOLDERS, READING, Library, source
 from supervisor.store.keys import Keys
 
 KEYS = Keys("supervisor")

@@ -1,5 +1,5 @@
 -- Ticks, or runs triggered by hand, get their places in order: queued, waiting, due later, or skipped.
--- What is not defined here (K, hget, place...) is in base.lua, records.lua and the others that library.py puts
+-- What is not defined here (K, hget, place...) is in base.lua, records.lua and the others that function_library.py puts
 -- before it.
 --
 -- A tick's path, step 3 of 6. Next: worker/task.py.

@@ -23,7 +23,7 @@ import redis
 from redis.exceptions import NoScriptError, ResponseError
 
 from supervisor.errors import WrongSchema
-from supervisor.ledger.library import READING, Library, digest, library_of, source, sources
+from supervisor.ledger.function_library import READING, Library, digest, library_of, source, sources
 from supervisor.ledger.limits import SCHEMA
 from supervisor.store.connection import (
     NO_FUNCTIONS,

@@ -1,8 +1,8 @@
 """Which features there are: one list for each place of the core where a feature takes part.
 
 The core imports these lists and no feature. To remove a feature, delete its folder and its lines
-here, its line in `ledger/library.py` if it has Lua, and its verb with the line in `cli/`. That is
-enough for those that `tests/features/test_deleting.py` deletes; it names the others, with what else
-knows of them. A schedule file that has the key of a deleted feature gets an error with its line,
-and a job in Redis that has it is passed over: edit the files first.
+here, its line in `ledger/function_library.py` if it has Lua, and its verb with the line in `cli/`.
+That is enough for those that `tests/features/test_deleting.py` deletes; it names the others, with
+what else knows of them. A schedule file that has the key of a deleted feature gets an error with
+its line, and a job in Redis that has it is passed over: edit the files first.
 """

@@ -19,7 +19,7 @@ from tests.waiting import wait_until
 ROOT = Path(__file__).parents[2]
 
 #: Where features are listed.
-LISTS = ("lists/*.py", "ledger/library.py", "cli/__init__.py")
+LISTS = ("lists/*.py", "ledger/function_library.py", "cli/__init__.py")
 
 #: Each feature, with those that need it.
 FEATURES = [

@@ -34,9 +34,9 @@ from supervisor.job.spec import JobSpec
 from supervisor.ledger.actions import Action, Actor
 from supervisor.ledger.admission import Placement
 from supervisor.ledger.attempt import AttemptPhase, Grant
+from supervisor.ledger.function_library import Library, library_of
 from supervisor.ledger.functions import Call, Functions
 from supervisor.ledger.ledger import Ledger
-from supervisor.ledger.library import Library, library_of
 from supervisor.ledger.presence import BeatProcess, Broker, Registration, WorkerProcess, digest_of
 from supervisor.ledger.reader import chunks
 from supervisor.ledger.run_request import RunRequest

@@ -21,8 +21,8 @@ from typing import Annotated
 from pydantic import BaseModel, BeforeValidator, ConfigDict
 
 from supervisor.ledger.beat_record import BeatRecord, beat_from
+from supervisor.ledger.function_library import digest
 from supervisor.ledger.ledger import Ledger
-from supervisor.ledger.library import digest
 from supervisor.times import instant, ms_of
 
 #: Destinations of a turn, and entries of a list that are read at once.

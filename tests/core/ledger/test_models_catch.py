@@ -6,7 +6,7 @@ import pytest
 from hypothesis.errors import Flaky
 from redis.exceptions import ResponseError
 
-from supervisor.ledger import functions, library, limits
+from supervisor.ledger import function_library, functions, limits
 from supervisor.ledger.ledger import Ledger
 from supervisor.store.keys import Keys
 from tests.core.ledger.machines import run_machine
@@ -68,13 +68,13 @@ BREAKS = {
 }
 
 
-def made_anew(prefix: str) -> library.Library:
-    return library.Library(Keys(prefix))
+def made_anew(prefix: str) -> function_library.Library:
+    return function_library.Library(Keys(prefix))
 
 
 def break_functions(monkeypatch: pytest.MonkeyPatch, part: str, line: str, broken: str) -> None:
     """For ledgers that are opened from now on."""
-    whole = library.source
+    whole = function_library.source
     if line not in whole(part):
         pytest.fail(f"{part}.lua has no {line!r} to break")
 
@@ -82,7 +82,7 @@ def break_functions(monkeypatch: pytest.MonkeyPatch, part: str, line: str, broke
         text = whole(name)
         return text.replace(line, broken) if name == part else text
 
-    monkeypatch.setattr(library, "source", source)
+    monkeypatch.setattr(function_library, "source", source)
     monkeypatch.setattr(functions, "library_of", made_anew)
 
 

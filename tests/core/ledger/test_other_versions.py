@@ -16,7 +16,7 @@ from supervisor.errors import UnknownJob, UnreadableJob
 from supervisor.features.audit.step import audit
 from supervisor.job.run import RunState
 from supervisor.job.spec import JobSpec
-from supervisor.ledger import library, specs
+from supervisor.ledger import function_library, specs
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.presence import Broker, Registration, WorkerProcess
 from supervisor.schedule.ticks import Tick
@@ -133,12 +133,12 @@ def test_files_without_it_remove_it(ledger: Ledger, entries: Entries) -> None:
 def test_a_process_goes_on_with_the_functions_it_began_with(
     ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    library.sources.cache_clear()
+    function_library.sources.cache_clear()
     began_before = Ledger(ledger.client, ledger.keys)
 
     def replaced(_: str) -> Path:
         pytest.fail("read while it runs")
 
-    monkeypatch.setattr(library, "files", replaced)
+    monkeypatch.setattr(function_library, "files", replaced)
     run = began_before.trigger(job(ledger))
     assert began_before.cancel(run.id, "by hand")

@@ -11,8 +11,8 @@ import pytest
 from supervisor.job.run import RunState
 from supervisor.job.spec import JobSpec
 from supervisor.ledger.attempt import Grant, GrantedAttempt, Refused
+from supervisor.ledger.function_library import source
 from supervisor.ledger.ledger import Ledger
-from supervisor.ledger.library import source
 from supervisor.testing import lease_runs_out
 from tests.jobs import at_work, begin, granted_of, job, run_id, ticks
 

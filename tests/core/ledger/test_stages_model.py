@@ -18,7 +18,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from supervisor.job.run import RunState
 from supervisor.job.run_ids import StepId
-from supervisor.ledger import functions, library, limits
+from supervisor.ledger import function_library, functions, limits
 from supervisor.ledger.attempt import Ending, Finished, Grant, GrantedAttempt, Work
 from supervisor.ledger.functions import Functions
 from supervisor.ledger.ledger import Ledger
@@ -390,6 +390,8 @@ def test_stages_hold_whatever_happens_in_whatever_order(
     ledger: Ledger, monkeypatch: pytest.MonkeyPatch, items_per_end: int
 ) -> None:
     monkeypatch.setattr(limits, "ITEMS_PER_END", items_per_end)
-    monkeypatch.setattr(functions, "library_of", lambda prefix: library.Library(Keys(prefix)))
+    monkeypatch.setattr(
+        functions, "library_of", lambda prefix: function_library.Library(Keys(prefix))
+    )
     run_machine(StagesMachine, Ledger(ledger.client, ledger.keys), STEPS)
     assert StagesMachine.steps >= STEPS

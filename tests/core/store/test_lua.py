@@ -6,7 +6,7 @@ from itertools import chain
 
 import pytest
 
-from supervisor.ledger.library import HOOKS, SHARED, source, sources
+from supervisor.ledger.function_library import HOOKS, SHARED, source, sources
 
 
 @pytest.mark.parametrize("name", sorted(sources().keys() - {*SHARED, *chain(*HOOKS.values())}))
