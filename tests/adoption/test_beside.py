@@ -87,7 +87,7 @@ def watched(foreign_app: ForeignApp) -> tuple[list[str], Counter[str], dict[str,
     with exporter_at(foreign_app.url) as exporter:
         foreign_app.worker("-E", "-c", "1")
         foreign_app.start("flower", "flower", f"--port={port}", "--address=127.0.0.1", is_cold=True)
-        wait_until(lambda: tasks_in_flower(port) is not None, 60)
+        wait_until(lambda: hears_workers(port), 60)
         foreign_app.results(foreign_app.send())
         wait_until(lambda: exporter.counted.keys() >= ENDS, 30)
         wait_until(lambda: sorted((tasks_in_flower(port) or {}).values()) == ENDED, 30)
@@ -109,8 +109,17 @@ def tasks_in_flower(port: int) -> dict[str, str] | None:
 
 def rows_of_flower(port: int) -> dict[str, dict[str, Any]] | None:
     """What it lists, by id; None while it does not answer."""
+    return from_flower(port, "api/tasks")
+
+
+def hears_workers(port: int) -> bool:
+    """Whether Flower has got an event of a worker. It answers before it listens to events."""
+    return bool((from_flower(port, "workers?json=1") or {}).get("data"))
+
+
+def from_flower(port: int, path: str) -> dict[str, Any] | None:
     try:
-        with urlopen(f"http://127.0.0.1:{port}/api/tasks") as answer:
+        with urlopen(f"http://127.0.0.1:{port}/{path}") as answer:
             return dict(json.load(answer))
     except (URLError, ConnectionError):
         return None
@@ -190,7 +199,7 @@ def shown(foreign_app: ForeignApp) -> dict[str, Any]:
     with exporter_at(foreign_app.url) as exporter:
         foreign_app.worker("-E", "-c", "1")
         foreign_app.start("flower", "flower", f"--port={port}", "--address=127.0.0.1", is_cold=True)
-        wait_until(lambda: rows_of_flower(port) is not None, 60)
+        wait_until(lambda: hears_workers(port), 60)
         for name, number in NUMBERS.items():
             id, _ = asked_for(foreign_app, name)
             active = wait_until(lambda id=id: active_row(foreign_app, id), 30)  # type: ignore[misc]

@@ -133,6 +133,7 @@ OF_THE_EDIT = [QUIET.executions[0], *(replace(each, version=1) for each in QUIET
         ({"executions": [*LAST_DIED, AGAIN], "rows": AGAIN_ROWS}, []),
         ({"executions": [*LAST_DIED, BEGUN_TWICE], "rows": AGAIN_ROWS}, ["run doubled", *TOKEN]),
         ({"rows": SUCCEEDED_TWICE}, ["run doubled"]),
+        ({"rows": SUCCEEDED_TWICE, "windows": [OLDER]}, []),
         (DONE_TWICE, ["run done twice"]),
         ({**DONE_TWICE, "windows": [replace(FROZEN, kind=Kind.LINK)]}, []),
         ({**DONE_TWICE, "windows": [replace(FROZEN, group=7)]}, ["run done twice"]),

@@ -113,12 +113,17 @@ def lost(facts: Facts) -> Iterator[str]:
 
 
 def doubled(facts: Facts) -> Iterator[str]:
-    """Started after its end was recorded, or succeeded twice by the ledger's own word."""
+    """Started after its end was recorded, or succeeded twice by the ledger's own word.
+
+    A success that the ledger lost is followed by another of the same run; see `unaccounted`.
+    """
     rows = {row.run: row for row in facts.rows}
-    for row in rows.values():
-        if [outcome for _, outcome in row.outcomes].count("succeeded") > 1:
-            yield f"{row.run} succeeded more than once"
     known = [e for e in facts.executions if not may_be_forgotten(facts, e)]
+    forgotten = {e.run for e in facts.executions if may_be_forgotten(facts, e)}
+    for row in rows.values():
+        succeeded = [outcome for _, outcome in row.outcomes].count("succeeded")
+        if succeeded > 1 and row.run not in forgotten:
+            yield f"{row.run} succeeded more than once"
     for (run, attempt), starts in Counter((e.run, e.attempt) for e in known).items():
         if starts > 1:
             yield f"{run} attempt {attempt} started {starts} times"
