@@ -33,6 +33,7 @@ from supervisor.beat.publishing import Publishing
 from supervisor.beat.recovery import Recovery
 from supervisor.beat.redbeat_entries import RedBeatEntries
 from supervisor.beat.reload import Reloading
+from supervisor.beat.service_starts import ServiceStarts
 from supervisor.beat.sources import FollowedSources
 from supervisor.beat.turn import Beat, Part, Step
 from supervisor.catalog.entries import Entries
@@ -65,6 +66,7 @@ class Steps:
         self.log = AdmissionLog()
         self.reloading = Reloading(files, ledger, self.entries) if files else None
         self.sources = FollowedSources(ledger, self.entries)
+        self.starts = ServiceStarts(ledger)
         self.presence = Presence(
             ledger, broker_of(app, required_settings(app)), leader.instance, self.follows
         )
@@ -87,12 +89,14 @@ class Steps:
             *([self.reloading] if self.reloading else []),
             self.sources,
             self.messages,
+            self.starts,
             *(step for part in self._parts for step in part.follow),
         )
 
     def begin(self, at: datetime, *, is_first: bool) -> None:
         """This beat takes the lead. is_first: it has neither led nor stood by before."""
         self.entries.learn_names()
+        self.starts.begin(at, is_first)
         for part in self._parts:
             if part.begin:
                 part.begin(at, is_first)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from supervisor.beat.turn import Beat, Part
-from supervisor.features import service_starts
 from supervisor.features.adoption import step as adoption
 from supervisor.features.audit import step as audit
 from supervisor.features.following import step as following
@@ -21,7 +20,6 @@ PARTS: tuple[Callable[[Beat], Part], ...] = (
     adoption.part,
     notices.part,
     following.part,
-    service_starts.part,
     pings.part,
     sentry.part,
     outbound.part,

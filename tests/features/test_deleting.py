@@ -39,7 +39,6 @@ KNOWN_ELSEWHERE = {
     "following": "the plan and the page show what follows a job",
     "notices": "silences on the page and in the API, `serve` watches for outages, Lua notes events",
     "outbound": "notices, pings and sentry send by it",
-    "service_starts": "run_at_start of the core's jobs",
 }
 
 STARTS = """

@@ -20,12 +20,12 @@ from supervisor.app import supervise
 from supervisor.beat import reload, scheduler
 from supervisor.beat.reload import Reloading
 from supervisor.beat.scheduler import SupervisedScheduler
+from supervisor.beat.service_starts import ServiceStarts, may_run
 from supervisor.catalog.load import load
 from supervisor.cli import main
 from supervisor.deploy.embedded import EmbeddedServer
 from supervisor.errors import ForeignLedger
 from supervisor.features.notices import services
-from supervisor.features.service_starts import Starts, may_run
 from supervisor.job.changes import Changes
 from supervisor.job.run import Run, RunState
 from supervisor.job.run_ids import start_id
@@ -347,10 +347,13 @@ def test_a_start_that_a_beat_did_not_finish_is_finished_by_the_next(
     until_settled(first, ledger)
     first.close()
     ago(ledger, 2 * ABSENCE)
-    before, [run, *_] = Starts(ledger), ledger.history("nightly")
+    before, [run, *_] = ServiceStarts(ledger), ledger.history("nightly")
     ledger.cancel(run.id, "so that it is not in the way")
     before.begin(ledger.now(), is_first=True)
-    for starts in (Starts(ledger), Starts(ledger)):  # one dies after it gave the jobs their runs
+    for starts in (
+        ServiceStarts(ledger),
+        ServiceStarts(ledger),
+    ):  # one dies after it gave the jobs their runs
         starts.begin(ledger.now(), is_first=False)
         assert starts.at == before.at
         starts.finish()

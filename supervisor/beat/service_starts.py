@@ -14,7 +14,7 @@ from __future__ import annotations
 from datetime import datetime
 
 from supervisor.beat.admission_log import note_all
-from supervisor.beat.turn import Beat, Part, Turn
+from supervisor.beat.turn import Turn
 from supervisor.job.run_ids import start_id
 from supervisor.job.spec import JobSpec
 from supervisor.job.when import KINDS
@@ -32,7 +32,7 @@ log = get_logger("supervisor.beat")
 FIELD = "starting"
 
 
-class Starts:
+class ServiceStarts:
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
         #: The start under way: the nominal time of its runs.
@@ -79,8 +79,3 @@ def may_run(spec: JobSpec, at: datetime) -> bool:
     """Whether `start_at`, `end_at` and `exclude` allow a time, whatever the schedule names."""
     times = dict.fromkeys((*KINDS, "phase", "jitter", "dst")) | {"at": (at,)}
     return schedule_of(spec.model_copy(update=times)).next_after(at - INSTANT) is not None
-
-
-def part(beat: Beat) -> Part:
-    starts = Starts(beat.ledger)
-    return Part(follow=(starts,), begin=starts.begin)
