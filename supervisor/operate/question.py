@@ -7,8 +7,6 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
 from supervisor.errors import UnknownRun
-from supervisor.features.following.store import LATEST, Followers
-from supervisor.job.policies import AfterMatch
 from supervisor.job.run import Run, RunState, StepRecord
 from supervisor.job.run_ids import StepId, tick_id
 from supervisor.job.spec import JobSpec
@@ -17,9 +15,10 @@ from supervisor.ledger.beat_record import BeatRecord
 from supervisor.ledger.job_record import JobRecord
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.page_reads import absences, admitted_at, server_since
+from supervisor.lists.operate import UPSTREAMS
 from supervisor.operate.words import LocalTime
 from supervisor.schedule import schedule_of, ticks_between
-from supervisor.times import INSTANT, clock_time, ms_of
+from supervisor.times import INSTANT, clock_time
 
 #: States of ticks that never became a run; one record stands for a range of them.
 PASSED_OVER = (RunState.MISSED, RunState.EXCLUDED)
@@ -239,17 +238,10 @@ def workers_of(ledger: Ledger, queue: str | None, spec: JobSpec | None) -> Worke
 
 
 def upstreams_of(ledger: Ledger, spec: JobSpec, at: datetime | None) -> Upstreams:
-    """The jobs that it follows, and how their runs ended as far as the follower has recorded it.
-
-    at: the nominal time in question; None for the newest that is not decided yet.
-    """
-    times = Followers(ledger).memories([spec.name])[spec.name].times
-    if spec.matches is AfterMatch.LATEST:
-        time = LATEST
-    elif at is not None:
-        time = str(ms_of(at))
-    else:
-        open_times = (time for time, record in times.items() if not record.get("decided"))
-        time = max(open_times, key=int, default="")
-    ended = times.get(time, {}).get("ended", {})
-    return {name: RunState(ended[name][0]) if name in ended else None for name in spec.after}
+    """The jobs that it follows. at: the nominal time in question; None for the newest."""
+    ended = {
+        name: state
+        for upstreams in UPSTREAMS
+        for name, state in upstreams(ledger, spec, at).items()
+    }
+    return {name: ended.get(name) for name in spec.after}

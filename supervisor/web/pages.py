@@ -17,7 +17,6 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
 from supervisor.errors import NotConfigured, UnknownJob
-from supervisor.features.following.store import Followers
 from supervisor.features.notices.silences import SilenceStore, silenced
 from supervisor.job.reports import LogLine
 from supervisor.job.run import Run, RunState
@@ -29,7 +28,7 @@ from supervisor.ledger.job_record import JobRecord
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.page_reads import neighbours, running_runs, traces
 from supervisor.ledger.queues import Queues
-from supervisor.lists.page import FIRST_PAGE
+from supervisor.lists.page import FIRST_PAGE, RELATED
 from supervisor.operate import repeating
 from supervisor.operate.job_documents import document_text
 from supervisor.operate.job_edits import JobEdits
@@ -70,7 +69,7 @@ RUNS_SHOWN = 25
 LINES_SHOWN = 20
 KEPT_ITEMS_SHOWN = 20
 TIMES_SHOWN = 8
-MOST_BESIDE = 12
+MOST_RELATED = 12
 LONGEST_SEARCH = 200
 
 #: Seconds between two looks of a browser at the timeline of all jobs.
@@ -148,14 +147,14 @@ def job(view: View) -> Context:
     durations = view.ledger.durations_of([record.spec])[view.target]
     loaded = view.edits.job(view.target)
     silences = SilenceStore(view.ledger).in_force(view.now)
-    followers = Followers(view.ledger).of([view.target])
     return {
         "job": record,
         "pace": pace_of(record.spec, durations, view.now),
         "failing": failing(last),
-        "beside": {
-            "Follows": some_records(view.ledger, record.spec.after),
-            "Followed by": some_records(view.ledger, followers.get(view.target, [])),
+        "related": {
+            title: some_records(view.ledger, names)
+            for related in RELATED
+            for title, names in related(view.ledger, record.spec).items()
         },
         "loaded": loaded,
         "keys": document_text(view.edits.shown(loaded)),
@@ -165,7 +164,7 @@ def job(view: View) -> Context:
 
 def some_records(ledger: Ledger, names: Sequence[str]) -> tuple[list[JobRecord], int]:
     """The first of the jobs, and how many more there are."""
-    shown = names[:MOST_BESIDE]
+    shown = names[:MOST_RELATED]
     specs = ledger.some_specs(shown)
     return ledger.records_of([*specs.values()]), len(names) - len(shown)
 

@@ -30,13 +30,13 @@ FEATURES = [
     pytest.param(["holidays"], id="holidays"),
     pytest.param(["summary"], id="summary"),
     pytest.param(["audit"], id="audit"),
+    pytest.param(["following"], id="following"),
     pytest.param(["on_commit", "sqlalchemy", "django"], id="on_commit"),
 ]
 
 #: Those that are more than a folder and its lines: what else knows of them.
 KNOWN_ELSEWHERE = {
     "adoption": "operate/adoption and the verbs adopt and release",
-    "following": "the plan and the page show what follows a job",
     "notices": "silences on the page and in the API, `serve` watches for outages, Lua notes events",
     "outbound": "notices, pings and sentry send by it",
 }

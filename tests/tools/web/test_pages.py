@@ -26,7 +26,7 @@ from supervisor.schedule.ticks import PassedOver
 from supervisor.times import ms_of
 from supervisor.web.access import Access
 from supervisor.web.jobs_query import PAGE_SIZE
-from supervisor.web.pages import MOST_BESIDE
+from supervisor.web.pages import MOST_RELATED
 from supervisor.web.server import create
 from tests.core.ledger.test_many_waiting import crowd
 from tests.jobs import (
@@ -510,14 +510,14 @@ def test_a_run_that_did_not_start_has_the_reason_in_sentences(
 def test_a_job_is_shown_between_those_it_follows_and_those_that_follow_it(
     reader: httpx.Client, ledger: Ledger
 ) -> None:
-    sources = [f"source-{number:02}" for number in range(MOST_BESIDE + 3)]
+    sources = [f"source-{number:02}" for number in range(MOST_RELATED + 3)]
     for source in sources:
         job(ledger, source)
     job(ledger, "load", every=None, after=sources)
     ledger.client.sadd(ledger.keys.followers("load"), job(ledger, "report").name)
     text = reader.get("/jobs/load").text
     [before, after] = re.findall(r"<p>Follow.*?</p>", text)
-    assert re.findall('href="jobs/(.+?)"', before) == sources[:MOST_BESIDE]
+    assert re.findall('href="jobs/(.+?)"', before) == sources[:MOST_RELATED]
     assert "and 3 more" in before
     assert re.findall('href="jobs/(.+?)"', after) == ["report"]
 
