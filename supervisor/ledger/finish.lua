@@ -8,9 +8,9 @@
 --       outcome       succeeded failed timed_out cancelled lost retry; or
 --         dead        lost, and reported by another process than the attempt's own, which cannot say since when
 --         unbegun     its body never started, and never will
+--       reason        for it, or ''
+--       ago           how long ago in ms the attempt's work was over, or 0
 --       and where there is one:
---       reason        for it
---       ago           how long ago in ms the attempt's work was over; 0 without it
 --       attempt       what its worker knows of it, as in comebacks.lua
 --       traceback     of a retry, failed and timed_out
 --       returned      what a step returned that succeeded (name -> JSON as text)
@@ -27,7 +27,7 @@
 --       overlapped_with  of a stale ending, the run that was running at the same time
 
 local call = cjson.decode(ARGV[1])
-local id, token, outcome, reason, ago = call.run_id, call.token, call.outcome, call.reason or '', call.ago or 0
+local id, token, outcome, reason, ago = call.run_id, call.token, call.outcome, call.reason, call.ago
 local attempt = call.attempt
 
 local function reply(ending, other)
@@ -39,7 +39,7 @@ local has_worked = outcome ~= 'dead' and outcome ~= 'unbegun'  -- until when, is
 if has_worked then publish_at = now + OUTBOX_DELAY end  -- its process publishes what is left to Celery
 if outcome == 'dead' then outcome = 'lost' end
 local is_current = run and run.state == 'running' and run.token == token
-local standing = is_current and 'running' or comebacks.standing(id, run, token, outcome ~= 'unbegun' and attempt or nil)
+local standing = is_current and 'running' or comebacks.standing(id, run, token, outcome ~= 'unbegun' and attempt)
 
 -- It is refused, and no other end of it will count.
 local function refused(other)

@@ -387,19 +387,18 @@ class Ledger(JobReads, RunReads):
         `times.clock`; now without it. traceback: of one that failed. granted: for a ledger that
         is older than the attempt.
         """
-        more: dict[str, Any] = {"reason": reason[:REASON_LENGTH]}
+        more: dict[str, Any] = {}
         if traceback:
             more["traceback"] = traceback
         if returned:
             more["returned"] = {name: json.dumps(value) for name, value in returned.items()}
-        return self._finish(run_id, token, outcome.value, ended_at, granted, more)
+        return self._finish(run_id, token, outcome.value, reason, ended_at, granted, more)
 
     def report_dead(
         self, run_id: str, token: str, reason: str, granted: GrantedAttempt | None = None
     ) -> Finished:
         """Ends an attempt whose process is gone: it is lost, or what it was being ended for."""
-        more = {"reason": reason[:REASON_LENGTH]}
-        return self._finish(run_id, token, "dead", None, granted, more)
+        return self._finish(run_id, token, "dead", reason, granted=granted)
 
     def undo_begin(self, run_id: str, token: str) -> Finished:
         """Queues a run again whose attempt may have begun, and whose body never started."""
@@ -421,24 +420,21 @@ class Ledger(JobReads, RunReads):
         arguments: what the next attempt, and those after it, have in place of the run's own.
         ended_at, traceback and granted: as for `finish`.
         """
-        more = {
-            "reason": reason[:REASON_LENGTH],
-            "retry": {"delay": to_ms(delay), **arguments.texts},
-            "traceback": traceback,
-        }
-        return self._finish(run_id, token, "retry", ended_at, granted, more)
+        more = {"retry": {"delay": to_ms(delay), **arguments.texts}, "traceback": traceback}
+        return self._finish(run_id, token, "retry", reason, ended_at, granted, more)
 
     def _finish(
         self,
         run_id: str,
         token: str,
         outcome: str,
+        reason: str = "",
         ended_at: float | None = None,
         granted: GrantedAttempt | None = None,
         more: Mapping[str, Any] = MappingProxyType({}),
     ) -> Finished:
         fields = {"run_id": run_id, "token": token, "outcome": outcome, **more}
-        fields |= attempt_fields(granted)
+        fields |= {"reason": reason[:REASON_LENGTH], **attempt_fields(granted)}
 
         def sent_now() -> Call:
             """Made again each time that it is sent, which may be for long."""

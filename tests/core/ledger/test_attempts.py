@@ -6,6 +6,7 @@ import re
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
+from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -94,6 +95,16 @@ def test_a_serial_queue_stays_taken_when_its_state_is_lost(ledger: Ledger) -> No
     ledger.client.delete(ledger.keys.lock_state(first.serial_lock))
     refused = ledger.begin(run_id(second, 0), "other", "worker")
     assert isinstance(refused, Refused) and refused.refusal is Refusal.PARKED
+
+
+def test_a_retry_gives_the_serial_queue_to_the_next(ledger: Ledger) -> None:
+    first, second = (job(ledger, name, serial="reports") for name in ("first", "second"))
+    ledger.admit(ticks(first, 0) + ticks(second, 0))
+    begin(ledger, run_id(first, 0))
+    assert isinstance(ledger.begin(run_id(second, 0), "other", "worker"), Refused)
+    retried = ledger.retry(run_id(first, 0), "token", timedelta(hours=1))
+    assert retried.to_publish == (run_id(second, 0),)
+    begin(ledger, run_id(second, 0), "other")
 
 
 def test_ended_runs_expire(ledger: Ledger) -> None:

@@ -129,6 +129,18 @@ def test_what_a_promoted_replica_gave_to_another_is_not_taken_back(
     assert ledger.job(spec.name).counters["overlaps"] == 1
 
 
+def test_a_forgotten_attempt_that_ends_overlapped_with_what_began_since(ledger: Ledger) -> None:
+    spec, other = (job(ledger, name, key="shared") for name in ("spec", "other"))
+    ledger.admit(ticks(spec, 0))
+    ledger.client.delete(ledger.keys.lock_state(spec.lock), ledger.keys.lock(spec.lock))
+    now = granted_of(ledger)
+    granted = now._replace(fencing_token=now.fencing_token - 10_000)
+    at_work(ledger, other, 0, "other")
+    late = ledger.finish(run_id(spec, 0), "token", RunState.SUCCEEDED, granted=granted)
+    assert (late.ending, late.overlapped_with) == ("stale", run_id(other, 0))
+    assert ledger.job(spec.name).counters["overlaps"] == 1
+
+
 def test_a_begin_that_was_undone_is_no_reason_against_a_comeback(ledger: Ledger) -> None:
     spec, other = (job(ledger, name, serial="one") for name in ("spec", "other"))
     ledger.admit(ticks(spec, 0))
@@ -206,6 +218,23 @@ def test_messages_are_counted_anew_when_a_run_is_queued_again(ledger: Ledger) ->
     assert (ledger.run(first).state, ledger.run(first).sent_at) == ("queued", None)
     ledger.sent({first: "celery"})
     assert ledger.run(first).sends == 1
+
+
+def test_the_late_success_of_a_run_that_made_way_counts(ledger: Ledger) -> None:
+    spec = begun(ledger, overlap="queue_all")
+    first = run_id(spec, 0)
+    lease_runs_out(ledger, first)
+    ledger.rescue()
+    ledger.restore(work(spec, 1), "other", granted_of(ledger))
+    assert ledger.run(first).state is RunState.WAITING
+    assert ledger.finish(first, "token", RunState.SUCCEEDED).ending == "ended"
+    assert ledger.run(first).state is RunState.SUCCEEDED
+    assert not ledger.client.exists(ledger.keys.waiting(spec.lock))
+
+
+def test_an_end_of_which_nothing_is_known_is_stale(ledger: Ledger) -> None:
+    spec = job(ledger)
+    assert ledger.finish(run_id(spec, 0), "token", RunState.SUCCEEDED).ending == "stale"
 
 
 def test_a_run_that_made_way_takes_the_first_free_slot(ledger: Ledger) -> None:

@@ -180,6 +180,18 @@ def test_an_overlap_grows_while_the_late_run_goes_on(ledger: Ledger) -> None:
     assert ledger.job(spec.name).counters["overlaps"] == 1
 
 
+def test_an_attempt_before_the_last_ends_nothing(ledger: Ledger) -> None:
+    """Both were given up, and the run waits for its third."""
+    run = run_id(lost(ledger), 0)
+    ledger.rescue()
+    begin(ledger, run, "second")
+    lease_runs_out(ledger, run)
+    ledger.rescue()
+    assert ledger.finish(run, "token", RunState.SUCCEEDED).ending == "stale"
+    assert ledger.run(run).state is RunState.QUEUED
+    assert ledger.finish(run, "second", RunState.SUCCEEDED).ending == "ended"
+
+
 def test_beside_a_successor_that_was_given_up_as_well_both_overlap(ledger: Ledger) -> None:
     spec = lost(ledger, on_crash="fail", overlap="queue_all")
     ledger.rescue()
