@@ -59,12 +59,13 @@ class Body:
 @dataclass
 class Witness:
     """What workers do, whatever the ledger says of it. overtaken: tokens of those beside which one
-    more began than may be at work."""
+    more began than may be at work. unknown: tokens whose begins do not count for that."""
 
     most: int | None
     at_work: dict[str, Body] = field(default_factory=dict)
     begins: int = 0
     overtaken: set[str] = field(default_factory=set)
+    unknown: frozenset[str] = frozenset()
 
     def begin(self, run: str, token: str, granted: GrantedAttempt) -> None:
         self.begins += 1
@@ -73,13 +74,11 @@ class Witness:
 
     def look(self) -> None:
         if self.most is not None:
-            by_age = sorted(self.at_work.values(), key=lambda body: body.began)
-            self.overtaken |= {body.token for body in by_age[: -self.most]}
-
-    def looked(self) -> Witness:
-        found = self.copy()
-        found.look()
-        return found
+            bodies = self.at_work.values()
+            begins = [body.began for body in bodies if body.token not in self.unknown]
+            for body in bodies:
+                if sum(began > body.began for began in begins) >= self.most:
+                    self.overtaken.add(body.token)
 
     def copy(self) -> Witness:
         return Witness(self.most, dict(self.at_work), self.begins, set())
@@ -92,6 +91,8 @@ class State:
     second: int
     current: frozenset[str]
     done: Mapping[str, RunState]
+    overtaken: frozenset[str]
+    """Tokens of those at work beside which one too many began, which may be over by now."""
 
 
 class World:
@@ -112,6 +113,8 @@ class World:
         self.fences: set[int] = set()
         self.done: dict[str, RunState] = {}
         self.current: frozenset[str] = frozenset()
+        #: Tokens of those whose begins are not in the ledger that was restored.
+        self.unknown: frozenset[str] = frozenset()
 
     def fence_ahead(self) -> None:
         now = int(self.ledger.now().timestamp() * 1_000_000)
@@ -131,7 +134,8 @@ class World:
         keys = {name: (flat[2 * i], flat[2 * i + 1]) for i, name in enumerate(names)}
         bodies = self.witness.at_work.values()
         current = frozenset(body.token for body in bodies if self.has_lease(body))
-        return State(keys, self.witness.copy(), self.second, current, dict(self.done))
+        overtaken = frozenset(self.witness.overtaken & self.witness.at_work.keys())
+        return State(keys, self.witness.copy(), self.second, current, dict(self.done), overtaken)
 
     def has_lease(self, body: Body) -> bool:
         facts = self.ledger.client.hmget(self.ledger.keys.run(body.run), "state", "token")
@@ -145,6 +149,8 @@ class World:
         pipe.hset(self.ledger.keys.server, "run_id", "before")
         pipe.execute()
         self.witness = workers.witness.copy()
+        bodies, known = self.witness.at_work.values(), ledger.witness.begins
+        self.unknown = frozenset(body.token for body in bodies if body.began > known)
         self.second, self.current = workers.second, workers.current
         self.fences = set()
         self.done = dict(ledger.done)
@@ -344,7 +350,12 @@ def after_ticks_came_again(world: World) -> None:
 
 
 def too_late(world: World) -> None:
-    """Only after second copies have begun."""
+    """Only after second copies have begun.
+
+    Of several slots, a begin that the ledger has lost and refuses is none beside another attempt.
+    """
+    if world.spec.most_running != 1:
+        world.witness.unknown = world.unknown
     world.witness.look()
     for run in world.runs_in(RunState.RUNNING):
         lease_runs_out(world.ledger, run)
@@ -401,7 +412,7 @@ def come_back_to(
     world.restore(earlier, later)
     before = world.counted("overlaps")
     come_back(world)
-    if come_back is not too_late and not later.witness.looked().overtaken:
+    if come_back is not too_late and not later.overtaken:
         assert world.counted("overlaps") == before, "nothing overlapped"
     world.come_to_an_end()
     world.check(before)
