@@ -53,6 +53,7 @@ JUDGES = {
     "*/fill.lua": tests_of(*STEPS, *RUNS, *REST),
     "*/load.lua": tests_of("loading", "record", "beginning_to_lead", "content", *RUNS, *REST),
     "*/begin.lua": tests_of("content", *RUNS, *STEPS, *REST),
+    "*/finish.lua": tests_of("callers", *RUNS, *STEPS, *REST),
     "*/messages.lua": tests_of("messages", "callers", "whole_or_nothing", *RUNS, *STEPS),
     "*/send.lua": tests_of("messages", "callers", "publishing"),
     "*/keep_messages.lua": tests_of("messages", "loading"),

@@ -129,6 +129,16 @@ def test_what_a_promoted_replica_gave_to_another_is_not_taken_back(
     assert ledger.job(spec.name).counters["overlaps"] == 1
 
 
+def test_the_end_of_a_forgotten_attempt_counts(ledger: Ledger) -> None:
+    spec = admitted(ledger, 0)
+    granted = granted_of(ledger)
+    late = ledger.finish(run_id(spec, 0), "token", RunState.SUCCEEDED, granted=granted)
+    run: Run = ledger.run(run_id(spec, 0))
+    assert (late.ending, run.state, run.attempt) == ("ended", RunState.SUCCEEDED, 1)
+    assert lock_is_free(ledger, spec)
+    assert not ledger.client.zscore(ledger.keys.leases, run.id)
+
+
 def test_a_forgotten_attempt_that_ends_overlapped_with_what_began_since(ledger: Ledger) -> None:
     spec, other = (job(ledger, name, key="shared") for name in ("spec", "other"))
     ledger.admit(ticks(spec, 0))
