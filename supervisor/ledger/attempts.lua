@@ -206,7 +206,7 @@ end
 -- An overlap of two runs, from and until when in microseconds.
 function count_beside(run, other, from, till)
   count(run.job, 'overlaps')
-  note_event(run.job, run.rules.notify, 'overlapped', run.id, 'at the same time as ' .. other)
+  call_each(hooks.on_overlap, run, other)
   note_overlap(run.id, other)
   note_overlap(other, run.id)
   count(run.job, 'overlap_ms', math.max(0, math.ceil((till - from) / 1000)))

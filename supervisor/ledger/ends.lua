@@ -28,7 +28,6 @@ end
 local function dismiss(run, outcome, reason, counters)
   if run.stage and FAILURES[outcome] then keep_params(run) elseif run.stage then keep_small_params(run.id) end
   note_end(run, outcome, reason, counters or {})
-  note_revocation(run, outcome, reason)
   leave_indexes(run)
 end
 

@@ -28,7 +28,8 @@ SHARED = (
 HOOKS = {
     "ledger": ("stages",),
     "features/following": ("followers",),
-    "features/notices": ("watched",),
+    "features/outbound": ("waiting", "reports"),
+    "features/notices": ("events", "watched"),
 }
 
 #: The functions of the library, by the folder of their files in the package. Those of a feature can

@@ -25,6 +25,5 @@ if ticks == 0 then
   return 'duplicate'
 end
 count(job, 'ticks', ticks)
-pass_over(job, state, reason, call.id, call.first, last, ticks, call.history)
-if state == 'missed' then note_event(job, call.notify, 'missed', call.id, ticks .. ' not caught up: ' .. reason) end
+pass_over(job, state, reason, call.id, call.first, last, ticks, call.history, call.notify)
 return 'passed'

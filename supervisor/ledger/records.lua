@@ -115,31 +115,16 @@ local function keep_params(run)
   if redis.call('LLEN', key) > RUNS_WITH_PARAMS then keep_small_params(redis.call('RPOP', key)) end
 end
 
--- A call that ends without running, and whose result its caller may wait for: no worker reports
--- it to Celery. A run that crashed was reported once. `run` is as it was loaded; one that has no record yet is
--- in its caller's hands.
-local function note_revocation(run, outcome, reason)
-  if not run.state or run.state == 'running' or run.crashes > 0 or not hget(K.run(run.id), 'awaited') then return end
-  note_outbound('revocation ' .. run.job, MOST_REVOCATIONS, {
-    run = run.id, job = run.job, at = now, outcome = outcome, reason = reason or '',
-  })
-end
-
 -- The end of a run that never began because of others.
 local function skip(run, reason)
   close(run, 'skipped', reason)
-  note_revocation(run, 'skipped', reason)
   forget_indexes(run.id)
   if run.stage then keep_small_params(run.id) end
   count(run.job, 'skipped:' .. reason)
   local skips = redis.call('HINCRBY', K.job(run.job), 'consecutive_skips', 1)
-  local most = run.rules.max_skips or 0
-  if skips > (most > 0 and most or SKIPS_IN_A_ROW) then
-    note_event(run.job, run.rules.notify, 'skipped', run.id, skips .. ' in a row; the last: ' .. reason)
-  end
   redis.call('HINCRBY', K.lock_state(run.rules.lock), 'skips:' .. run.job, 1)
   redis.call('PEXPIRE', K.lock_state(run.rules.lock), HISTORY_TTL)
-  note_for_followers(run.job, run.id, 'skipped', run.nominal)
+  call_each(hooks.on_skip, run, reason, skips)
 end
 
 -- Whether the queue that a run was last sent to is kept from beginning anything.

@@ -61,7 +61,11 @@ JUDGES = {
     "*/audit.lua": tests_of("audit", *RUNS, *REST),
     "*/open_runs.lua": tests_of("metrics"),
     "*/accounts.lua": tests_of(*RUNS, *STEPS, "metrics", "pings", *REST),
-    "*/delivered.lua": tests_of("pings", "notices", "revocations"),
+    "*/features/outbound/*.lua": tests_of("pings", "notices", "revocations"),
+    "*/features/notices/*.lua": [
+        "tests/features/notices/test_silences.py",
+        *tests_of("notices", *RUNS),
+    ],
     "*/present.lua": tests_of("doctor", "publishing"),
     "*/report.lua": tests_of("reports", "verbs"),
     "*/base.lua": tests_of("schema", "other_versions", *RUNS, *STEPS, *REST),

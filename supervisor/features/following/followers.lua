@@ -1,4 +1,4 @@
--- A job is loaded: which jobs it follows is known from both sides.
+-- Which jobs a job follows is known from both sides; and what those wait for that follow others.
 
 do
 
@@ -17,6 +17,22 @@ hooks.load[#hooks.load + 1] = function(job, spec, version)
   for _, name in ipairs(after) do redis.call('SADD', K.followers(name), job) end
   if #before + #after > 0 then redis.call('HSET', K.beat, 'linked', version) end
   if #before > 0 then redis.call('RPUSH', K.endings, cjson.encode({ edited = job, version = version })) end
+end
+
+-- A run that others follow has come to an end, or a range of ticks without runs: beat decides what becomes
+-- of those (features/following/rule.py).
+local function note_for_followers(job, id, state, nominal, first)
+  local waiting = hget(K.run(id), 'followed_by')
+  if not waiting and redis.call('EXISTS', K.followers(job)) == 0 then return end
+  redis.call('RPUSH', K.endings, cjson.encode({
+    job = job, run = id, state = state, nominal = tonumber(nominal), first = tonumber(first), followed_by = waiting,
+  }))
+end
+
+hooks.on_end[#hooks.on_end + 1] = function(run, outcome) note_for_followers(run.job, run.id, outcome, run.nominal) end
+hooks.on_skip[#hooks.on_skip + 1] = function(run) note_for_followers(run.job, run.id, 'skipped', run.nominal) end
+hooks.on_pass[#hooks.on_pass + 1] = function(job, state, _, id, first, last)
+  note_for_followers(job, id, state, last, first)
 end
 
 end

@@ -1,6 +1,6 @@
 """Jobs that follow others, in the ledger: which follow which, what ended, and what is remembered.
 
-The functions append to one list what others may wait for (`note_for_followers` in accounts.lua):
+The functions append to one list what others may wait for (`note_for_followers` in followers.lua):
 that a run has ended, that a tick waits, that a job was edited. Beat reads from its head
 (features/following/step.py), and follow.lua takes off what was dealt with, together with all that
 came of it: a beat that dies in between leaves the list as it was.

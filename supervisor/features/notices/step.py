@@ -1,7 +1,7 @@
 """Notices: the leading beat informs people about jobs.
 
 1. The functions that change a run write an event, with the change itself, where the job's
-   `notify` asks for it (ledger/accounts.lua). What no function comes across - a start that is late,
+   `notify` asks for it (events.lua). What no function comes across - a start that is late,
    a `due_by` that has passed - beat finds as it looks at the jobs with `notify`, some at each turn.
 2. At each turn with events beat makes notices of them, a pure policy
    (features/notices/incidents.py) between a read and a write of the ledger that is all or nothing.

@@ -1,6 +1,6 @@
 """Notices are made of the events of jobs.
 
-1. The functions write events into a list, with the change of state itself (accounts.lua).
+1. The functions write events into a list, with the change of state itself (events.lua).
 2. The leading beat reads some of them, and what is known of their jobs at their destinations:
    `read`. A pure policy decides (features/notices/incidents.py).
 3. It writes notices and incidents, and takes the events off the list, in one function: `commit`

@@ -2,7 +2,7 @@
 it).
 
 1. The functions that begin and end runs write an entry, with the change of state itself
-   (accounts.lua): into a list of the job, one for each kind. Notices are made by the leading beat
+   (reports.lua): into a list of the job, one for each kind. Notices are made by the leading beat
    (features/notices), and wait in a hash of their destination.
 2. A destination is tried when its oldest entry is due, and later if it was unavailable: `due`.
 3. An entry is taken off once it was taken or given up, if it is still what was sent
@@ -86,7 +86,7 @@ class Unsent:
 
 
 class ReportKind(StrEnum):
-    """What a ping makes of the check; see accounts.lua."""
+    """What a ping makes of the check; see reports.lua."""
 
     START = "start"
     SUCCESS = "success"

@@ -50,9 +50,9 @@ BREAKS = {
         "",
     ),
     "a run that ends is not told to its followers": (
-        "accounts",
-        "local followed_by = hget(K.run(id), 'followed_by')",
-        "local followed_by = nil",
+        "followers",
+        "local waiting = hget(K.run(id), 'followed_by')",
+        "local waiting = nil",
     ),
     "a run that has begun is given up": (
         "cancel",
