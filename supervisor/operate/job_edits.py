@@ -263,7 +263,7 @@ class JobEdits:
         known = self.known_tasks()
         if not known:
             return [
-                "no worker is running that could say whether it knows the task",
+                "no worker is running, so it is not checked whether one has the task",
                 *self._violations(spec),
             ]
         unknown = [f"no running worker knows the task {t!r}" for t in spec.tasks if t not in known]

@@ -420,4 +420,4 @@ def check_role(request: Request, role: Role) -> Response | None:
     if visitor.may(role):
         return None
     who = visitor.name or "everybody else"
-    raise Refused(403, f"this takes the role {role}, and {who} is {visitor.role or 'none'}")
+    raise Refused(403, f"this needs the role {role}; {who} has {visitor.role or 'none'}")

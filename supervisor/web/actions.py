@@ -224,7 +224,7 @@ def login_routes(access: Access, sessions: Sessions, visits: Visits) -> list[Rou
         token = access.token_sent(fields.get("token", ""))
         if token is None:
             await run_in_threadpool(visits.enter_refused, visitor_at(request), "login", "page")
-            return shown(request, target, access, "That is not a token.", 403)
+            return shown(request, target, access, "This token is not valid.", 403)
         if not visits.may_log_in(token.name):
             return shown(request, target, access, "Too many logins: try again in a minute.", 429)
         cookie = await threads.run(request, sessions.begin, token)

@@ -143,7 +143,7 @@ def test_the_page_has_the_day_before_as_its_first_card(ledger: Ledger, leader: L
         assert "Yesterday" not in page(client)
         summed_up(Summaries(ledger.led_by(leader.leadership), {}), today(ledger).end + HOUR)
         text = page(client)
-    assert "Last day that is summed up" in text
+    assert "Last summary" in text
     assert "0 the day before" in text
     assert text.index('data-part="day"') < text.index('data-part="now"')
 

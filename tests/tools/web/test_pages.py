@@ -620,7 +620,7 @@ def test_the_page_of_a_job_has_its_times_and_where_its_history_begins(
     at_work(ledger, spec, 0)
     ledger.finish(run_id(spec, 0), "token", RunState.FAILED, "it broke")
     text = reader.get("/jobs/nightly").text
-    assert re.search(r"<h2>Times to come</h2>\s*<ol.*02:30 CES?T", text)
+    assert re.search(r"<h2>Next times</h2>\s*<ol.*02:30 CES?T", text)
     assert "The history begins 2026-03-01 00:00:00Z" in text
     assert "Durations" in text
 
