@@ -58,7 +58,7 @@ SECTIONS: Mapping[str, Mapping[str, Lazy]] = {
     },
     "Runs": {
         "runs": Lazy("runs", "List the latest runs, of all jobs or of one."),
-        "show": Lazy("runs", "Show everything known about a run, and the end of its log."),
+        "show": Lazy("runs", "Show a run: attempts, steps, errors, the end of its log."),
         "trigger": Lazy("runs", "Run a job now or at a given time, even if it is paused."),
         "retry": Lazy("runs", "Run ended runs again, with the same arguments."),
         "cancel": Lazy("runs", "Cancel a run, or one step of it."),

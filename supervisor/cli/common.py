@@ -149,7 +149,7 @@ def print_done(
 ) -> None:
     """Prints the JSON of a verb that acts (docs/reference/commands.md).
 
-    results: `name` and `state` of each thing, and further facts. done: False with `--dry-run`,
+    results: `name` and `state` of each thing, and further fields. done: False with `--dry-run`,
     `--check` and the like.
     """
     print_json({"verb": verb, "done": done, "results": list(results), **more})
@@ -195,7 +195,7 @@ STATE = re.compile(rf"(?:(?<=  )|^)({'|'.join(COLOUR_OF)})(?=  | \(|:|,|$)")
 
 def coloured(line: str) -> str:
     """The line with its states in their colours."""
-    return STATE.sub(lambda found: click.style(found[0], fg=COLOUR_OF[found[0]]), line)
+    return STATE.sub(lambda state: click.style(state[0], fg=COLOUR_OF[state[0]]), line)
 
 
 def warn(text: str) -> None:

@@ -86,7 +86,7 @@ def redbeat(context: Context, output: Path | None, force: bool, as_json: bool) -
 def django_celery_beat(context: Context, output: Path | None, force: bool, as_json: bool) -> None:
     """Import the tables of django-celery-beat.
 
-    In the database that the Django settings of the app named with -A say.
+    In the database of the Django settings of the app named with -A.
     """
     from supervisor.features.adoption.django_rows import read_django
 
@@ -198,7 +198,7 @@ ADOPTED = "adopted.yaml"
     help="Write to FILE instead of adopted.yaml.",
 )
 @click.option("--force", is_flag=True, help="Overwrite FILE.")
-@click.option("--dry-run", is_flag=True, help="Only say what would change in the app.")
+@click.option("--dry-run", is_flag=True, help="Only print what would change in the app.")
 @json_option
 @pass_context
 def adopt(context: Context, output: Path | None, force: bool, dry_run: bool, as_json: bool) -> None:
@@ -268,7 +268,7 @@ NO_ENTRIES = (
 
 
 @click.command(epilog=examples("-A proj release --dry-run", "-A proj release"))
-@click.option("--dry-run", is_flag=True, help="Only say what would be written and removed.")
+@click.option("--dry-run", is_flag=True, help="Only print what would be written and removed.")
 @click.option("--yes", is_flag=True, help="Also while workers or beats are running.")
 @click.option("--no-entries", is_flag=True, help="Make no job an entry of RedBeat.")
 @json_option

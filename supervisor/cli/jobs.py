@@ -263,7 +263,7 @@ def refuse_unknown(context: Context, loaded: Loaded, names: tuple[str, ...]) -> 
 def put_at_run_time(
     context: Context,
     app: Celery,
-    wanted: Mapping[str, JobSpec | None],
+    specs: Mapping[str, JobSpec | None],
     version: int | None,
     verb: str,
     reason: str,
@@ -274,6 +274,6 @@ def put_at_run_time(
     from supervisor.ledger.job_record import AT_RUN_TIME
 
     ledger, entries = context.ledger, Entries(app, context.ledger)
-    versions, place = dict.fromkeys(wanted, version), place_of(context.actor)
-    with context.acting(verb, ", ".join(wanted), reason, list(wanted)) as action:
-        return put_jobs(ledger, entries, wanted, AT_RUN_TIME, place, versions, action=action)[0]
+    versions, place = dict.fromkeys(specs, version), place_of(context.actor)
+    with context.acting(verb, ", ".join(specs), reason, list(specs)) as action:
+        return put_jobs(ledger, entries, specs, AT_RUN_TIME, place, versions, action=action)[0]

@@ -183,8 +183,8 @@ def silence(
 ) -> None:
     """Send no notices of a job for a time.
 
-    It ends by itself. What happens meanwhile and is over by then is never sent; what still fails is
-    sent then. Runs, pings, metrics and alerts of Prometheus are not affected.
+    It ends by itself. Problems that are over by then are never sent; those that are not are sent
+    then. Runs, pings, metrics and Prometheus' alerts are not affected.
     """
     from supervisor.operate import control
     from supervisor.operate.words import stamp
@@ -233,8 +233,8 @@ def silences(context: Context, as_json: bool) -> None:
 def unsilence(context: Context, target: str, reason: str, as_json: bool) -> None:
     """End a silence before its time.
 
-    By its id, or all silences of this job or label, or those of all jobs. Notices of what still
-    fails are sent then.
+    By its id, or all silences of this job or label, or those of all jobs. Problems
+    that are not over are sent at once.
     """
     from supervisor.operate import control
 

@@ -120,8 +120,8 @@ def drain(
             time.sleep(POLL_SECONDS)
             running = ledger.drains.running(queue)
     if as_json:
-        facts = {"since": iso_utc(since), "running": list(running)}
-        print_done("drain", [{"name": queue, "state": "drained", **facts}])
+        fields = {"since": iso_utc(since), "running": list(running)}
+        print_done("drain", [{"name": queue, "state": "drained", **fields}])
     else:
         click.echo(running_words(queue, running))
     if running and wait is not None:
@@ -161,7 +161,7 @@ def check_known(ledger: Ledger, queue: str) -> None:
     queues = queues_of(ledger.specs().values(), processes, broker, ledger.drains.since())
     names = [one.name for one in queues]
     if queue not in names:
-        listed = f"known: {', '.join(names)}" if names else "no queue is known"
+        listed = f"there are {', '.join(names)}" if names else "there are no queues yet"
         raise NotFound(
             f"unknown queue {queue!r}{did_you_mean(queue, names)}: no worker consumes it and no job"
             f" goes to it; {listed}"

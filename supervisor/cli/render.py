@@ -176,7 +176,7 @@ def deliver(output: Path, target: str, files: Files, *, check: bool, as_json: bo
     elif difference or not check:
         click.echo("\n".join(difference.lines()) or f"{output}: nothing to change")
     if difference and check:
-        raise click.ClickException(f"{output} is not what would be rendered")
+        raise click.ClickException(f"the files in {output} are out of date")
 
 
 no_valkey_option = click.option("--no-valkey", is_flag=True, help="Redis or Valkey runs elsewhere.")

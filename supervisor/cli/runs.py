@@ -126,7 +126,7 @@ def runs(
 @json_option
 @pass_context
 def show(context: Context, run: str, follows: bool, as_json: bool) -> None:
-    """Show everything known about a run, and the end of its log."""
+    """Show a run: attempts, steps, errors, the end of its log."""
     from supervisor.job.run import RunState
     from supervisor.operate import run_text
     from supervisor.operate.tables import STEP_COLUMNS
@@ -285,7 +285,7 @@ def retry(
     from supervisor.operate import repeating
 
     if failed == bool(runs) or failed != bool(job) or (since and not failed):
-        raise click.UsageError("name RUNs, or --failed --job JOB and maybe --since")
+        raise click.UsageError("name one or more RUNs, or --failed --job JOB")
     ledger, run_ids, by = context.ledger, list(runs), context.actor
     if job:
         moment = moment_of(since, ledger.spec(job).zone, ledger.now())

@@ -159,7 +159,7 @@ def backfill_ticks(
         raise click.UsageError("--to is in the future: beat will run the job at those times")
     ticks = ticks_between(schedule_of(spec), first - INSTANT, last - INSTANT, limit + 1)
     if len(ticks) > limit:
-        what = f"there are more than {limit} nominal times: raise --limit, or do it in parts"
+        what = f"there are more than {limit} nominal times: raise --limit, or take a shorter span"
         raise Failure(what, REFUSED)
     if dry_run and as_json:
         results = (result(spec.name, "planned", None, tick) for tick in ticks)

@@ -45,7 +45,7 @@ from supervisor.web.http import Refused, actor_of, document_body, json_body, unl
 from supervisor.web.jobs_page import names_of
 from supervisor.web.jobs_query import Filter, JobsQuery, Sort
 from supervisor.web.queues_page import queue_status
-from supervisor.web.record import wanted_actions
+from supervisor.web.record import action_query
 
 #: Prefix of all paths.
 API = "/api/v1"
@@ -87,7 +87,7 @@ class Preconditions:
         """
         if self.if_none_match is not None:
             if self.if_none_match.strip() != "*":
-                raise Refused(400, "If-None-Match is * here: the job must not be there")
+                raise Refused(400, "If-None-Match takes * only")
             if present:
                 raise JobConflict(job, present)
             return 0
@@ -286,8 +286,8 @@ class Api:
         outcome, job = query.get("outcome"), query.get("job")
         limit = int(query.get("limit", RUNS_BY_DEFAULT))
         names = self._ledger.job_names() if job is None else [self._ledger.spec(job).name]
-        wanted = RunQuery(RunState(outcome) if outcome else None, limit=limit)
-        return [Run.model_validate(run) for run in search(self._ledger, names, wanted)]
+        runs_query = RunQuery(RunState(outcome) if outcome else None, limit=limit)
+        return [Run.model_validate(run) for run in search(self._ledger, names, runs_query)]
 
     @operation("get", "/failures", queries=(RUN_LIMIT,))
     def failures(self, query: Mapping[str, str]) -> list[Run]:
@@ -330,7 +330,7 @@ class Api:
     def actions(self, query: Mapping[str, str]) -> list[RecordedAction]:
         """The record of actions: who did what, and why."""
         limit = int(query.get("limit", RUNS_BY_DEFAULT))
-        entries = self._ledger.actions.search(wanted_actions(query, limit))
+        entries = self._ledger.actions.search(action_query(query, limit))
         return [RecordedAction.model_validate(entry) for entry in entries]
 
     @operation("post", "/jobs/{job}/trigger", 201, errors=(409,))

@@ -24,7 +24,7 @@ from supervisor.web.templating import job_url, page, root_of
 
 Fields = Mapping[str, str]
 
-#: Times that the form takes at once; the command takes as many as it is told.
+#: Times that the form takes at once; the command has `--limit`.
 MOST_TIMES = 500
 
 
@@ -46,9 +46,9 @@ class Backfill:
         ticks = ticks_between(schedule_of(spec), start - INSTANT, end - INSTANT, MOST_TIMES + 1)
         if len(ticks) > MOST_TIMES:
             what = f"there are more than {MOST_TIMES} times"
-            raise InvalidRequest(f"{what}: do it in parts, or with `supervisor backfill --limit`")
+            raise InvalidRequest(f"{what}: take a shorter span, or `supervisor backfill --limit`")
         if not ticks:
-            raise InvalidRequest("the job has no time from then until then")
+            raise InvalidRequest("the job has no times in this span")
         word = fields.get("overlap", "")
         is_policy = word in set(OverlapPolicy)
         return cls(ticks, OverlapPolicy(word) if is_policy else OverlapPolicy.QUEUE_ALL)
@@ -93,7 +93,7 @@ def send(ledger: Ledger, request: Request, fields: Fields) -> Response:
         backfill = Backfill.of(fields, spec, ledger.now())
         ticks = backfill.ticks
         if fields.get("times") != str(len(ticks)):
-            raise InvalidRequest(f"these are {len(ticks)} times by now: look again")
+            raise InvalidRequest(f"these are {len(ticks)} times by now: show them again")
         by, reason = actor_of(request), fields.get("reason", "")
         control.backfill_ticks(ledger, spec, ticks, backfill.overlap, by=by, reason=reason)
     except (InvalidKey, InvalidRequest) as error:

@@ -103,7 +103,7 @@ class Threads:
         try:
             return await asyncio.wait_for(asyncio.wrap_future(work), budget.seconds_left)
         except TimeoutError:
-            late = "the answer took too long: the ledger is slow, or much was asked for"
+            late = "the answer took too long: the ledger is slow, or the request is large"
             raise OutOfTime(late) from None
         finally:
             budget.end()

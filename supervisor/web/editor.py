@@ -204,7 +204,7 @@ def version_in(fields: Fields) -> int:
     """Raises Refused."""
     text = fields.get("version", "")
     if not (text.isascii() and text.isdigit() and len(text) <= 20):
-        raise Refused(400, "the form does not say which version it was made of")
+        raise Refused(400, "the form has no version")
     return int(text)
 
 

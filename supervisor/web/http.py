@@ -51,11 +51,11 @@ log = get_logger("supervisor.web")
 
 
 class Refused(HTTPException):
-    """The request is not carried out, for people in a sentence. The API answers `facts` as well."""
+    """The request is not carried out, for people in a sentence. The API answers `fields` as well."""
 
-    def __init__(self, status: int, text: str, **facts: Any) -> None:
+    def __init__(self, status: int, text: str, **fields: Any) -> None:
         super().__init__(status, text)
-        self.facts = facts
+        self.fields = fields
 
     def __str__(self) -> str:
         return self.detail
@@ -75,8 +75,8 @@ def problem_response(request: Request, problem: HTTPException) -> Response:
     if status in (400, 413, 503):
         headers["Connection"] = "close"  # the rest of a body is not waited for, nor guessed at
     if path_of(request).startswith("/api/") or "text/html" not in request.headers.get("accept", ""):
-        facts = problem.facts if isinstance(problem, Refused) else {}
-        return JSONResponse({"error": problem.detail, **facts}, status, headers)
+        fields = problem.fields if isinstance(problem, Refused) else {}
+        return JSONResponse({"error": problem.detail, **fields}, status, headers)
     answer = page(request, "problem.html", status, problem=problem)
     answer.headers.update(headers)
     return answer
@@ -94,11 +94,11 @@ def refused(request: Request, error: Exception) -> Response:
     return problem_response(request, error)
 
 
-def answered_with(status: int, *facts: str) -> Callable[[Request, Exception], Response]:
+def answered_with(status: int, *names: str) -> Callable[[Request, Exception], Response]:
     """facts: attributes of the error that the API answers as well."""
 
     def answer(request: Request, error: Exception) -> Response:
-        also = {name: getattr(error, name) for name in facts}
+        also = {name: getattr(error, name) for name in names}
         return problem_response(request, Refused(status, str(error), **also))
 
     return answer
@@ -162,7 +162,7 @@ async def document_body(request: Request) -> Document:
     try:
         document = loads(await json_text(request))
     except ValueError as error:
-        raise Refused(400, f"the body is no JSON of a job: {error}") from error
+        raise Refused(400, f"the body is not valid JSON: {error}") from error
     if not isinstance(document, dict):
         raise Refused(400, "the body is not an object of a job's keys")
     return document

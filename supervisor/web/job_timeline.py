@@ -111,8 +111,8 @@ def fitting_span(runs: Sequence[Run], now: datetime) -> str:
     ages = sorted(now - run.queued_at for run in runs)
     if not ages:
         return "1h"
-    wanted = ages[min(len(ages), ENOUGH_RUNS) - 1]
-    return next((word for word, length in SPANS.items() if length >= wanted), "7d")
+    age = ages[min(len(ages), ENOUGH_RUNS) - 1]
+    return next((word for word, length in SPANS.items() if length >= age), "7d")
 
 
 def in_lanes(runs: Iterable[Run], now: datetime) -> list[tuple[Run, int]]:

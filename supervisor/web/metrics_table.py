@@ -64,14 +64,14 @@ COUNTERS = (
     JobCounter("runs_requeued", "requeued", "Times that a run that would overlap was postponed."),
     JobCounter("runs_retried", "retried", "Failed attempts that are followed by another."),
     JobCounter("runs_rescued", "rescued", "Runs queued again because their worker died."),
-    JobCounter("runs_triggered", "triggered", "Runs asked for by hand, or after others."),
+    JobCounter("runs_triggered", "triggered", "Runs triggered by hand, by code, or after others."),
     JobCounter(
         "ticks_missed", "missed", "Nominal times that were missed.", "reason", MISSED_REASONS
     ),
     JobCounter(
         "ticks_excluded", "excluded", "Times passed over on purpose.", "reason", EXCLUDED_REASONS
     ),
-    JobCounter("overlaps", "overlaps", "Runs found running at the same time as another."),
+    JobCounter("overlaps", "overlaps", "Runs that were running at the same time as another."),
     JobCounter("overlap_seconds", "overlap_ms", "Length of those overlaps.", scale=1000),
     JobCounter("leases_lost", "leases_lost", "Ends reported by runs whose lease was gone."),
     JobCounter("leases_reasserted", "reasserted", "Leases renewed after they had run out."),

@@ -207,8 +207,8 @@ class Outbox:
     def send(self, entry: Unsent) -> Result:
         to, (_, notice) = self._destinations[entry.destination], self._waiting[entry.destination][0]
         answer, reason = send(to, notice)
-        facts = {"address": str(masked_url(to.url)), "notice": notice.event.value}
-        return Result(answer, reason, {**facts, "key": notice.key})
+        fields = {"address": str(masked_url(to.url)), "notice": notice.event.value}
+        return Result(answer, reason, {**fields, "key": notice.key})
 
     def _is_tried(self, destination: str, now: datetime) -> bool:
         return self._tried_at.get(destination, now) <= now

@@ -73,17 +73,17 @@ def workers_of(processes: Processes) -> Iterable[Worker]:
     """The workers that are present, and those that vanished without signing off."""
     names = set()
     for present in processes.present:
-        if isinstance(facts := present.process, WorkerProcess):
-            names.add(facts.name)
+        if isinstance(worker := present.process, WorkerProcess):
+            names.add(worker.name)
             yield Worker(
-                worker=facts.name,
+                worker=worker.name,
                 present=True,
                 last_seen_at=present.last_seen_at,
                 started_at=present.started_at,
                 host=present.host,
                 pid=present.pid,
-                queues=list(facts.queues),
-                processes=facts.pool_size,
+                queues=list(worker.queues),
+                processes=worker.pool_size,
             )
     for name in sorted(processes.last_seen.keys() - names):
         yield Worker(worker=name, present=False, last_seen_at=processes.last_seen[name])

@@ -32,7 +32,7 @@ LONGEST_PATTERN = 200
 ENTRY_ID = re.compile(r"\d{1,20}-\d{1,20}", re.ASCII)
 
 
-def wanted_actions(query: Mapping[str, str], limit: int = ENTRIES_SHOWN) -> ActionQuery:
+def action_query(query: Mapping[str, str], limit: int = ENTRIES_SHOWN) -> ActionQuery:
     """What an address asks for. Raises Refused."""
     before, since = query.get("before"), query.get("since")
     if before is not None and not ENTRY_ID.fullmatch(before):
@@ -55,19 +55,19 @@ def moment_in(text: str) -> datetime:
 
 def record_page(ledger: Ledger, query: Mapping[str, str]) -> dict[str, Any]:
     """entries: newest first. query: what was asked for. older: the address of the next page."""
-    wanted = wanted_actions(query)
-    entries = ledger.actions.search(wanted)
+    searched = action_query(query)
+    entries = ledger.actions.search(searched)
     kept = {name: query[name] for name in ("job", "by", "verb", "since") if query.get(name)}
     older = None
-    if len(entries) == wanted.limit:
+    if len(entries) == searched.limit:
         older = f"record?{urlencode({**kept, 'before': entries[-1].id})}"
     return {"entries": entries, "query": kept, "older": older}
 
 
 def last_actions(ledger: Ledger, job: str) -> list[Entry]:
     """The latest actions on a job, among the newest of all, as far as they are about this job."""
-    wanted = ActionQuery(job=job, limit=LAST_SHOWN, look_at=LOOKED_AT)
-    entries = ledger.actions.search(wanted)
+    searched = ActionQuery(job=job, limit=LAST_SHOWN, look_at=LOOKED_AT)
+    entries = ledger.actions.search(searched)
     return [replace(entry, action=about(job, entry.action)) for entry in entries]
 
 

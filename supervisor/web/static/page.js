@@ -98,8 +98,8 @@ function keepRows(part, fresh) {
   let isKept = false;
   for (const rows of part.querySelectorAll(`[data-rows]${used}`)) {
     const body = fresh.querySelector(`[data-rows="${rows.dataset.rows}"]`);
-    const found = new Map([...body.children].map((row) => [row.dataset.row, row]));
-    const kept = [...rows.children].map((row) => found.get(row.dataset.row) ?? row.cloneNode(true));
+    const newer = new Map([...body.children].map((row) => [row.dataset.row, row]));
+    const kept = [...rows.children].map((row) => newer.get(row.dataset.row) ?? row.cloneNode(true));
     for (const row of kept) row.classList.toggle("gone", row.parentNode !== body);
     isKept ||= kept.length !== body.children.length || kept.some((row, place) => row !== body.children[place]);
     body.replaceChildren(...kept);
@@ -121,8 +121,8 @@ function replace(part, fresh) {
   fresh.querySelectorAll(".panel").forEach((panel, number) => { panel.scrollTop = panels[number]; });
   focusSearch();
   const href = focused?.getAttribute("href");
-  const found = [...fresh.querySelectorAll(focusable)];
-  if (focused) (href ? found.find((a) => a.getAttribute("href") === href) : found[place])?.focus();
+  const newer = [...fresh.querySelectorAll(focusable)];
+  if (focused) (href ? newer.find((a) => a.getAttribute("href") === href) : newer[place])?.focus();
   settleLog(fresh, scrolled);
 }
 
@@ -214,11 +214,11 @@ document.addEventListener("keydown", (event) => {
   const isTyping = event.target.closest("input, select, textarea, dialog");
   if (isTyping || event.ctrlKey || event.metaKey || event.altKey) return;
   const key = event.key === "+" ? "Plus" : event.key;
-  const found = document.querySelector(`[aria-keyshortcuts="${CSS.escape(key)}"]`);
-  if (!found) return;
+  const control = document.querySelector(`[aria-keyshortcuts="${CSS.escape(key)}"]`);
+  if (!control) return;
   event.preventDefault();
-  if (found.matches("input")) found.select();
-  else found.click();
+  if (control.matches("input")) control.select();
+  else control.click();
 });
 
 // ---- the text of a job: checked while it is typed, with numbers of its lines ----

@@ -464,7 +464,7 @@ def test_workers_and_queues_without_any_are_shown(reader: httpx.Client, ledger: 
         ("/", "celery -A proj beat"),
         ("/", "supervisor init"),
         ("/queues", "celery -A proj worker -Q celery"),
-        ("/queues", "No queue is known"),
+        ("/queues", "There are no queues yet"),
         ("/record", "Nothing has been done yet"),
         ("/failures", "No run has failed"),
     ],
