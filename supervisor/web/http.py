@@ -51,7 +51,7 @@ log = get_logger("supervisor.web")
 
 
 class Refused(HTTPException):
-    """The request is not carried out, for people in a sentence. The API answers `fields` as well."""
+    """The request is refused, in a sentence for people. The API answers `fields` as well."""
 
     def __init__(self, status: int, text: str, **fields: Any) -> None:
         super().__init__(status, text)
@@ -95,7 +95,7 @@ def refused(request: Request, error: Exception) -> Response:
 
 
 def answered_with(status: int, *names: str) -> Callable[[Request, Exception], Response]:
-    """facts: attributes of the error that the API answers as well."""
+    """names: attributes of the error that the API answers as well."""
 
     def answer(request: Request, error: Exception) -> Response:
         also = {name: getattr(error, name) for name in names}

@@ -465,6 +465,7 @@ def test_workers_and_queues_without_any_are_shown(reader: httpx.Client, ledger: 
         ("/", "supervisor init"),
         ("/queues", "celery -A proj worker -Q celery"),
         ("/queues", "There are no queues yet"),
+        ("/timeline", "No jobs are loaded"),
         ("/record", "Nothing has been done yet"),
         ("/failures", "No run has failed"),
     ],
