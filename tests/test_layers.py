@@ -67,7 +67,7 @@ def module_of(path: Path) -> str:
 LAYERED = [path for path in SOURCES if module_of(path) not in OUTSIDE]
 
 #: They read and write the schedule of an app, in Celery's and RedBeat's own classes.
-READS_CELERY = {PACKAGE / "operate" / "adoption.py", PACKAGE / "catalog" / "entries.py"}
+READS_CELERY = {PACKAGE / "catalog" / "entries.py"}
 
 WITHOUT_CELERY = [
     path for path in LAYERED if module_of(path) not in WITH_CELERY and path not in READS_CELERY

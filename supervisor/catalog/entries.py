@@ -36,6 +36,9 @@ log = get_logger("supervisor.beat")
 
 SPEC_FIELD = "spec"
 
+#: The entry that Celery's beat adds by itself.
+CELERYS_OWN = "celery.backend_cleanup"
+
 #: The field of an entry that the app's own code has saved: see adopted.py.
 ADOPTED_FIELD = "adopted"
 

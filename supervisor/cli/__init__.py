@@ -85,11 +85,9 @@ SECTIONS: Mapping[str, Mapping[str, Lazy]] = {
         "render": Lazy("render", "Write the files of a deployment, with workers for all queues."),
     },
     "Moving in and out": {
-        "adopt": Lazy("imports", "Import all schedules of the app into one schedule file."),
-        "import": Lazy("imports", "Write a schedule file from other schedules."),
-        "release": Lazy(
-            "imports", "Give the app back to RedBeat, and remove all keys of the ledger."
-        ),
+        "adopt": Lazy("adoption", "Import all schedules of the app into one schedule file."),
+        "import": Lazy("adoption", "Write a schedule file from other schedules."),
+        "release": Lazy("adoption", "Give the app back to RedBeat, and remove the ledger's keys."),
     },
 }
 

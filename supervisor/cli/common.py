@@ -263,19 +263,6 @@ schedules_option = click.option(
     help="Schedule files; default: those of the app, else schedules.",
 )
 
-#: Where a schedule file is written to.
-to_file = option_group(
-    click.option(
-        "-o",
-        "--output",
-        metavar="FILE",
-        type=click.Path(path_type=Path, dir_okay=False),
-        help="Write to FILE instead of standard output.",
-    ),
-    click.option("--force", is_flag=True, help="Overwrite FILE."),
-    json_option,
-)
-
 #: These choose among the loaded jobs.
 choosing = option_group(
     click.option("--prefix", default="", help="Only jobs whose names begin with this."),

@@ -273,7 +273,7 @@ def warn_of_removal(loaded: Loaded, schedules: ScheduleSet) -> None:
 
 
 def note_crowds(plan: Plan, schedules: ScheduleSet) -> None:
-    from supervisor.operate.crowds import notes
+    from supervisor.schedule.crowds import notes
 
     for line in notes(schedules.specs.values()) if plan.changes.added else ():
         click.echo(f"note: {line}", err=True)

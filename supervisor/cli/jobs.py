@@ -23,10 +23,9 @@ from supervisor.cli.common import (
     print_json,
     print_table,
     reason_option,
-    to_file,
 )
 from supervisor.cli.files import plan_on, print_problems, show
-from supervisor.cli.imports import refuse_to_overwrite, write_file
+from supervisor.cli.output import refuse_to_overwrite, to_file, write_file
 from supervisor.errors import WRONG, ScheduleFilesInvalid, UnknownJob
 
 if TYPE_CHECKING:
@@ -93,9 +92,9 @@ def say_what_is_not_loaded(ledger: Ledger) -> None:
 
 
 def print_unguarded(context: Context, as_json: bool) -> None:
-    from supervisor.features.adoption.adopted import unguarded
     from supervisor.operate import shapes
     from supervisor.operate.tables import UNGUARDED_COLUMNS
+    from supervisor.operate.unguarded import unguarded
     from supervisor.operate.words import stamp
 
     entries = unguarded(context.app_for("jobs --unguarded"), context.ledger)

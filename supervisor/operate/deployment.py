@@ -10,14 +10,13 @@ from typing import TYPE_CHECKING, Any
 from redis.exceptions import ResponseError
 
 from supervisor.app import SCHEDULER, Overridden, overridden
-from supervisor.catalog.entries import Entries
-from supervisor.features.adoption.django_rows import changed_at
-from supervisor.features.adoption.import_celery import OF_BEAT
+from supervisor.catalog.entries import CELERYS_OWN, Entries
 from supervisor.job.spec import JobSpec
 from supervisor.ledger.beat_record import BeatRecord
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.presence import Processes
 from supervisor.ledger.queues import LedgerQueues, Queue, Queues, queues
+from supervisor.lists.schedules import ROWS_CHANGED
 from supervisor.sending.app_settings import owner_of, settings_of
 from supervisor.sending.queues import broker_fault
 from supervisor.store.connection import check_functions, check_served
@@ -117,19 +116,10 @@ def setup_of(app: Celery, ledger: Ledger | None) -> AppSetup:
     )
     if ledger is None:
         return setup
-    entries = Entries(app, ledger).unguarded()
+    entries, loaded_at = Entries(app, ledger).unguarded(), ledger.beat().last_reload_at
+    changes = (changed_since(app, loaded_at) for changed_since in ROWS_CHANGED)
     return replace(
         setup,
-        unguarded=tuple(name for name in entries if name != OF_BEAT),
-        rows_changed_at=rows_changed_at(app, ledger),
+        unguarded=tuple(name for name in entries if name != CELERYS_OWN),
+        rows_changed_at=next(filter(None, changes), None),
     )
-
-
-def rows_changed_at(app: Celery, ledger: Ledger) -> datetime | None:
-    if app.supervisor["adopt_rows"]:  # type: ignore[attr-defined]
-        return None
-    try:
-        changed, loaded = changed_at(), ledger.beat().last_reload_at
-    except Exception:  # noqa: BLE001 - of Django's database, which is none of the ledger's
-        return None
-    return changed if changed and loaded and changed > loaded else None

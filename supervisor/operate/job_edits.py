@@ -39,7 +39,7 @@ from supervisor.store.connection import explained
 if TYPE_CHECKING:
     from celery import Celery
 
-    from supervisor.features.adoption.adopted import Unguarded
+    from supervisor.operate.unguarded import Unguarded
 
 
 MOST_UNGUARDED = 1_000
@@ -138,7 +138,7 @@ class JobEdits:
         """
         if self._app is None:
             return []
-        from supervisor.features.adoption.adopted import unguarded
+        from supervisor.operate.unguarded import unguarded
 
         try:
             return unguarded(self._app, self._ledger)[:MOST_UNGUARDED]

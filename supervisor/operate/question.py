@@ -15,7 +15,7 @@ from supervisor.ledger.beat_record import BeatRecord
 from supervisor.ledger.job_record import JobRecord
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.page_reads import absences, admitted_at, server_since
-from supervisor.lists.operate import UPSTREAMS
+from supervisor.lists.why import UPSTREAMS
 from supervisor.operate.words import LocalTime
 from supervisor.schedule import schedule_of, ticks_between
 from supervisor.times import INSTANT, clock_time

@@ -21,9 +21,9 @@ from supervisor.job.run import FAILURES, RunState
 from supervisor.job.spec import JobSpec
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.page_reads import Trace, standings, traces
-from supervisor.operate.crowds import Crowd, Starts, crowds_of, starting_at, starts_of
 from supervisor.operate.words import duration, plural
 from supervisor.schedule import schedule_of, ticks_between
+from supervisor.schedule.crowds import Crowd, Starts, crowds_of, starting_at, starts_of
 from supervisor.times import INSTANT
 from supervisor.web.axis import Label, Window, labels_of
 from supervisor.web.clock import stamp

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import shutil
 import subprocess
 import sys
@@ -30,13 +31,13 @@ FEATURES = [
     pytest.param(["holidays"], id="holidays"),
     pytest.param(["summary"], id="summary"),
     pytest.param(["audit"], id="audit"),
+    pytest.param(["adoption", "django"], id="adoption"),
     pytest.param(["following"], id="following"),
     pytest.param(["on_commit", "sqlalchemy", "django"], id="on_commit"),
 ]
 
 #: Those that are more than a folder and its lines: what else knows of them.
 KNOWN_ELSEWHERE = {
-    "adoption": "operate/adoption and the verbs adopt and release",
     "notices": "silences on the page and in the API, `serve` watches for outages, Lua notes events",
     "outbound": "notices, pings and sentry send by it",
 }
@@ -49,6 +50,7 @@ app = supervise(Celery("one", broker="redis://127.0.0.1:1/0"), schedules=".")
 SupervisedScheduler(app, lazy=True)
 import supervisor.worker.startup, supervisor.web.server
 from supervisor.cli import main
+main.get_help(main.context_class(main))
 main(["check", "jobs.yaml"])
 """
 
@@ -70,8 +72,8 @@ def package(tmp_path: Path) -> Path:
 
 
 def delete(package: Path, feature: str) -> None:
-    """Its folder or file, its verb, and each line of the lists that names what is imported from it,
-    its Lua or its verb."""
+    """Its folder or file, its verbs, and each line of the lists that names what is imported from
+    it, its Lua or its verbs, with a section of `--help` that is empty then."""
     place = package / "features" / feature
     if place.is_dir():
         shutil.rmtree(place)
@@ -104,7 +106,8 @@ def delete(package: Path, feature: str) -> None:
             or f'Lazy("{feature}", ' in line
             or names & {*line.replace(".", " ").replace(",", " ").replace("(", " ").split()}
         }
-        path.write_text("".join(line for n, line in enumerate(lines) if n not in gone))
+        text = "".join(line for n, line in enumerate(lines) if n not in gone)
+        path.write_text(re.sub(r' +"[^"]+": \{\n +\},\n', "", text))
 
 
 def run(package: Path, program: str) -> subprocess.CompletedProcess[str]:

@@ -18,7 +18,6 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from celery import Celery
@@ -27,17 +26,17 @@ from redbeat.schedulers import RedBeatSchedulerEntry
 
 from supervisor.beat.turn import Turn
 from supervisor.catalog.entries import (
+    CELERYS_OWN,
     AdoptedEntry,
     Entries,
     SavedEntry,
     beat_schedule_of,
-    not_storable,
 )
 from supervisor.catalog.import_text import Item, LeftOut, job_name, without_defaults
 from supervisor.catalog.job_checks import check_job
 from supervisor.catalog.load import put_jobs
 from supervisor.errors import Conflict, InvalidJob, NotTranslatable
-from supervisor.features.adoption.import_celery import OF_BEAT, item_of, translate
+from supervisor.features.adoption.import_celery import item_of, translate
 from supervisor.job.secrets import escaped
 from supervisor.job.spec import JobSpec
 from supervisor.ledger.actions import Action, Actor
@@ -155,7 +154,7 @@ class Adopted:
                 is_new = entry.definition != entry.adopted
             else:
                 is_new = entry.is_stock and entry.definition != self._refused.get(name)
-            if is_new and name != OF_BEAT:
+            if is_new and name != CELERYS_OWN:
                 yield name, entry
         yield from ((name, SavedEntry()) for name in {*map(self._entries.name, own)} - found.keys())
 
@@ -201,37 +200,8 @@ class Adopted:
         return frozenset(name for name, at in origins.items() if at.source == REDBEAT)
 
 
-@dataclass(frozen=True, slots=True)
-class Unguarded:
-    """An entry that is no job, so that RedBeat's own code emits it. reason: why, for people."""
-
-    entry: str
-    next_due_at: datetime | None
-    reason: str
-
-
-def unguarded(app: Celery, ledger: Ledger) -> list[Unguarded]:
-    entries = Entries(app, ledger)
-    saved = entries.saved_by_app(frozenset(), but=())
-    listed = [
-        Unguarded(name, at, why_unguarded(app, ledger, name, saved.get(name)))
-        for name, at in entries.unguarded().items()
-    ]
-    lost = entries_lost(app, entries).items()
-    return listed + [Unguarded(name, None, why) for name, why in lost]
-
-
-def entries_lost(app: Celery, entries: Entries) -> dict[str, str]:
-    """The entries of `beat_schedule` that are no jobs and that RedBeat cannot store, and why."""
-    found = not_storable(app)
-    taken = entries.jobs_among(found)
-    return {name: why for name, why in found.items() if name not in taken}
-
-
-def why_unguarded(app: Celery, ledger: Ledger, name: str, saved: SavedEntry | None) -> str:
+def why_unguarded(app: Celery, name: str, saved: SavedEntry | None) -> str:
     """saved: None for an entry of `beat_schedule`."""
-    if name == OF_BEAT:
-        return "Celery's own"
     if saved is None:
         return why_of_code(app, name)
     if not app.supervisor["adopt_entries"]:  # type: ignore[attr-defined]

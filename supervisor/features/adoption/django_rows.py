@@ -18,14 +18,13 @@ from typing import Any
 from celery import Celery
 from celery.schedules import crontab
 
-from supervisor.catalog.entries import Entries, beat_schedule_of
+from supervisor.catalog.entries import CELERYS_OWN, Entries, beat_schedule_of
 from supervisor.catalog.import_text import Found, Item, LeftOut, is_job_name, job_name
 from supervisor.catalog.load import put_jobs
 from supervisor.errors import NotConfigured, NotTranslatable, SupervisorError
 from supervisor.features.adoption import DJANGO
 from supervisor.features.adoption.adopted import spec_from
 from supervisor.features.adoption.import_celery import (
-    OF_BEAT,
     When,
     clock_times,
     every_text,
@@ -103,15 +102,18 @@ def forget_rows(ledger: Ledger, entries: Entries) -> None:
     log.warning("rows given back to django-celery-beat", rows=len(own))
 
 
-def changed_at() -> datetime | None:
-    """When rows were last changed, where this process' Django project has them."""
-    if not has_tables():
+def changed_since(app: Celery, loaded_at: datetime | None) -> datetime | None:
+    """When rows that no beat follows were changed, if that was after schedule files were loaded."""
+    if app.supervisor["adopt_rows"] or not has_tables() or not loaded_at:  # type: ignore[attr-defined]
         return None
-    _set_up()
-    from django_celery_beat.models import PeriodicTasks
+    try:
+        _set_up()
+        from django_celery_beat.models import PeriodicTasks
 
-    found: datetime | None = PeriodicTasks.last_change()
-    return _aware(found) if found else None
+        changed_at = _aware(PeriodicTasks.last_change())
+    except Exception:  # noqa: BLE001 - of Django's database, which is none of the ledger's
+        return None
+    return changed_at if changed_at and changed_at > loaded_at else None
 
 
 def read_django(app: Celery, now: datetime) -> list[Item]:
@@ -126,7 +128,7 @@ def _rows() -> list[Any]:
 
     rows = PeriodicTask.objects.select_related("interval", "crontab", "solar", "clocked")
     try:
-        return list(rows.exclude(name=OF_BEAT).order_by("name"))
+        return list(rows.exclude(name=CELERYS_OWN).order_by("name"))
     except Error as error:
         raise NotConfigured(f"django-celery-beat's tables cannot be read: {error}") from error
 

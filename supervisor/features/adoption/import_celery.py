@@ -20,7 +20,7 @@ from dateutil.tz import datetime_exists
 from redbeat.schedulers import RedBeatSchedulerEntry, ensure_conf, get_redis
 from redbeat.schedules import DAILY, HOURLY, MINUTELY, MONTHLY, SECONDLY, WEEKLY, YEARLY, rrule
 
-from supervisor.catalog.entries import SPEC_FIELD, beat_schedule_of
+from supervisor.catalog.entries import CELERYS_OWN, SPEC_FIELD, beat_schedule_of
 from supervisor.catalog.import_text import (
     CRON_WEEKDAYS,
     DAYS,
@@ -519,9 +519,6 @@ def item_of(name: str, entry: Any, app: Celery, now: datetime) -> Item:
 #: Entries read in one round trip.
 BATCH = 500
 
-#: An entry that beat adds by itself.
-OF_BEAT = "celery.backend_cleanup"
-
 
 def read_redbeat(app: Celery, now: datetime, prefix: str | None = None) -> list[Item]:
     """prefix: of RedBeat's keys, in place of the app's present one."""
@@ -530,11 +527,12 @@ def read_redbeat(app: Celery, now: datetime, prefix: str | None = None) -> list[
         warnings.simplefilter("ignore", DeprecationWarning)
         prefix = prefix or ensure_conf(app).key_prefix
     client = get_redis(app)
-    of_code = {OF_BEAT, *client.smembers(f"{prefix}:statics")}  # with the next beat, as code says
+    # Beat enters and removes these, as the app's code says.
+    static = {CELERYS_OWN, *client.smembers(f"{prefix}:statics")}
     return [
         _redbeat_item(name, definition, app, now)
         for key, definition, spec in sorted(_entries(client, f"{prefix}:schedule"))
-        if spec is None and (name := key.removeprefix(prefix)) not in of_code
+        if spec is None and (name := key.removeprefix(prefix)) not in static
     ]
 
 

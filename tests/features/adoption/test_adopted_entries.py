@@ -28,13 +28,13 @@ from supervisor.catalog.entries import Entries
 from supervisor.catalog.import_text import write
 from supervisor.catalog.load import load
 from supervisor.errors import JobElsewhere
-from supervisor.features.adoption.adopted import entries_lost
-from supervisor.features.adoption.adopted import unguarded as every_unguarded
 from supervisor.features.adoption.import_celery import read_redbeat
 from supervisor.features.adoption.release import give_back, release_of
 from supervisor.job.spec import JobSpec
 from supervisor.ledger.ledger import Ledger
 from supervisor.operate.job_edits import JobEdits
+from supervisor.operate.unguarded import entries_lost
+from supervisor.operate.unguarded import unguarded as every_unguarded
 from supervisor.web.access import Access
 from tests.commands import Supervisor, as_json
 from tests.jobs import entered

@@ -10,7 +10,7 @@ from celery.beat import PersistentScheduler
 from redbeat.schedulers import RedBeatScheduler, RedBeatSchedulerEntry, get_redis
 
 from supervisor.app import settled, supervise
-from supervisor.operate.adoption import jobs_of, report, shown, sources_of, to_look_at
+from supervisor.features.adoption.report import jobs_of, report, shown, sources_of, to_look_at
 from supervisor.times import EPOCH
 
 SENTINELS = "sentinel://one:26379;sentinel://two:26379/0"

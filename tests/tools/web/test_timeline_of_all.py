@@ -11,7 +11,7 @@ from supervisor.job.run import RunState
 from supervisor.job.spec import JobSpec
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.page_reads import Trace
-from supervisor.operate.crowds import crowds_of, starting_at, starts_of
+from supervisor.schedule.crowds import crowds_of, starting_at, starts_of
 from supervisor.web.axis import Window
 from supervisor.web.jobs_query import JobsQuery
 from supervisor.web.timeline import (

@@ -15,8 +15,8 @@ from supervisor.catalog.entries import Entries
 from supervisor.catalog.import_text import Found, LeftOut, is_job_name, names_for
 from supervisor.catalog.reconcile import reconcile
 from supervisor.cli import Verbs, main
+from supervisor.cli.adoption import import_ as import_files
 from supervisor.cli.common import Failure, changed, json_option, print_done, reason_option
-from supervisor.cli.imports import import_ as import_files
 from supervisor.errors import WRONG
 from supervisor.features.adoption.django_rows import read_django
 from supervisor.features.django.loading import Rows

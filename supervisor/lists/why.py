@@ -1,4 +1,4 @@
-"""What features know of a job or of an app that the tools explain."""
+"""What features know that `why` explains."""
 
 from __future__ import annotations
 

@@ -24,8 +24,7 @@ from supervisor.features.adoption.import_celery import (
     read_beat_schedule,
     read_redbeat,
 )
-from supervisor.operate import crowds
-from supervisor.operate.words import plural
+from supervisor.schedule import crowds
 from supervisor.sending.app_settings import REDBEAT_PREFIX, broker_url_of, setting
 from supervisor.settings import is_redis
 
@@ -155,7 +154,8 @@ def settings_lines(app: Celery) -> Iterator[str]:
 def schedule_lines(sources: Sequence[Source]) -> Iterator[str]:
     for source in sources:
         written = write([], source.items)
-        yield f"{source.name}: {plural(len(written.jobs), 'job')} to be imported"
+        count = len(written.jobs)
+        yield f"{source.name}: {count:,} job{'' if count == 1 else 's'} to be imported"
         yield from (f"  {line}" for line in written.reports)
 
 

@@ -17,9 +17,9 @@ from supervisor.cli.common import (
     pass_context,
     print_done,
     progress,
-    to_file,
 )
-from supervisor.errors import REFUSED, SupervisorError
+from supervisor.cli.output import refuse_to_overwrite, to_file, write_file
+from supervisor.errors import REFUSED
 
 if TYPE_CHECKING:
     from celery import Celery
@@ -114,11 +114,6 @@ def header(source: str, *remarks: str) -> list[str]:
     return [f"Imported from {source}.", *remarks, DEFAULTS, TWICE.format(source)]
 
 
-def refuse_to_overwrite(output: Path | None, force: bool) -> None:
-    if output is not None and output.exists() and not force:
-        raise Failure(f"{output} exists already; --force overwrites it", REFUSED)
-
-
 def deliver(
     header: Sequence[str],
     items: Iterable[Item],
@@ -143,43 +138,6 @@ def deliver(
     else:
         click.echo(written.text, nl=False)
     raise SystemExit(1 if reports else 0)
-
-
-def write_file(
-    text: str,
-    jobs: Sequence[str],
-    output: Path,
-    verb: str,
-    reports: Sequence[str] = (),
-    *,
-    as_json: bool,
-) -> None:
-    from supervisor.operate.words import plural
-
-    replace_file(text, output)
-    if as_json:
-        result = {"name": str(output), "state": "written", "jobs": list(jobs)}
-        print_done(verb, [result], reports=list(reports))
-    else:
-        click.echo(f"{output}: {plural(len(jobs), 'job')}")
-
-
-def replace_file(text: str, output: Path) -> None:
-    """Replaces the file in one step: a beat may be following its directory.
-
-    What a link leads to is replaced, not the link. A device or a pipe is written to.
-    """
-    try:
-        if output.exists() and not output.is_file():
-            output.write_text(text, encoding="utf-8")
-            return
-        file = output.resolve()
-        unfinished = file.with_name(f".{file.name}.unfinished")
-        file.parent.mkdir(parents=True, exist_ok=True)
-        unfinished.write_text(text, encoding="utf-8")
-        unfinished.replace(file)
-    except OSError as error:
-        raise SupervisorError(f"{output}: cannot be written: {error.strerror}") from error
 
 
 # adopt, release
@@ -211,7 +169,7 @@ def adopt(context: Context, output: Path | None, force: bool, dry_run: bool, as_
     from supervisor.app import supervise
     from supervisor.catalog.import_text import write
     from supervisor.features.adoption.import_celery import zone_remark
-    from supervisor.operate.adoption import report, report_shape, sources_of, to_look_at
+    from supervisor.features.adoption.report import report, report_shape, sources_of, to_look_at
     from supervisor.operate.words import harmless
 
     app = context.app_for("adopt")
@@ -274,7 +232,7 @@ NO_ENTRIES = (
 @json_option
 @pass_context
 def release(context: Context, dry_run: bool, yes: bool, no_entries: bool, as_json: bool) -> None:
-    """Give the app back to RedBeat, and remove all keys of the ledger.
+    """Give the app back to RedBeat, and remove the ledger's keys.
 
     Each job becomes an entry of RedBeat. With --no-entries none does: use it if `beat_schedule` or
     django-celery-beat's tables have all schedules.
