@@ -12,7 +12,7 @@ from supervisor.catalog.entries import Entries
 from supervisor.catalog.load import put_jobs, version_of
 from supervisor.catalog.refusals import mass_removal
 from supervisor.errors import JobConflict, JobElsewhere, SupervisorError
-from supervisor.job.changes import Changes, Found, Source
+from supervisor.job.changes import Changes, Source, SourceJobs
 from supervisor.job.spec import JobSpec
 from supervisor.ledger.actions import Action, Actor
 from supervisor.ledger.job_reads import Loaded
@@ -104,7 +104,7 @@ def reconcile(
 
 
 def differing(
-    before: Loaded, contents: Found, source: str, prefix: str
+    before: Loaded, contents: SourceJobs, source: str, prefix: str
 ) -> dict[str, JobSpec | None]:
     """What is to be loaded, by name; None for a job that is to be removed."""
     kept = {name: spec.kept_apart(prefix) for name, spec in contents.specs.items()}

@@ -24,7 +24,7 @@ from supervisor.errors import REFUSED
 if TYPE_CHECKING:
     from celery import Celery
 
-    from supervisor.catalog.import_text import Item
+    from supervisor.features.adoption.imported import Item
 
 GRID = (
     "`every` is a grid from 1970-01-01T00:00:00Z (15m: at :00, :15, :30 and :45), not an interval"
@@ -101,7 +101,7 @@ def _import_of_app(
     force: bool,
     as_json: bool,
 ) -> None:
-    from supervisor.features.adoption.import_celery import zone_remark
+    from supervisor.features.adoption.redbeat_rules import zone_remark
 
     refuse_to_overwrite(output, force)
     app = context.app_for("import")
@@ -123,7 +123,7 @@ def deliver(
     as_json: bool,
 ) -> None:
     """Writes the file, and exits."""
-    from supervisor.catalog.import_text import write
+    from supervisor.features.adoption.imported import write
 
     with progress("writing the schedule file"):
         written = write(header, items)
@@ -167,8 +167,8 @@ def adopt(context: Context, output: Path | None, force: bool, dry_run: bool, as_
     Besides this file, the app only needs `supervise(app)`. Name the app with -A.
     """
     from supervisor.app import supervise
-    from supervisor.catalog.import_text import write
-    from supervisor.features.adoption.import_celery import zone_remark
+    from supervisor.features.adoption.imported import write
+    from supervisor.features.adoption.redbeat_rules import zone_remark
     from supervisor.features.adoption.report import report, report_shape, sources_of, to_look_at
     from supervisor.operate.words import harmless
 

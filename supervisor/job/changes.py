@@ -151,7 +151,7 @@ def value(thing: Any) -> str:
 
 
 @dataclass(slots=True)
-class Found:
+class SourceJobs:
     """What a source has, by the names of its jobs."""
 
     specs: dict[str, JobSpec] = field(default_factory=dict)
@@ -167,7 +167,7 @@ class Source(Protocol):
     def fingerprint(self) -> str:
         """A text that differs after each change, and that is cheap to ask for."""
 
-    def read(self) -> Found:
+    def read(self) -> SourceJobs:
         """All of its jobs."""
 
 

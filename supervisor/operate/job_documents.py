@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from supervisor.catalog.faults import JobFault
-from supervisor.catalog.import_text import ORDER, entry_text
+from supervisor.catalog.job_text import ORDER, entry_text
 from supervisor.catalog.schedule_files import with_forms
 from supervisor.job.changes import ARGUMENTS
 from supervisor.job.secrets import MASK, masked, texts_in

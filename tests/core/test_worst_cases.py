@@ -28,8 +28,8 @@ import pytest
 
 from supervisor import errors, times
 from supervisor.catalog import yaml_source
-from supervisor.catalog.import_text import job_name
 from supervisor.errors import did_you_mean
+from supervisor.features.adoption.imported import job_name
 from supervisor.job import exclusions, secrets, templates
 from supervisor.job.fields import is_address
 from supervisor.job.run_ids import StepId, is_below

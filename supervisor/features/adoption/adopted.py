@@ -32,11 +32,17 @@ from supervisor.catalog.entries import (
     SavedEntry,
     beat_schedule_of,
 )
-from supervisor.catalog.import_text import Item, LeftOut, job_name, without_defaults
 from supervisor.catalog.job_checks import check_job
 from supervisor.catalog.load import put_jobs
 from supervisor.errors import Conflict, InvalidJob, NotTranslatable
 from supervisor.features.adoption.import_celery import item_of, translate
+from supervisor.features.adoption.imported import (
+    Item,
+    LeftOut,
+    is_job_name,
+    job_name,
+    without_defaults,
+)
 from supervisor.job.secrets import escaped
 from supervisor.job.spec import JobSpec
 from supervisor.ledger.actions import Action, Actor
@@ -55,13 +61,13 @@ REST = 20
 
 
 class Adopted:
-    """is_wanted: entries are taken over; otherwise those that once were are given back."""
+    """is_on: entries become jobs; otherwise those that did so once are given back."""
 
-    def __init__(self, app: Celery, ledger: Ledger, entries: Entries, *, is_wanted: bool) -> None:
+    def __init__(self, app: Celery, ledger: Ledger, entries: Entries, *, is_on: bool) -> None:
         self._app = app
         self._ledger = ledger
         self._entries = entries
-        self.is_wanted = is_wanted
+        self.is_on = is_on
         self._own: frozenset[str] = frozenset()
         self._refused: dict[str, str] = {}
         self._next = 0.0
@@ -70,14 +76,14 @@ class Adopted:
         """Learns or gives back the adopted entries, before a new leader emits anything."""
         self._entries.learn_names()
         own = self._jobs(self._ledger.origins())
-        if own and not self.is_wanted:
+        if own and not self.is_on:
             self._apply(dict.fromkeys(own), {})
             self._entries.learn_names()
             log.warning("entries given back to RedBeat", entries=len(own))
-        self._own = own if self.is_wanted else frozenset()
+        self._own = own if self.is_on else frozenset()
 
     def is_due(self, _: Turn) -> bool:
-        return self.is_wanted
+        return self.is_on
 
     def do(self, turn: Turn) -> None:
         self.record(turn.emissions)
@@ -90,12 +96,12 @@ class Adopted:
         began = time.monotonic()
         origins = self._ledger.origins()
         own = self._jobs(origins)
-        found = self._entries.saved_by_app(own, but=origins)
+        saved = self._entries.saved_by_app(own, but=origins)
         taken = {*origins, *self._entries.of_beat_schedule()}
-        wanted, adopted = self._wanted(own, found, taken)
+        jobs, adopted = self._edited(own, saved, taken)
         self._own = own
-        if wanted:
-            self._apply(wanted, adopted)
+        if jobs:
+            self._apply(jobs, adopted)
             self._entries.learn_names()
             self._own = self._jobs(self._ledger.origins())
         self._next = time.monotonic() + REST * (time.monotonic() - began)
@@ -104,59 +110,59 @@ class Adopted:
         """Writes when these entries last ran, and how often, where RedBeat's users read it."""
         ran = {e.spec.name: e.ticks for e in emissions if e.ticks and e.spec.name in self._own}
         for name, meta in self._entries.metas(ran).items():
-            known = json.loads(meta, cls=RedBeatJSONDecoder) if meta else {}
-            count = int(known.get("total_run_count") or 0) + len(ran[name])
+            before = json.loads(meta, cls=RedBeatJSONDecoder) if meta else {}
+            count = int(before.get("total_run_count") or 0) + len(ran[name])
             last = {"last_run_at": ran[name][-1].nominal_at, "total_run_count": count}
             self._entries.write_meta(name, json.dumps(last, cls=RedBeatJSONEncoder))
 
-    def _wanted(
-        self, own: frozenset[str], found: Mapping[str, SavedEntry], taken: set[str]
+    def _edited(
+        self, own: frozenset[str], saved: Mapping[str, SavedEntry], taken: set[str]
     ) -> tuple[dict[str, JobSpec | None], dict[str, AdoptedEntry]]:
-        """Jobs to load or, without a spec, to remove, and what they are made of. taken: names."""
-        wanted: dict[str, JobSpec | None] = {}
+        """Jobs to load or, without a spec, to remove, and their entries. taken: names."""
+        jobs: dict[str, JobSpec | None] = {}
         adopted: dict[str, AdoptedEntry] = {}
         # Names that jobs can have go to the entries that have them.
-        changed = sorted(
-            self._changed(own, found), key=lambda found: job_name(found[0]) != found[0]
-        )
-        for name, saved in changed:
-            if len(wanted) == ENTRIES_PER_TURN:
+        changed = sorted(self._changed(own, saved), key=lambda each: not is_job_name(each[0]))
+        for name, definition in changed:
+            if len(jobs) == ENTRIES_PER_TURN:
                 break
-            known = self._entries.job(name)
-            others = {*taken, *wanted, *(found.keys() - {name})}
-            job = known if known in own else job_name(name, others)
-            entry = AdoptedEntry(name, saved.definition or "")
-            spec = self._translated(job, entry) if saved.definition else None
+            before = self._entries.job(name)
+            others = {*taken, *jobs, *(saved.keys() - {name})}
+            job = before if before in own else job_name(name, others)
+            entry = AdoptedEntry(name, definition or "")
+            spec = self._translated(job, entry) if definition else None
             if spec is not None:
-                wanted[job], adopted[job] = spec, entry
+                jobs[job], adopted[job] = spec, entry
             elif job in own:
-                wanted[job] = None
-        return wanted, adopted
+                jobs[job] = None
+        return jobs, adopted
 
     def _apply(
-        self, wanted: Mapping[str, JobSpec | None], adopted: Mapping[str, AdoptedEntry]
+        self, jobs: Mapping[str, JobSpec | None], adopted: Mapping[str, AdoptedEntry]
     ) -> None:
-        """Applies them all at once, or one by one where one of them is refused."""
+        """Applies them all at once, or one by one if one of them is refused."""
         try:
-            self._put(wanted, adopted)
+            self._put(jobs, adopted)
         except (InvalidJob, Conflict) as error:
-            for job, spec in wanted.items() if len(wanted) > 1 else ():
-                self._apply({job: spec}, {j: entry for j, entry in adopted.items() if j == job})
-            if len(wanted) == 1:
-                for job in wanted:
-                    self._refuse(adopted.get(job, AdoptedEntry(job, "")), error)
+            for job, spec in jobs.items():
+                entry = {job: adopted[job]} if job in adopted else {}
+                if len(jobs) == 1:
+                    self._refuse(entry.get(job, AdoptedEntry(job, "")), error)
+                else:
+                    self._apply({job: spec}, entry)
 
     def _changed(
-        self, own: frozenset[str], found: Mapping[str, SavedEntry]
-    ) -> Iterator[tuple[str, SavedEntry]]:
-        for name, entry in found.items():
+        self, own: frozenset[str], saved: Mapping[str, SavedEntry]
+    ) -> Iterator[tuple[str, str | None]]:
+        """Entries with their new definitions; None for one that was deleted."""
+        for name, entry in saved.items():
             if self._entries.job(name) in own:
                 is_new = entry.definition != entry.adopted
             else:
                 is_new = entry.is_stock and entry.definition != self._refused.get(name)
             if is_new and name != CELERYS_OWN:
-                yield name, entry
-        yield from ((name, SavedEntry()) for name in {*map(self._entries.name, own)} - found.keys())
+                yield name, entry.definition
+        yield from ((name, None) for name in {*map(self._entries.name, own)} - saved.keys())
 
     def _translated(self, job: str, entry: AdoptedEntry) -> JobSpec | None:
         try:
@@ -170,15 +176,11 @@ class Adopted:
             log.warning("entry left unguarded", entry=entry.name, reason=str(why))
         self._refused[entry.name] = entry.definition
 
-    def _put(
-        self, wanted: Mapping[str, JobSpec | None], adopted: Mapping[str, AdoptedEntry]
-    ) -> None:
-        if not wanted:
-            return
+    def _put(self, jobs: Mapping[str, JobSpec | None], adopted: Mapping[str, AdoptedEntry]) -> None:
         changes, _ = put_jobs(
             self._ledger,
             self._entries,
-            wanted,
+            jobs,
             REDBEAT,
             REDBEATS,
             adopted=adopted,
@@ -230,18 +232,18 @@ def spec_of(app: Celery, job: str, entry: AdoptedEntry) -> JobSpec:
         raise NotTranslatable("it has no name")
     try:
         fields = dict(RedBeatSchedulerEntry.decode_definition(entry.definition))
-    except Exception as error:  # its decoder builds objects out of what it finds
+    except Exception as error:  # its decoder builds objects of what it reads
         raise NotTranslatable(f"RedBeat cannot decode it: {error}") from error
     return spec_from(job, translate("RedBeat", entry.name, fields, app, datetime.now(UTC)))
 
 
-def spec_from(job: str, found: Item) -> JobSpec:
-    """Raises NotTranslatable, also for a job that would lose something."""
-    if isinstance(found, LeftOut):
-        raise NotTranslatable(found.why)
-    if found.lost:
-        raise NotTranslatable("; ".join(found.lost))
-    values = without_defaults(found.values)
+def spec_from(job: str, item: Item) -> JobSpec:
+    """Raises NotTranslatable, also for a job that lacks something of its entry."""
+    if isinstance(item, LeftOut):
+        raise NotTranslatable(item.why)
+    if item.lost:
+        raise NotTranslatable("; ".join(item.lost))
+    values = without_defaults(item.values)
     values |= {key: escaped(values[key]) for key in ("args", "kwargs") if key in values}
     spec, faults = check_job(job, values, {}, None)
     if faults:

@@ -19,19 +19,13 @@ from celery import Celery
 from celery.schedules import crontab
 
 from supervisor.catalog.entries import CELERYS_OWN, Entries, beat_schedule_of
-from supervisor.catalog.import_text import Found, Item, LeftOut, is_job_name, job_name
 from supervisor.catalog.load import put_jobs
 from supervisor.errors import NotConfigured, NotTranslatable, SupervisorError
 from supervisor.features.adoption import DJANGO
 from supervisor.features.adoption.adopted import spec_from
-from supervisor.features.adoption.import_celery import (
-    When,
-    clock_times,
-    every_text,
-    zone_name,
-    zone_of,
-)
-from supervisor.features.adoption.import_celery import found as found_item
+from supervisor.features.adoption.import_celery import Translated, clock_times, every_text, job_of
+from supervisor.features.adoption.imported import ImportedJob, Item, LeftOut, is_job_name, job_name
+from supervisor.features.adoption.redbeat_rules import zone_name, zone_of
 from supervisor.job import changes
 from supervisor.job.spec import JobSpec
 from supervisor.ledger.actions import Action, Actor
@@ -71,8 +65,8 @@ class Rows:
         row = f"{last.pk} {last.date_changed}" if last else ""
         return f"{PeriodicTask.objects.count()} rows, {row}, {PeriodicTasks.last_change()}"
 
-    def read(self) -> changes.Found:
-        found, now = changes.Found(), datetime.now(UTC)
+    def read(self) -> changes.SourceJobs:
+        read, now = changes.SourceJobs(), datetime.now(UTC)
         of_code = beat_schedule_of(self._app)
         for row in _rows():
             if row.name in of_code:
@@ -81,10 +75,10 @@ class Rows:
             is_valid = is_job_name(row.name)
             job = row.name if is_valid else f"{job_name(row.name)[:80]}-{row.pk}"
             try:
-                found.specs[job] = spec_from(job, _item(row, self._app, now))
+                read.specs[job] = spec_from(job, _item(row, self._app, now))
             except NotTranslatable as error:
-                found.problems[job] = f"row {row.name!r}: {error}"
-        return found
+                read.problems[job] = f"row {row.name!r}: {error}"
+        return read
 
 
 def forget_rows(ledger: Ledger, entries: Entries) -> None:
@@ -148,14 +142,14 @@ def _set_up() -> None:
         raise NotConfigured(what)
 
 
-def _item(row: Any, app: Celery, now: datetime) -> Found | LeftOut:
+def _item(row: Any, app: Celery, now: datetime) -> ImportedJob | LeftOut:
     source = f"django-celery-beat {row.name!r}"
     try:
         when = _when(row, app, now)
         when.values["description"] = row.description[:LONGEST_DESCRIPTION]
         if len(row.description) > LONGEST_DESCRIPTION:
             when.lost.append(f"its description has more than {LONGEST_DESCRIPTION} characters")
-        return found_item(source, row.name, _fields(row), when)
+        return job_of(source, row.name, _fields(row), when)
     except Exception as error:  # noqa: BLE001 - a row costs itself only
         what = row.scheduler or "none"
         return LeftOut(source, str(error), [f"task: {row.task}", f"schedule: {what}"])
@@ -184,7 +178,7 @@ def _json(row: Any, name: str, kind: type) -> Any:
     return value
 
 
-def _when(row: Any, app: Celery, now: datetime) -> When:
+def _when(row: Any, app: Celery, now: datetime) -> Translated:
     """Raises NotTranslatable."""
     start, end = _aware(row.start_time), _aware(row.expires)
     if end and end <= now:
@@ -206,7 +200,7 @@ def _when(row: Any, app: Celery, now: datetime) -> When:
         values = _first_of(row, values, now)
     if end:
         values["end_at"] = render_moment(end)
-    return When(values)
+    return Translated(values)
 
 
 def _aware(moment: datetime | None) -> Any:

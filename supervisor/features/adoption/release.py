@@ -11,7 +11,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
@@ -22,7 +22,7 @@ from kombu.exceptions import OperationalError
 from redbeat.schedulers import RedBeatSchedulerEntry, ensure_conf
 from redbeat.schedules import rrule
 
-from supervisor.catalog.entries import Entries, nearest_schedule
+from supervisor.catalog.entries import CELERYS_OWN, Entries, nearest_schedule
 from supervisor.errors import NotTranslatable, Unavailable
 from supervisor.features.adoption.queued_messages import take_out, take_out_of_redis
 from supervisor.job.secrets import TOKEN, named, resolved, texts_in
@@ -30,6 +30,7 @@ from supervisor.job.spec import JobSpec
 from supervisor.ledger.job_record import REDBEAT, JobRecord
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.page_reads import open_ids
+from supervisor.ledger.reader import chunks
 from supervisor.schedule import schedule_of
 from supervisor.schedule.cron import parse as parse_cron
 from supervisor.schedule.rrule import WEEKDAYS, Rule, numbers_of, times_a_day
@@ -61,7 +62,7 @@ class Release:
 def release_of(app: Celery, ledger: Ledger, *, with_entries: bool) -> Release:
     """What the jobs that are loaded come to; nothing is changed. Raises WrongSchema."""
     ledger.check_schema()
-    found, adopted = Release(with_entries), adopted_of(ledger)
+    release, adopted = Release(with_entries), adopted_of(ledger)
     specs = {name: spec for name, spec in ledger.scheduled().items() if name not in adopted}
     now, marks = ledger.now(), ledger.marks(list(specs))
     entries = Entries(app, ledger)
@@ -71,10 +72,10 @@ def release_of(app: Celery, ledger: Ledger, *, with_entries: bool) -> Release:
         try:
             entry = entry_of(app, record, marks[name].watermark or now, now)
             entry.name = entries.name(name)
-            found.entries.append(entry)
+            release.entries.append(entry)
         except NotTranslatable as error:
-            found.lost[name] = str(error)
-    return found
+            release.lost[name] = str(error)
+    return release
 
 
 def give_back(app: Celery, ledger: Ledger, release: Release) -> int | None:
@@ -100,7 +101,7 @@ def give_back(app: Celery, ledger: Ledger, release: Release) -> int | None:
     for entry in release.entries:
         entry.save()
     if not release.has_entries:
-        for name in (*client.smembers(conf.statics_key), "celery.backend_cleanup"):
+        for name in (*client.smembers(conf.statics_key), CELERYS_OWN):
             RedBeatSchedulerEntry(name, app=app).delete()
         client.delete(conf.statics_key)
     lock = conf.lock_key or f"{conf.key_prefix}:lock"
@@ -109,7 +110,7 @@ def give_back(app: Celery, ledger: Ledger, release: Release) -> int | None:
     before = app.supervisor["before"]["redbeat_key_prefix"] or REDBEAT_PREFIX  # type: ignore[attr-defined]
     if before != conf.key_prefix:
         move_entries(client, conf.key_prefix, before)
-    for keys in batches(keys_of(ledger)):
+    for keys in chunks(list(keys_of(ledger)), BATCH):  # deleting during a scan may hide some
         client.delete(*keys)
     ledger.functions.forget_versions()
     return taken
@@ -140,11 +141,11 @@ def adopted_of(ledger: Ledger) -> set[str]:
 
 
 def cancel_runs(ledger: Ledger) -> None:
-    asked: set[str] = set()
-    while runs := [run_id for run_id in open_ids(ledger) if run_id not in asked]:
+    cancelled: set[str] = set()
+    while runs := [run_id for run_id in open_ids(ledger) if run_id not in cancelled]:
         for run_id in runs:
             ledger.cancel(run_id, "released")
-        asked.update(runs)
+        cancelled.update(runs)
 
 
 def take_messages(app: Celery, ledger: Ledger) -> int | None:
@@ -184,12 +185,6 @@ def pattern(template: str) -> str:
     return re.escape(template).replace("%s", ".+") + slots
 
 
-def batches(keys: Iterable[str]) -> Iterator[list[str]]:
-    found = list(keys)  # to delete while the server lists them may hide some
-    for start in range(0, len(found), BATCH):
-        yield found[start : start + BATCH]
-
-
 def entry_of(
     app: Celery, record: JobRecord, watermark: datetime, now: datetime
 ) -> RedBeatSchedulerEntry:
@@ -197,13 +192,12 @@ def entry_of(
     spec = record.spec
     if spec.steps:
         raise NotTranslatable("it has several tasks")
-    if any(
-        named(found) for _, text in texts_in([spec.args, spec.kwargs]) for found in tokens(text)
-    ):
+    texts = (text for _, text in texts_in([spec.args, spec.kwargs]))
+    if any(named(token) for text in texts for token in TOKEN.finditer(text)):
         raise NotTranslatable(
             "its arguments refer to a secret, which RedBeat would have to contain"
         )
-    source = stock_schedule(spec, app, now)
+    source = redbeat_schedule(spec, app, now)
     args, kwargs = resolved([list(spec.args), dict(spec.kwargs)], {})
     return RedBeatSchedulerEntry(
         spec.name,
@@ -216,10 +210,6 @@ def entry_of(
         last_run_at=last_run(spec, watermark),
         app=app,
     )
-
-
-def tokens(text: str) -> Iterator[re.Match[str]]:
-    return TOKEN.finditer(text)
 
 
 def options(spec: JobSpec) -> Iterator[tuple[str, Any]]:
@@ -242,7 +232,7 @@ def last_run(spec: JobSpec, watermark: datetime) -> datetime:
     return following - spec.every if following else watermark
 
 
-def stock_schedule(spec: JobSpec, app: Celery, now: datetime) -> BaseSchedule:
+def redbeat_schedule(spec: JobSpec, app: Celery, now: datetime) -> BaseSchedule:
     """A schedule of Celery with the same times. Raises NotTranslatable."""
     limits = [key for key in LIMITS if getattr(spec, key)]
     if spec.start_at and not spec.rrule and in_utc(spec.start_at, spec.zone) > now:
@@ -262,9 +252,9 @@ def stock_schedule(spec: JobSpec, app: Celery, now: datetime) -> BaseSchedule:
         return crontab(*map(joined, fields, SIZES), app=app)
     is_fixed = spec.timezone == "UTC" or spec.timezone.startswith("Etc/")
     if is_fixed and (fields or (rule and has_rule(rule))):
-        found = daily(spec, fields, now) if fields else nearest_schedule(spec)
-        found.app = app
-        return found
+        nearest = daily(spec, fields, now) if fields else nearest_schedule(spec)
+        nearest.app = app
+        return nearest
     if is_fixed or is_of_app:
         raise NotTranslatable(f"RedBeat has nothing for {spec.schedule}")
     clocks = f"its times are those of clocks in {spec.timezone}"
@@ -305,23 +295,23 @@ def fields_of_cron(spec: JobSpec) -> Fields | None:
 
 def fields_of_line(line: str) -> Fields | None:
     """The fields of a line; None if Celery's crontab, whose days match both, cannot say it."""
-    found = parse_cron(line)
-    days = {day for day in found.days if day > 0}
-    weekdays = {day % 7 for day in found.weekdays if isinstance(day, int)}
-    if len(days) < len(found.days) or not all(isinstance(day, int) for day in found.weekdays):
+    cron = parse_cron(line)
+    days = {day for day in cron.days if day > 0}
+    weekdays = {day % 7 for day in cron.weekdays if isinstance(day, int)}
+    if len(days) < len(cron.days) or not all(isinstance(day, int) for day in cron.weekdays):
         return None
-    if not found.day_and:  # either field is enough: a day that one of them has, where it has all
+    if not cron.day_and:  # either field is enough: a day that one of them has, where it has all
         if days != set(SIZES[3]) and weekdays != set(SIZES[2]):
             return None
         days, weekdays = set(SIZES[3]), set(SIZES[2])
-    return set(found.minutes), set(found.hours), weekdays, days, set(found.months)
+    return set(cron.minutes), set(cron.hours), weekdays, days, set(cron.months)
 
 
 def fields_of_rule(rule: Rule) -> Fields | None:
     """The fields of a rule that says no more than a crontab, as the importer writes such rules."""
-    known = {"FREQ", "INTERVAL", "WKST", "BYMONTH", "BYMONTHDAY", "BYDAY", "BYHOUR", "BYMINUTE"}
+    parts = {"FREQ", "INTERVAL", "WKST", "BYMONTH", "BYMONTHDAY", "BYDAY", "BYHOUR", "BYMINUTE"}
     days = numbers_of(rule, "BYMONTHDAY")
-    is_plain = rule.keys() <= known and (rule["INTERVAL"], rule["WKST"]) == ("1", "MO")
+    is_plain = rule.keys() <= parts and (rule["INTERVAL"], rule["WKST"]) == ("1", "MO")
     if not is_plain or has_numbered_days(rule) or min(days, default=1) < 0:
         return None
     needed = {
@@ -341,7 +331,7 @@ def daily(spec: JobSpec, fields: Fields, now: datetime) -> BaseSchedule:
     """A crontab in a zone other than the app's, which is always at one offset."""
     minutes, hours, weekdays, days, months = map(sorted, fields)
     begin = (now - timedelta(days=1)).astimezone(spec.zone)
-    found: BaseSchedule = rrule(
+    rule: BaseSchedule = rrule(
         "DAILY",
         dtstart=begin.replace(hour=0, minute=0, second=0, microsecond=0),
         bymonth=months,
@@ -351,4 +341,4 @@ def daily(spec: JobSpec, fields: Fields, now: datetime) -> BaseSchedule:
         byminute=minutes,
         bysecond=[0],
     )
-    return found
+    return rule

@@ -1,4 +1,4 @@
-"""What adopting an app changes in it: its settings, its tasks, its schedules."""
+"""What `adopt` changes in an app: its settings, its tasks, its schedules."""
 
 from __future__ import annotations
 
@@ -16,46 +16,45 @@ from kombu.utils.url import maybe_sanitize_url
 
 from supervisor.app import OWN, REPLACED, dotted, overridden, settled, tasks_of
 from supervisor.catalog.fitness import may_send_nothing
-from supervisor.catalog.import_text import Found, Item, LeftOut, write
 from supervisor.catalog.job_checks import check_job
 from supervisor.features.adoption import DJANGO
 from supervisor.features.adoption.django_rows import has_tables, read_django
-from supervisor.features.adoption.import_celery import (
-    read_beat_schedule,
-    read_redbeat,
-)
+from supervisor.features.adoption.import_celery import read_beat_schedule, read_redbeat
+from supervisor.features.adoption.imported import ImportedJob, Item, LeftOut, write
 from supervisor.schedule import crowds
 from supervisor.sending.app_settings import REDBEAT_PREFIX, broker_url_of, setting
 from supervisor.settings import is_redis
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
-    """One of the places where the app has schedules, without what an earlier one has as well."""
+class AppSchedule:
+    """One of the places where an app has schedules, without those that an earlier one has too."""
 
     name: str
     items: list[Item]
 
 
-def sources_of(app: Celery, now: datetime, jobs: Collection[str] = ()) -> list[Source]:
-    """The stores before the settings: beat enters `beat_schedule` into its store.
+def sources_of(app: Celery, now: datetime, jobs: Collection[str] = ()) -> list[AppSchedule]:
+    """Tables and RedBeat come before the settings: beat copies `beat_schedule` to where it stores
+    entries.
 
     jobs: names of entries to leave out, because schedule files have jobs for them already.
     """
     sources = []
     if has_tables() and not follows_rows(app):
-        sources.append(Source(DJANGO, read_django(app, now)))
+        sources.append(AppSchedule(DJANGO, read_django(app, now)))
     if is_redis(broker_url_of(app.conf)) or setting(app.conf, "redbeat_redis_url"):
         items = (read_redbeat(app, now, prefix) for prefix in sorted(prefixes(app)))
-        sources.append(Source("RedBeat", [*chain.from_iterable(items)]))
-    sources.append(Source("beat_schedule", read_beat_schedule(app, now)))
-    sources.append(Source("beat_scheduler", [*unread_scheduler(app)]))
+        sources.append(AppSchedule("RedBeat", [*chain.from_iterable(items)]))
+    sources.append(AppSchedule("beat_schedule", read_beat_schedule(app, now)))
+    sources.append(AppSchedule("beat_scheduler", [*unread_scheduler(app)]))
     names: set[str] = set()
     for source in sources:
         source.items[:] = [
             item
             for item in source.items
-            if name_of(item) not in names and not (isinstance(item, Found) and item.name in jobs)
+            if name_of(item) not in names
+            and not (isinstance(item, ImportedJob) and item.name in jobs)
         ]
         names.update(map(name_of, source.items))
     return [source for source in sources if source.items]
@@ -65,22 +64,22 @@ def follows_rows(app: Celery) -> bool:
     return bool(getattr(app, "supervisor", {}).get("adopt_rows"))
 
 
-#: Schedulers whose schedule is read.
+#: Schedulers of which all entries are read.
 READ = ("celery.beat.PersistentScheduler", "celery.beat.Scheduler", *REPLACED, *OWN)
 OF_ROWS = "django_celery_beat.schedulers.DatabaseScheduler"
 READ_IN_DJANGO = ("django", OF_ROWS)
 
 
 def unread_scheduler(app: Celery) -> Iterator[LeftOut]:
-    """The app's own scheduler, which may make its schedule of anything."""
-    now = app.conf.beat_scheduler  # completes what supervise() has kept
-    given = getattr(app, "supervisor", {}).get("before", {}).get("beat_scheduler", now)
-    if (name := dotted(given)) not in (READ + READ_IN_DJANGO if has_tables() else READ):
-        yield LeftOut(f"beat_scheduler {name!r}", why_unread(given, name))
+    """The app's own scheduler, whose schedule may be of any kind."""
+    present = app.conf.beat_scheduler  # reading it completes what supervise() has kept
+    scheduler = getattr(app, "supervisor", {}).get("before", {}).get("beat_scheduler", present)
+    if (name := dotted(scheduler)) not in (READ + READ_IN_DJANGO if has_tables() else READ):
+        yield LeftOut(f"beat_scheduler {name!r}", why_unread(scheduler, name))
 
 
 def why_unread(scheduler: Any, name: str) -> str:
-    """A class derived from the scheduler of rows may emit more than these."""
+    """A subclass of the scheduler of rows may emit more than the rows."""
     if has_tables() and extends_rows(scheduler):
         return (
             "the rows of django-celery-beat are read; if it emits anything else, or at other times,"
@@ -101,22 +100,22 @@ def extends_rows(scheduler: Any) -> bool:
 
 def prefixes(app: Celery) -> set[str]:
     """Prefixes of RedBeat's keys: the app's own, and the one that supervise() may have set."""
-    now = setting(app.conf, "redbeat_key_prefix")
-    own = app.supervisor["before"]["redbeat_key_prefix"] if hasattr(app, "supervisor") else now
-    return {now or REDBEAT_PREFIX, own or REDBEAT_PREFIX}
+    present = setting(app.conf, "redbeat_key_prefix")
+    own = app.supervisor["before"]["redbeat_key_prefix"] if hasattr(app, "supervisor") else present
+    return {present or REDBEAT_PREFIX, own or REDBEAT_PREFIX}
 
 
 def name_of(item: Item) -> str:
-    """The entry's own name, which stands in quotes after that of its source."""
+    """The name of the entry, in quotes."""
     return item.source.partition(" ")[2]
 
 
-def jobs_of(sources: Iterable[Source]) -> Iterator[Found]:
+def jobs_of(sources: Iterable[AppSchedule]) -> Iterator[ImportedJob]:
     for source in sources:
-        yield from (item for item in source.items if isinstance(item, Found))
+        yield from (item for item in source.items if isinstance(item, ImportedJob))
 
 
-def report(app: Celery, sources: list[Source]) -> Iterator[str]:
+def report(app: Celery, sources: list[AppSchedule]) -> Iterator[str]:
     """Lines for people."""
     yield from section("Settings that supervise() changes:", settings_lines(app))
     tasks = (guarded_line(app, *each) for each in guarded(app, sources).items())
@@ -127,8 +126,8 @@ def report(app: Celery, sources: list[Source]) -> Iterator[str]:
         yield "The app has no schedule that is not a job already."
 
 
-def to_look_at(app: Celery, sources: list[Source]) -> list[str]:
-    """What holds of these jobs although each of them is translated."""
+def to_look_at(app: Celery, sources: list[AppSchedule]) -> list[str]:
+    """What to check in these jobs, although all of them were translated."""
     specs = {job.name: check_job("job", job.values, {}, None)[0] for job in jobs_of(sources)}
     tasks = tasks_of(app)  # as `supervisor -A proj check` will judge the jobs
     faults = [f"{name}: {each.text}" for name, spec in specs.items() for each in tasks.faults(spec)]
@@ -137,7 +136,7 @@ def to_look_at(app: Celery, sources: list[Source]) -> list[str]:
 
 
 def section(heading: str, lines: Iterable[str]) -> Iterator[str]:
-    """Nothing without lines."""
+    """The heading and its lines; nothing if there are none."""
     for number, line in enumerate(lines):
         if number == 0:
             yield heading
@@ -151,7 +150,7 @@ def settings_lines(app: Celery) -> Iterator[str]:
         yield f"{kept.setting} stays {kept.value!r}: {kept.hint}"
 
 
-def schedule_lines(sources: Sequence[Source]) -> Iterator[str]:
+def schedule_lines(sources: Sequence[AppSchedule]) -> Iterator[str]:
     for source in sources:
         written = write([], source.items)
         count = len(written.jobs)
@@ -174,8 +173,8 @@ def in_json(name: str, value: Any) -> str | int | float | None:
     return value if isinstance(value, str | int | float | None) else repr(value)
 
 
-def guarded(app: Celery, sources: Iterable[Source]) -> dict[str, list[str]]:
-    """The tasks that get the guard, each with its jobs."""
+def guarded(app: Celery, sources: Iterable[AppSchedule]) -> dict[str, list[str]]:
+    """The tasks that get the guard, with the names of their jobs."""
     jobs: dict[str, list[str]] = defaultdict(list)
     for job in jobs_of(sources):
         jobs[str(job.values["task"])].append(job.name)
@@ -189,7 +188,7 @@ def guarded_line(app: Celery, task: str, jobs: Sequence[str]) -> str:
     return f"{task}: {of}{unknown}"
 
 
-def report_shape(app: Celery, sources: list[Source]) -> dict[str, Any]:
+def report_shape(app: Celery, sources: list[AppSchedule]) -> dict[str, Any]:
     """The same for programs."""
     texts = {source.name: write([], source.items) for source in sources}
     return {

@@ -1,4 +1,4 @@
-"""The part of adoption in beat, which loads the rest only where it is wanted, or once was."""
+"""Adoption's part of beat. The rest is imported only if the app adopts, or did once."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from supervisor.ledger.job_record import REDBEAT
 
 
 def part(beat: Beat) -> Part:
-    """With `adopt_entries` and `adopt_rows`; otherwise what was adopted once is given back."""
+    """Follows what `adopt_entries` and `adopt_rows` name, and gives back what they name no more."""
     settings = beat.app.supervisor  # type: ignore[attr-defined]
     if settings["adopt_rows"]:
         from supervisor.features.adoption.django_rows import Rows
@@ -21,7 +21,7 @@ def part(beat: Beat) -> Part:
         return Part(begin=lambda _at, _is_first: give_back(beat))
     from supervisor.features.adoption.adopted import Adopted
 
-    adopted = Adopted(beat.app, beat.ledger, beat.entries, is_wanted=True)
+    adopted = Adopted(beat.app, beat.ledger, beat.entries, is_on=True)
 
     def begin(_at: datetime, _is_first: bool) -> None:
         adopted.begin()
@@ -31,13 +31,13 @@ def part(beat: Beat) -> Part:
 
 
 def give_back(beat: Beat) -> None:
-    """Removes jobs that were adopted once and no longer are to be."""
+    """Removes the jobs of entries or rows that the app adopts no more."""
     settings = beat.app.supervisor  # type: ignore[attr-defined]
     sources = {origin.source for origin in beat.ledger.origins().values()}
     if REDBEAT in sources and not settings["adopt_entries"]:
         from supervisor.features.adoption.adopted import Adopted
 
-        Adopted(beat.app, beat.ledger, beat.entries, is_wanted=False).begin()
+        Adopted(beat.app, beat.ledger, beat.entries, is_on=False).begin()
     if DJANGO in sources and not settings["adopt_rows"]:
         from supervisor.features.adoption.django_rows import forget_rows
 

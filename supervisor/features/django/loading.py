@@ -28,7 +28,7 @@ from supervisor import jobs
 from supervisor.errors import SupervisorError
 from supervisor.features.django.models import SOURCE, Job, words
 from supervisor.features.django.project import celery_app, ledger
-from supervisor.job.changes import Found
+from supervisor.job.changes import SourceJobs
 from supervisor.ledger.actions import Actor
 from supervisor.logs import get_logger
 from supervisor.store.connection import RedisError, explained
@@ -148,13 +148,13 @@ class Rows:
         year = datetime.now(UTC).year
         return f"{found['pk__count']} rows, {found['changed_at__max']}, {year}"
 
-    def read(self) -> Found:
+    def read(self) -> SourceJobs:
         """Unknown tasks are not faults here: a row that was saved is valid."""
-        found = Found()
+        read = SourceJobs()
         for row in Job.objects.iterator():
             spec, faults = jobs.judged(row.name, row.keys())
             if faults:
-                found.problems[row.name] = "; ".join(map(words, faults))
+                read.problems[row.name] = "; ".join(map(words, faults))
             else:
-                found.specs[row.name] = spec
-        return found
+                read.specs[row.name] = spec
+        return read

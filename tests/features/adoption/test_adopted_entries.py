@@ -25,10 +25,10 @@ from supervisor import jobs
 from supervisor.app import supervise
 from supervisor.beat.scheduler import SupervisedScheduler
 from supervisor.catalog.entries import Entries
-from supervisor.catalog.import_text import write
 from supervisor.catalog.load import load
 from supervisor.errors import JobElsewhere
 from supervisor.features.adoption.import_celery import read_redbeat
+from supervisor.features.adoption.imported import write
 from supervisor.features.adoption.release import give_back, release_of
 from supervisor.job.spec import JobSpec
 from supervisor.ledger.ledger import Ledger

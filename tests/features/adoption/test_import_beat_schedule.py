@@ -13,16 +13,17 @@ from celery import Celery, chain, group
 from celery.beat import BeatLazyFunc, ScheduleEntry
 from celery.schedules import crontab, schedule, solar
 
-from supervisor.catalog.import_text import (
-    Found,
+from supervisor.errors import NotTranslatable
+from supervisor.features.adoption.import_celery import read_beat_schedule
+from supervisor.features.adoption.imported import (
+    ImportedJob,
     Item,
     LeftOut,
     fault_of,
     without_defaults,
     write,
 )
-from supervisor.errors import NotTranslatable
-from supervisor.features.adoption.import_celery import read_beat_schedule, zone_name, zone_remark
+from supervisor.features.adoption.redbeat_rules import zone_name, zone_remark
 
 NOW = datetime(2026, 3, 1, tzinfo=UTC)
 
@@ -41,7 +42,7 @@ def read(entry: Any, **conf: Any) -> Item:
 
 def values(entry: Any, **conf: Any) -> dict[str, Any]:
     item = read({"task": "t", **entry}, **conf)
-    assert isinstance(item, Found), item
+    assert isinstance(item, ImportedJob), item
     assert fault_of("nightly", without_defaults(item.values)) is None
     return without_defaults(item.values)
 
@@ -146,7 +147,7 @@ def test_a_relative_interval_is_a_time_of_the_clock_where_it_is_one() -> None:
     entry = {"schedule": timedelta(days=1), "relative": True}
     assert values(entry, timezone="Asia/Tokyo")["cron"] == "0 0 * * *"
     item = read({"task": "t", "schedule": timedelta(hours=5), "relative": True})
-    assert isinstance(item, Found)
+    assert isinstance(item, ImportedJob)
     assert "relative" in item.lost[0]
 
 
@@ -195,7 +196,7 @@ def test_what_cannot_be_translated_says_why(entry: Any, reason: str) -> None:
 )
 def test_an_option_without_a_key_is_reported_and_the_job_stays(option: str, value: Any) -> None:
     item = read({"task": "t", "schedule": 60, "options": {option: value}})
-    assert isinstance(item, Found)
+    assert isinstance(item, ImportedJob)
     (lost,) = item.lost
     assert lost.startswith(f"option '{option}' is not translated")
 
@@ -250,13 +251,13 @@ def test_an_entry_that_cannot_be_taken_costs_itself_only(key: str, value: Any) -
 
 def test_a_priority_is_kept() -> None:
     item = read({"task": "t", "schedule": 60, "options": {"priority": 0}})
-    assert isinstance(item, Found)
+    assert isinstance(item, ImportedJob)
     assert (item.values["priority"], item.lost) == (0, [])
 
 
 def test_an_option_that_is_none_is_none() -> None:
     item = read({"task": "t", "schedule": 60, "options": {"expires": None}})
-    assert isinstance(item, Found) and item.lost == []
+    assert isinstance(item, ImportedJob) and item.lost == []
 
 
 def test_entries_may_be_objects_and_tasks_may_add_themselves() -> None:
@@ -267,4 +268,4 @@ def test_entries_may_be_objects_and_tasks_may_add_themselves() -> None:
         sender.add_periodic_task(10, sender.signature("t", (2, 2)))
 
     found = read_beat_schedule(app, NOW)
-    assert [item.name for item in found if isinstance(item, Found)] == ["object", "t(2, 2)"]
+    assert [item.name for item in found if isinstance(item, ImportedJob)] == ["object", "t(2, 2)"]

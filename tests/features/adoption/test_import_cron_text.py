@@ -13,7 +13,8 @@ from celery.schedules import crontab
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
-from supervisor.catalog.import_text import (
+from supervisor.errors import NotTranslatable
+from supervisor.features.adoption.expressions import (
     CRON_WEEKDAYS,
     DAYS,
     HOURS,
@@ -23,7 +24,6 @@ from supervisor.catalog.import_text import (
     expression,
     rule_for,
 )
-from supervisor.errors import NotTranslatable
 from supervisor.features.adoption.import_celery import when_of
 from supervisor.job.spec import JobSpec
 from supervisor.schedule import schedule_of

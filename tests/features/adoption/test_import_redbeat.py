@@ -16,9 +16,9 @@ from redbeat.schedulers import RedBeatSchedulerEntry
 from redbeat.schedules import rrule
 
 from supervisor.catalog.entries import Entries
-from supervisor.catalog.import_text import Found, LeftOut, write
 from supervisor.catalog.schedule_files import load
 from supervisor.features.adoption.import_celery import read_redbeat
+from supervisor.features.adoption.imported import ImportedJob, LeftOut, write
 from supervisor.job.spec import JobSpec
 from supervisor.ledger.ledger import Ledger
 from supervisor.schedule import schedule_of
@@ -40,7 +40,9 @@ def save(app: Celery, name: str, when: Any, **more: Any) -> None:
 
 
 def jobs(app: Celery) -> dict[str, Any]:
-    return {item.name: item.values for item in read_redbeat(app, NOW) if isinstance(item, Found)}
+    return {
+        item.name: item.values for item in read_redbeat(app, NOW) if isinstance(item, ImportedJob)
+    }
 
 
 def test_all_kinds_of_entries_become_jobs_that_load(app: Celery, tmp_path: Path) -> None:
@@ -144,7 +146,7 @@ def test_what_cannot_be_read_is_reported_and_the_rest_is_imported(
     if definition is not None:
         ledger.client.hset("redbeat:bad", "definition", definition)
     bad, good = read_redbeat(app, NOW)
-    assert isinstance(bad, LeftOut) and isinstance(good, Found)
+    assert isinstance(bad, LeftOut) and isinstance(good, ImportedJob)
     assert bad.source == "redbeat 'bad'"
     assert reason in bad.why
 

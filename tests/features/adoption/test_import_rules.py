@@ -15,9 +15,9 @@ from hypothesis import assume, event, given, settings
 from hypothesis import strategies as st
 from redbeat.schedules import rrule
 
-from supervisor.catalog.import_text import fault_of, without_defaults
 from supervisor.errors import NotTranslatable
 from supervisor.features.adoption.import_celery import when_of
+from supervisor.features.adoption.imported import fault_of, without_defaults
 from supervisor.job.spec import JobSpec
 from supervisor.schedule import schedule_of
 

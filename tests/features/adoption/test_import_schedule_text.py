@@ -7,9 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from supervisor.catalog.import_text import ORDER, Found, LeftOut, job_name, write
 from supervisor.catalog.job_checks import KEYS, check_job
+from supervisor.catalog.job_text import ORDER
 from supervisor.catalog.yaml_source import read
+from supervisor.features.adoption.imported import ImportedJob, LeftOut, job_name, write
 from supervisor.job.secrets import resolved
 from supervisor.job.spec import JobSpec
 from tests.waiting import scaled
@@ -27,8 +28,8 @@ JSON = st.recursive(
 )
 
 
-def job(name: str = "job", **values: Any) -> Found:
-    return Found(f"tab {name!r}", name, {"task": "t", "every": "1m", **values})
+def job(name: str = "job", **values: Any) -> ImportedJob:
+    return ImportedJob(f"tab {name!r}", name, {"task": "t", "every": "1m", **values})
 
 
 @given(st.lists(JSON, max_size=3), st.dictionaries(st.text(), JSON, max_size=3))
@@ -44,7 +45,7 @@ def test_arguments_are_read_back_as_they_were(args: list[Any], kwargs: dict[str,
 @given(st.text(), st.text(), st.text())
 def test_no_text_of_the_source_gets_out_of_its_comment(name: str, why: str, remark: str) -> None:
     items = [
-        Found("a", name, {"task": "t", "every": "1m"}, lost=[why]),
+        ImportedJob("a", name, {"task": "t", "every": "1m"}, lost=[why]),
         LeftOut("b", why, [remark]),
     ]
     written = write([remark], items)
@@ -65,7 +66,7 @@ def test_a_job_is_in_block_style_with_keys_in_the_documented_order() -> None:
         "task": "mail.poll",
         "paused": True,
     }
-    written = write(["Imported."], [Found("x", "poll/mail", values)])
+    written = write(["Imported."], [ImportedJob("x", "poll/mail", values)])
     assert written.text == (
         "# Imported.\n"
         "\n"
@@ -98,7 +99,7 @@ def test_a_job_that_would_not_load_is_a_comment_in_its_place() -> None:
 
 
 def test_what_is_lost_of_a_job_stands_above_it_and_is_reported() -> None:
-    written = write([], [Found("x", "a", {"task": "t", "every": "1m"}, lost=["no priority"])])
+    written = write([], [ImportedJob("x", "a", {"task": "t", "every": "1m"}, lost=["no priority"])])
     assert written.reports == ["x: no priority"]
     assert "  # x: no priority\n  a:\n" in written.text
 

@@ -14,10 +14,10 @@ from redbeat.schedulers import RedBeatScheduler, RedBeatSchedulerEntry, get_redi
 
 from supervisor.app import supervise
 from supervisor.catalog.entries import Entries
-from supervisor.catalog.import_text import write
 from supervisor.catalog.load import load
 from supervisor.errors import Unavailable
 from supervisor.features.adoption.import_celery import read_beat_schedule, when_of
+from supervisor.features.adoption.imported import write
 from supervisor.features.adoption.release import give_back, keys_of, release_of
 from supervisor.job.spec import JobSpec
 from supervisor.ledger.ledger import Ledger

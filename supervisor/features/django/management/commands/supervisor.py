@@ -12,13 +12,13 @@ from django.db import transaction
 
 from supervisor import jobs
 from supervisor.catalog.entries import Entries
-from supervisor.catalog.import_text import Found, LeftOut, is_job_name, names_for
 from supervisor.catalog.reconcile import reconcile
 from supervisor.cli import Verbs, main
 from supervisor.cli.adoption import import_ as import_files
 from supervisor.cli.common import Failure, changed, json_option, print_done, reason_option
 from supervisor.errors import WRONG
 from supervisor.features.adoption.django_rows import read_django
+from supervisor.features.adoption.imported import ImportedJob, LeftOut, is_job_name, names_for
 from supervisor.features.django.loading import Rows
 from supervisor.features.django.models import COLUMNS, Job, words
 from supervisor.features.django.project import app_name, celery_app
@@ -147,7 +147,7 @@ def translated() -> tuple[list[Job], list[str]]:
     for place, item in enumerate(items):
         if isinstance(item, LeftOut):
             reports.append(f"{item.source}: not translated: {item.why}")
-        elif isinstance(item, Found):
+        elif isinstance(item, ImportedJob):
             reports += [f"{item.source}: {lost}" for lost in item.lost]
             is_valid = is_job_name(item.name)
             entry = {} if is_valid else {"entry": item.name}
