@@ -27,18 +27,18 @@ from supervisor.deploy.images import Images
 
 if TYPE_CHECKING:
     from supervisor.deploy.directory import Files
-    from supervisor.deploy.plan import Plan
+    from supervisor.deploy.plan import ProcessPlan
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class RenderRequest:
     """The options of a target with processes, and the plan that is made of them."""
 
     output: Path
     check: bool
     as_json: bool
     schedules: Path
-    plan: Plan
+    plan: ProcessPlan
     environment: tuple[tuple[str, str], ...]
 
     def seen_from_output(self, path: Path) -> str:
@@ -65,7 +65,7 @@ class NameValue(click.ParamType):  # type: ignore[type-arg]
 
 
 class Matching(click.ParamType):  # type: ignore[type-arg]
-    """Text of a certain form, which the machine would refuse otherwise."""
+    """A text of a form that the machine accepts."""
 
     name = "text"
 
@@ -90,7 +90,7 @@ with_output = option_group(
         metavar="DIR",
         required=True,
         type=click.Path(path_type=Path, file_okay=False),
-        help="Write into DIR; files there that this command did not write are left alone.",
+        help="Write into DIR; files there that this command did not write stay as they are.",
     ),
     click.option("--check", is_flag=True, help="Write nothing; exit 1 if DIR differs."),
     json_option,
@@ -124,7 +124,7 @@ with_processes = option_group(
 
 
 def requested(render: Callable[..., None]) -> Callable[..., None]:
-    """Passes `render` a Request, made of the options of `with_processes`."""
+    """Passes `render` a RenderRequest, made of the options of `with_processes`."""
 
     @pass_context
     def command(
@@ -140,19 +140,19 @@ def requested(render: Callable[..., None]) -> Callable[..., None]:
         **own: Any,
     ) -> None:
         from supervisor.catalog.schedule_files import load
-        from supervisor.deploy.plan import LONGEST_RUN, Plan
+        from supervisor.deploy.plan import LONGEST_RUN, ProcessPlan
 
         app = app_name(context)
         path = context.schedules(schedules)
         limit = context.app.conf.task_time_limit if context.app else None
-        plan = Plan.of(
+        plan = ProcessPlan.of(
             load(path, prefix=context.prefix).specs.values(),
             app,
             context.default_queue,
             concurrency,
             longest_run or (timedelta(seconds=limit) if limit else LONGEST_RUN),
         )
-        render(Request(output, check, as_json, path, plan, environment), **own)
+        render(RenderRequest(output, check, as_json, path, plan, environment), **own)
 
     command.__doc__ = render.__doc__
     command.__name__ = render.__name__.removesuffix("_")
@@ -166,7 +166,7 @@ def app_name(context: Context) -> str:
 
 
 def deliver(output: Path, target: str, files: Files, *, check: bool, as_json: bool) -> None:
-    """Writes the files. With `check`, exits 1 if the directory has others."""
+    """Writes the files. With `check`, writes nothing and exits 1 if the directory differs."""
     from supervisor.deploy import directory
 
     compare = directory.difference if check else directory.write
@@ -226,9 +226,14 @@ def render() -> None:
 )
 @requested
 def systemd_(
-    request: Request, home: str, user: str, valkey: str, no_valkey: bool, further_machine: bool
+    request: RenderRequest,
+    home: str,
+    user: str,
+    valkey: str,
+    no_valkey: bool,
+    further_machine: bool,
 ) -> None:
-    """systemd units of beats, workers, serve and Valkey."""
+    """systemd units for beats, workers, serve and Valkey."""
     from supervisor.deploy import targets
 
     files = targets.render_systemd(
@@ -264,7 +269,7 @@ def systemd_(
 )
 @requested
 def compose_(
-    request: Request,
+    request: RenderRequest,
     image: str,
     build: Path | None,
     valkey_image: str,
@@ -272,12 +277,12 @@ def compose_(
     monitoring: Path | None,
     make_secrets: bool,
 ) -> None:
-    """A Compose file of beats, workers, serve and Valkey.
+    """A Compose file for beats, workers, serve and Valkey.
 
-    Prometheus and Grafana are in a profile of their own.
+    Prometheus and Grafana have a profile of their own.
     """
     from supervisor.deploy import targets
-    from supervisor.deploy.directory import make_private
+    from supervisor.deploy.directory import write_secrets
     from supervisor.deploy.targets import secret_files
 
     files = targets.render_compose(
@@ -291,7 +296,7 @@ def compose_(
     )
     request.deliver("compose", files)
     if make_secrets and not request.check:
-        for path in make_private(request.output, secret_files(files)):
+        for path in write_secrets(request.output, secret_files(files)):
             click.echo(f"made    {path}", err=True)
 
 
@@ -303,10 +308,10 @@ def compose_(
 )
 @image_option
 @requested
-def helm_(request: Request, image: str) -> None:
+def helm_(request: RenderRequest, image: str) -> None:
     """A Helm chart, and jobs.yaml with the values for it.
 
-    The values are those that these schedule files need.
+    The values are made from the schedule files.
     """
     from supervisor.deploy import targets
     from supervisor.deploy.directory import texts_of

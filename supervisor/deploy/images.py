@@ -1,10 +1,10 @@
-"""The container images of a rendered deployment; `render --help` shows some of them."""
+"""The container images of a rendered deployment. `render --help` shows some of them."""
 
 from importlib.metadata import version
 
 
 class Images:
-    """The container images that are rendered, by version; pin them by digest where you deploy."""
+    """Images by version; pin them by digest in your deployment."""
 
     APP = f"celery-beat-supervisor:{version('celery-beat-supervisor')}"
     VALKEY = "valkey/valkey:8.1.3-alpine"
@@ -12,7 +12,7 @@ class Images:
     ALERTMANAGER = "prom/alertmanager:v0.28.1"
     GRAFANA = "grafana/grafana:12.1.1"
 
-    # Where things lie in a container.
+    # Paths in a container.
     SCHEDULES = "/etc/supervisor/schedules"
     ACCESS = "/etc/supervisor/access"
     STATE = "/var/lib/supervisor"

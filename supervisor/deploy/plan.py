@@ -1,4 +1,4 @@
-"""The processes of a deployment, from its jobs: pure; the targets render them.
+"""The processes that a deployment needs for its jobs. The targets render them.
 
 Two beats, of which one leads; the default worker; one worker for each serial queue, never two of
 them; the HTTP server; and the arguments of Redis or Valkey.
@@ -17,17 +17,17 @@ from supervisor.lists.keys import ADDRESSES
 
 PORT = 9809
 
-#: How long a job without a time limit is assumed to need when its worker stops.
+#: How long a worker that stops waits for a job without a time limit.
 LONGEST_RUN = timedelta(minutes=10)
 
-#: From the end of the last run, or its kill at the limit, to the end of its worker.
+#: What a worker needs to stop after its last run has ended or was killed at its limit.
 WORKER_MARGIN = timedelta(seconds=30)
 BEAT_STOP = timedelta(seconds=30)
 SERVE_STOP = timedelta(seconds=10)
-#: It writes its data before it ends.
+#: Valkey writes its data before it ends.
 VALKEY_STOP_SECONDS = 60
 
-#: It holds locks and runs: nothing may be evicted, and a crash may lose one second at most.
+#: Valkey holds locks and runs: it must evict nothing, and lose at most a second in a crash.
 VALKEY_ARGUMENTS = (
     *("--appendonly", "yes"),
     *("--appendfsync", "everysec"),
@@ -35,11 +35,11 @@ VALKEY_ARGUMENTS = (
     *("--maxmemory-policy", "noeviction"),
 )
 
-#: Those of pings, check-ins and notices, whose addresses are secrets: http, https, and mail.
+#: Of HTTP, HTTPS and mail, to which pings, check-ins and notices go; their addresses are secrets.
 OUTGOING_PORTS = (80, 443, 465, 587)
 
 
-class Role(StrEnum):
+class ProcessRole(StrEnum):
     BEAT = "beat"
     WORKER = "worker"
     SERVE = "serve"
@@ -47,22 +47,30 @@ class Role(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """command: as a shell in the environment's directory finds it.
-
-    stop: how long it may take from SIGTERM to its end. single: a second one must never run.
-    unlimited: jobs without a time limit, for which `stop` is a guess.
-    """
+    """A process of the deployment."""
 
     name: str
-    role: Role
+    role: ProcessRole
+
     command: tuple[str, ...]
+    """To be run in the app's environment."""
+
     health: tuple[str, ...]
+    """The command that checks its health."""
+
     stop: timedelta
+    """How long it may take from SIGTERM to its end."""
+
     replicas: int = 1
+
     single: bool = False
+    """Whether a second one must never run."""
+
     queues: tuple[str, ...] = ()
     jobs: tuple[str, ...] = ()
+
     unlimited: tuple[str, ...] = ()
+    """Its jobs without a time limit, for which `stop` is a guess."""
 
     @property
     def stop_seconds(self) -> int:
@@ -70,7 +78,7 @@ class Process:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class ProcessPlan:
     app: str
     beat: Process
     workers: tuple[Process, ...]
@@ -85,8 +93,8 @@ class Plan:
         default_queue: str = DEFAULT_QUEUE,
         concurrency: int | None = None,
         longest_run: timedelta = LONGEST_RUN,
-    ) -> Plan:
-        """longest_run: what a job without `time_limit` is assumed to need."""
+    ) -> ProcessPlan:
+        """longest_run: how long a worker that stops waits for a job without `time_limit`."""
         jobs = tuple(specs)
         return cls(
             app=app,
@@ -108,7 +116,7 @@ def has_addresses(spec: JobSpec) -> bool:
 def beat(app: str) -> Process:
     return Process(
         name="beat",
-        role=Role.BEAT,
+        role=ProcessRole.BEAT,
         command=("celery", "-A", app, "beat", "--loglevel", "info"),
         health=("supervisor", "health", "beat"),
         stop=BEAT_STOP,
@@ -119,7 +127,7 @@ def beat(app: str) -> Process:
 def serve() -> Process:
     return Process(
         name="serve",
-        role=Role.SERVE,
+        role=ProcessRole.SERVE,
         command=("supervisor", "serve", "--port", str(PORT)),
         health=("supervisor", "health", "serve"),
         stop=SERVE_STOP,
@@ -133,17 +141,17 @@ def worker(
     concurrency: int | None,
     longest_run: timedelta,
 ) -> Process:
-    mine = [job for job in jobs if job.name in spec.jobs]
-    limits = {job.name: list(limits_of(job, spec)) for job in mine}
-    known = [limit for found in limits.values() for limit in found if limit]
-    unlimited = tuple(sorted(name for name, found in limits.items() if None in found))
-    guesses = [longest_run] if unlimited or not known else []
+    limits = {job.name: list(limits_of(job, spec)) for job in jobs if job.name in spec.jobs}
+    longest = [limit for of_job in limits.values() for limit in of_job if limit]
+    unlimited = tuple(sorted(name for name, of_job in limits.items() if None in of_job))
+    if unlimited or not longest:
+        longest.append(longest_run)
     return Process(
         name=spec.name,
-        role=Role.WORKER,
+        role=ProcessRole.WORKER,
         command=(*spec.command(app, concurrency), "--loglevel", "info"),
         health=("supervisor", "health", "worker", "--name", f"{spec.name}@%h"),
-        stop=max(*known, *guesses, timedelta()) + WORKER_MARGIN,
+        stop=max(longest) + WORKER_MARGIN,
         single=spec.serial,
         queues=spec.queues,
         jobs=spec.jobs,
@@ -155,7 +163,7 @@ def limits_of(job: JobSpec, worker: WorkerSpec) -> Iterator[timedelta | None]:
     """The time limits of the job's tasks that this worker runs; None for one without."""
     for step in job.steps:
         queue = step.queue or job.routed_queue
-        # Without a queue it is sent to the default one, which a serial worker never consumes.
+        # A step without a queue goes to the default one, which no serial worker consumes.
         if queue in worker.queues or (queue is None and not worker.serial):
             yield step.time_limit or job.time_limit
     if not job.steps:

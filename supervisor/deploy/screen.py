@@ -1,8 +1,8 @@
-"""What `up` shows to people: a short line for each event of its processes.
+"""What `up` shows on a terminal: a short line for each event of its processes.
 
-The processes write JSON lines (logs.py). Of each this shows the time of day, the process, the event
-and the run or job that it is about, and then its other fields. What is not JSON, such as what a
-program prints that a job runs, is shown as it is, behind the name of the process.
+The processes log JSON lines (logs.py). Of each the screen shows the time of day, the process, the
+event with its run or job, and then the other fields. Other output, such as that of a program that a
+job runs, is shown as it is, after the name of the process.
 """
 
 from __future__ import annotations
@@ -22,25 +22,25 @@ PLACED = ("timestamp", "level", "event", "logger", "run", "job", "exception", "s
 
 COLOURS = {"warning": "yellow", "error": "red", "critical": "red"}
 
-#: Of the processes' names, in turn.
+#: For the names of processes, in turn.
 NAME_COLOURS = ("cyan", "magenta", "blue", "green")
 
-#: Libraries that report at level `info` how they start, and those of their parts that report tasks.
+#: Libraries that log at level `info` how they start, and those of their loggers that log tasks.
 CHATTY = ("celery", "kombu", "uvicorn")
 OF_TASKS = ("celery.app.trace", "celery.worker.strategy")
 
-#: Of a list in a field, this many are shown.
+#: How many items of a list are shown.
 MOST_SHOWN = 3
 
-#: Characters of a name; those of most workers are shorter.
+#: The names of most workers are shorter.
 NAME_WIDTH = 14
 
 
 class Screen:
-    """Lines of several processes on one stream; may be used by several threads.
+    """Shows the lines of several processes on one stream. Threads may share it.
 
-    colour: None for a terminal only. is_chatty: whether what libraries say at level `info` is
-    shown as well.
+    colour: None for colours on a terminal only. is_chatty: also shows what libraries log at level
+    `info`.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class Screen:
         self._lock = Lock()
 
     def show(self, process: str, line: str) -> None:
-        """Shows one line that the process has written."""
+        """Shows a line that the process has written."""
         event = event_of(line)
         if not line or (event and not self._is_chatty and is_chatter(event)):
             return
@@ -65,19 +65,19 @@ class Screen:
                 click.echo(f"{name} {text}", self._stream, color=self._colour)
 
     def say(self, lines: Iterable[str]) -> None:
-        """Shows lines of no process, one after another."""
+        """Shows lines that no process has written."""
         with self._lock:
             for line in lines:
                 click.echo(line, self._stream, color=self._colour)
 
     def follow(self, process: str, output: Iterable[bytes]) -> None:
-        """Shows all that the process writes, until it ends."""
+        """Shows what the process writes until it ends."""
         for line in output:
             self.show(process, line.decode(errors="replace").rstrip("\n"))
 
 
 class Lines:
-    """A stream for the log of this process itself."""
+    """A stream that shows the log of this process itself."""
 
     def __init__(self, screen: Screen, process: str) -> None:
         self._screen = screen
@@ -89,7 +89,7 @@ class Lines:
             self._screen.show(self._process, line)
 
     def flush(self) -> None:
-        """Every line is shown at once."""
+        """Does nothing: each line is shown at once."""
 
 
 def event_of(line: str) -> Mapping[str, Any] | None:
@@ -102,7 +102,7 @@ def event_of(line: str) -> Mapping[str, Any] | None:
 
 
 def is_chatter(event: Mapping[str, Any]) -> bool:
-    """What libraries say of how they start, and of runs, of which our own events tell more."""
+    """Whether a library logs how it starts, or what happens to a run: our own events say more."""
     logger = str(event.get("logger"))
     is_of_run = "run" in event or "@" in str(event["event"])
     is_info = event.get("level") in ("info", "debug")
@@ -113,17 +113,17 @@ def is_chatter(event: Mapping[str, Any]) -> bool:
 def words_of(event: Mapping[str, Any]) -> Iterator[str]:
     """``14:02:31 run skipped nightly@2026-11-23T13:43:05Z reason=overlap``, and a traceback."""
     about = event.get("run") or event.get("job")
-    given = {name: value_words(event[name]) for name in event if name not in PLACED}
+    others = {name: short(event[name]) for name in event if name not in PLACED}
     words, colour = escaped(str(event["event"])), COLOURS.get(str(event.get("level")))
     words = click.style(words, fg=colour) if colour else words
-    fields = [f"{name}={escaped(value)}" for name, value in given.items() if value]
+    fields = [f"{name}={escaped(value)}" for name, value in others.items() if value]
     yield " ".join(filter(None, [time_of(event), words, escaped(str(about or "")), *fields]))
     for name in ("exception", "stack"):
         yield from (f"  {escaped(line)}" for line in str(event.get(name) or "").splitlines())
 
 
-def value_words(value: Any) -> str:
-    """``a, b, c and 2 more`` for a list; nothing for what is empty."""
+def short(value: Any) -> str:
+    """``a, b, c and 2 more`` for a list; an empty text for an empty value."""
     if value in (None, [], {}):
         return ""
     if not isinstance(value, list):
@@ -136,7 +136,7 @@ def value_words(value: Any) -> str:
 
 
 def time_of(event: Mapping[str, Any]) -> str:
-    """The time of day of this machine's zone."""
+    """The time of day in this machine's zone."""
     try:
         return f"{datetime.fromisoformat(str(event.get('timestamp'))).astimezone():%H:%M:%S}"
     except ValueError:

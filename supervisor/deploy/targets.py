@@ -1,4 +1,4 @@
-"""The files that a plan is rendered to: systemd units, Compose, Helm; and monitoring."""
+"""The targets of `render`: systemd, Compose, Helm and monitoring."""
 
 from __future__ import annotations
 
@@ -13,25 +13,32 @@ from pathlib import Path
 
 from supervisor.deploy.directory import Files, Templates, block, flow, unit_command
 from supervisor.deploy.images import Images
-from supervisor.deploy.plan import PORT, VALKEY_ARGUMENTS, VALKEY_STOP_SECONDS, Plan, Process, Role
+from supervisor.deploy.plan import (
+    PORT,
+    VALKEY_ARGUMENTS,
+    VALKEY_STOP_SECONDS,
+    Process,
+    ProcessPlan,
+    ProcessRole,
+)
 from supervisor.job.spec import SERIAL_PREFIX
 from supervisor.job.topology import WorkerSpec
 
 Variables = Sequence[tuple[str, str]]
-"""Of the environment of every process, as --env names them."""
+"""Variables for the environment of every process, from --env."""
 
-#: Stands for the instance's name until the command is escaped; no name of a queue has a space.
+#: Stands for the instance's name until the command is escaped. No queue's name has a space.
 INSTANCE = "the instance"
 
 
 # systemd units: a target, templates for beats and workers, a drop-in for each worker.
 #
-# A worker is two files, its instance's drop-in and its place in the target, so that one more serial
-# job is two more files and no other change.
+# A worker has two files, the drop-in of its instance and that of the target: one more serial job
+# adds two files and changes no other.
 
 
 def render_systemd(
-    plan: Plan,
+    plan: ProcessPlan,
     *,
     directory: str = "/opt/supervisor",
     schedules: str = "/opt/supervisor/schedules",
@@ -40,10 +47,10 @@ def render_systemd(
     further: bool = False,
     environment: Variables = (),
 ) -> Files:
-    """directory: where the app and its .venv lie; schedules: the path that beat follows.
+    """directory: of the app and its .venv. schedules: the path that beat follows.
 
-    valkey: the server's program, None where it runs elsewhere. further: another machine runs what
-    must run once.
+    valkey: the server's program; None if it runs elsewhere. further: for another machine than the
+    first, which runs what must run only once.
     """
 
     def command(arguments: Sequence[str]) -> str:
@@ -73,25 +80,25 @@ def render_systemd(
         "serve.env.example": templates.render("serve.env"),
     }
     beats = [f"supervisor-beat@{number + 1}.service" for number in range(plan.beat.replicas)]
-    wanted = [*beats] if further else [*beats, "supervisor-serve.service"]
+    units = [*beats] if further else [*beats, "supervisor-serve.service"]
     for worker in plan.workers:
         unit = f"supervisor-worker@{worker.name}.service"
         files[f"{unit}.d/50-worker.conf"] = templates.render("worker-instance", worker=worker)
         if not (further and worker.single):
-            wanted.append(unit)
+            units.append(unit)
     if valkey:
         files["supervisor-valkey.service"] = templates.render(
             "valkey", arguments=VALKEY_ARGUMENTS, stop_seconds=VALKEY_STOP_SECONDS
         )
         files["valkey.conf.example"] = templates.render("valkey-conf")
-        wanted.append("supervisor-valkey.service")
-    for unit in wanted:
+        units.append("supervisor-valkey.service")
+    for unit in units:
         files[f"supervisor.target.d/{unit}.conf"] = templates.render("wants", unit=unit)
     return files
 
 
 def seen_from(directory: str, path: Path) -> str:
-    """Where a path lies on a machine that has the current directory's files in `directory`."""
+    """The path on a machine that has the current directory's files in `directory`."""
     relative = Path(os.path.relpath(path))
     if os.pardir in relative.parts:
         return str(path.absolute())
@@ -99,14 +106,14 @@ def seen_from(directory: str, path: Path) -> str:
 
 
 def of_instance(command: str) -> str:
-    """The command of a template: what differs between its instances is their name."""
+    """The command of a template, whose instances differ only in their names."""
     return command.replace(f'"{INSTANCE}"', "%i").replace(f'"{INSTANCE}@%%h"', "%i@%%h")
 
 
-# Monitoring: rules, configurations of Prometheus and Alertmanager, a dashboard. They are the same
-# for all schedule files.
+# Monitoring: alert rules, a dashboard, and configurations of Prometheus and Alertmanager, which are
+# the same for all deployments.
 
-#: In an installed package, or in a clone: there people read and edit them.
+#: In an installed package, or in a clone.
 PACKAGED = Path(__file__).parent / "files"
 FILES = PACKAGED if (PACKAGED / "helm").is_dir() else Path(__file__).parents[2] / "deploy"
 
@@ -114,24 +121,24 @@ RULES = "prometheus/rules.yml"
 ALERTMANAGER = "prometheus/alertmanager.yml"
 DASHBOARD = "grafana/periodic-jobs.json"
 
-#: For a Prometheus on the machine of `supervisor serve`. The one in Compose has other addresses.
+#: For a Prometheus on the machine of `supervisor serve`; Compose has one with other addresses.
 PROMETHEUS = "prometheus/prometheus.yml"
 
 EVERYWHERE = (RULES, ALERTMANAGER, DASHBOARD)
 
 
-#: Where `supervisor serve` is, as that file has it.
+#: The address of `supervisor serve` in that file.
 SERVE = "127.0.0.1:9809"
 
 
 def render_monitoring(targets: Sequence[str] = (SERVE,)) -> Files:
     """targets: host:port of each `supervisor serve` that Prometheus is to scrape."""
-    prometheus = text_of(PROMETHEUS).replace(json.dumps([SERVE]), json.dumps([*targets]))
-    return {**{path: text_of(path) for path in EVERYWHERE}, PROMETHEUS: prometheus}
+    prometheus = packaged(PROMETHEUS).replace(json.dumps([SERVE]), json.dumps([*targets]))
+    return {**{path: packaged(path) for path in EVERYWHERE}, PROMETHEUS: prometheus}
 
 
-def text_of(path: str) -> str:
-    """The text of one of the files above."""
+def packaged(path: str) -> str:
+    """The text of a file of the package."""
     return (FILES / path).read_text(encoding="utf-8")
 
 
@@ -139,7 +146,7 @@ def text_of(path: str) -> str:
 
 
 def render_compose(
-    plan: Plan,
+    plan: ProcessPlan,
     *,
     schedules: str,
     image: str = Images.APP,
@@ -148,11 +155,11 @@ def render_compose(
     monitoring: str | None = None,
     environment: Variables = (),
 ) -> Files:
-    """Paths are as seen from the rendered file.
+    """Paths are relative to the rendered file.
 
-    schedules: the directory of schedule files. build: what the image is built from, with
-    deploy/Dockerfile in it; None when it is pulled. monitoring: where prometheus/ and grafana/ lie,
-    None where they are rendered too.
+    schedules: the directory of schedule files. build: the directory from which the image is built,
+    with deploy/Dockerfile in it; None to pull the image. monitoring: a directory with prometheus/
+    and grafana/; None to render those as well.
     """
     templates = Templates(
         "compose",
@@ -180,29 +187,29 @@ def render_compose(
         "monitoring/grafana-dashboards.yml": templates.render("grafana-dashboards.yml"),
     }
     if monitoring is None:
-        files |= {f"monitoring/{path}": text_of(path) for path in EVERYWHERE}
+        files |= {f"monitoring/{path}": packaged(path) for path in EVERYWHERE}
     if valkey_image:
         files["valkey.env.example"] = templates.render("valkey.env")
     return files
 
 
 def secret_files(files: Files) -> Files:
-    """The files with passwords that these want, each made at random: what Compose reads."""
+    """The files with passwords that Compose reads, made of the examples, with random passwords."""
     password, token = secrets.token_hex(32), secrets.token_hex(32)
-    made = {
+    texts = {
         "supervisor.env": files["supervisor.env.example"].replace(":PASSWORD@", f":{password}@"),
         "serve.env": files["serve.env.example"].replace("PASSWORD-OF-SERVE", token),
         "serve.token": token,
     }
     if own := files.get("valkey.env.example"):
-        made["valkey.env"] = own.replace("=PASSWORD", f"={password}")
+        texts["valkey.env"] = own.replace("=PASSWORD", f"={password}")
     else:
-        del made["supervisor.env"]  # the password is that of a server elsewhere
-    return made
+        del texts["supervisor.env"]  # the server runs elsewhere, and has a password already
+    return texts
 
 
 def healthcheck(process: Process) -> str:
-    """Rare, since each one starts a Python; at first often, so that a start is noticed soon."""
+    """Every 30 seconds, as each check starts a Python; more often at first, to notice the start."""
     test = flow(interpolated(argument) for argument in ("CMD", *process.health))
     return (
         f"{{test: {test}, interval: 30s, timeout: 15s, retries: 3, "
@@ -211,21 +218,21 @@ def healthcheck(process: Process) -> str:
 
 
 def interpolated(value: str) -> str:
-    """Compose takes $ for the beginning of a variable."""
+    """The value with `$$` for `$`, with which a variable begins in Compose."""
     return value.replace("$", "$$")
 
 
-# Helm: a chart, the same for all schedule files, and a file of values that says what they need.
+# Helm: a chart, the same for all deployments, and a file with the values for the schedule files.
 
 
 CHART = "celery-beat-supervisor"
 
-#: A Deployment's name, and room for what Kubernetes adds to it in the names of its pods.
+#: Leaves room for what Kubernetes adds to a Deployment's name in the names of its pods.
 LONGEST_NAME = 40
 
 
 def render_helm(
-    plan: Plan,
+    plan: ProcessPlan,
     schedules: Mapping[str, str],
     *,
     image: str = Images.APP,
@@ -243,8 +250,8 @@ def render_helm(
 
 
 def object_name(process: Process) -> str:
-    """A DNS label; with a part of a hash in it where two names might become one."""
-    if process.role is not Role.WORKER:
+    """The name as a DNS label; with part of a hash if two names might become the same label."""
+    if process.role is not ProcessRole.WORKER:
         return process.name
     own = process.name.removeprefix(SERIAL_PREFIX)
     label = re.sub(r"[^a-z0-9]+", "-", own.lower()).strip("-")

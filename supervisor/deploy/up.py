@@ -1,16 +1,16 @@
-"""`supervisor up`: the whole product as one foreground process.
+"""`supervisor up`: all programs under one foreground process.
 
-1. Start the embedded server, or use the one that was named; write its address to `.supervisor/`.
+1. Start the embedded server, or use the given one; write its address to `.supervisor/`.
 2. Start beat, the default worker, a worker for each serial queue, and the HTTP server, each in a
    process group of its own: Ctrl-C in the terminal reaches only this process.
-3. Once the page can be opened, say what runs, and where the page is.
+3. Once the page can be opened, print what runs, and the address of the page.
 4. Five times a second, restart children that died. Every second, start and stop workers as serial
-   queues are added to the schedule files or removed. A broken file changes nothing.
+   queues are added to the schedule files or removed. A file with problems changes nothing.
 5. On SIGTERM, on Ctrl-C, or when its terminal is closed, everything ends within ten seconds, the
    server last. When this process itself is killed, the kernel sends a signal to the children.
 
-People get a short line for each event of the children (screen.py); a file or a pipe gets their JSON
-lines as they are.
+On a terminal, each event of the children is a short line (screen.py); a file or a pipe gets their
+JSON lines as they are.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from supervisor.logs import LOG_FORMAT, get_logger
 from supervisor.process import die_with_parent, make_private
 from supervisor.settings import DEFAULT_PREFIX, TOKEN, URL_FILE, Settings
 
-#: How long a warm shutdown may take, and when a cold one ends: well under the promised ten seconds.
+#: A warm shutdown may take this long; a cold one ends well within the promised ten seconds.
 WARM_SECONDS = 4.0
 COLD_SECONDS = 7.0
 
@@ -52,13 +52,13 @@ log = get_logger("supervisor.up")
 SERVE = "serve"
 TOPOLOGY_SECONDS = 1.0
 
-#: Where the page is, is said after this time at the latest.
-LONGEST_UNSAID_SECONDS = 10.0
+#: The summary is printed after this time at the latest.
+SUMMARY_SECONDS = 10.0
 
 
 @dataclass(frozen=True, slots=True)
 class UpOptions:
-    """redis_url: a server that runs already; None starts the embedded one."""
+    """redis_url: of a server that runs already; None to start the embedded one."""
 
     app: str
     schedules: Path
@@ -82,12 +82,12 @@ class Up:
         self._options = options
         self._screen = screen
         self._environ = environ
-        self._children: dict[str, Child] = {}
+        self._children: dict[str, Program] = {}
         self._stopping = threading.Event()
         self._server = None if options.redis_url else EmbeddedServer(URL_FILE.parent / "valkey")
 
     def run(self) -> None:
-        """Returns when everything has ended; raises SupervisorError when nothing started."""
+        """Returns when everything has ended. Raises SupervisorError if nothing could be started."""
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, self._stop)
         if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # as it is under nohup
@@ -111,67 +111,69 @@ class Up:
             URL_FILE.unlink(missing_ok=True)
 
     def _supervise(self, environment: Mapping[str, str]) -> None:
-        # With files that are broken from the start, everything else runs.
+        # If the files have problems from the start, everything else runs.
         topology = self._read_topology() or Topology.of((), self._options.default_queue)
         self._follow(topology, environment)
         next_look = time.monotonic() + TOPOLOGY_SECONDS
-        say_by: float | None = time.monotonic() + LONGEST_UNSAID_SECONDS
+        summary_by: float | None = time.monotonic() + SUMMARY_SECONDS
         while not self._stopping.wait(POLL_SECONDS):
             if self._server and not self._server.is_alive:
                 log.error("embedded server died")
                 self._server.start()
             for child in self._children.values():
                 child.keep_running()
-            if say_by and (self._is_served() or time.monotonic() > say_by):
+            if summary_by and (self._is_served() or time.monotonic() > summary_by):
                 self._print_summary(topology)
-                say_by = None
+                summary_by = None
             if time.monotonic() > next_look:
                 topology = self._read_topology() or topology
                 self._follow(topology, environment)
                 next_look = time.monotonic() + TOPOLOGY_SECONDS
 
     def _read_topology(self) -> Topology | None:
-        """The topology; None if the files are broken or gone, which beat reports."""
+        """The topology; None if the files have problems or are gone, which beat reports."""
         try:
-            found = load(self._options.schedules, prefix=self._options.prefix)
+            jobs = load(self._options.schedules, prefix=self._options.prefix)
         except ScheduleFilesInvalid:
             return None
-        if not found.files:
+        if not jobs.files:
             return None
-        return Topology.of(found.specs.values(), self._options.default_queue)
+        return Topology.of(jobs.specs.values(), self._options.default_queue)
 
     def _follow(self, topology: Topology, environment: Mapping[str, str]) -> None:
-        wanted = {spec.name: spec for spec in self._wanted(topology)}
-        surplus = [child for name, child in self._children.items() if name not in wanted]
+        specs = {spec.name: spec for spec in self._specs(topology)}
+        surplus = [child for name, child in self._children.items() if name not in specs]
         for child in surplus:
             log.info("worker removed", child=child.spec.name)
             del self._children[child.spec.name]
         end_all(surplus, WARM_SECONDS, COLD_SECONDS)
-        for name, spec in wanted.items():
+        for name, spec in specs.items():
             running = self._children.get(name)
             if running is not None and running.spec != spec:
                 end_all([running], WARM_SECONDS, COLD_SECONDS)
                 running = None
             if running is None:
                 log.debug("child started", child=name)
-                self._children[name] = Child(spec, environment_of(name, environment), self._screen)
+                self._children[name] = Program(
+                    spec, environment_of(name, environment), self._screen
+                )
                 self._children[name].start()
 
-    def _wanted(self, topology: Topology) -> Iterator[ChildSpec]:
+    def _specs(self, topology: Topology) -> Iterator[ProgramSpec]:
         yield self._celery("beat", ("celery", "-A", self._options.app, "beat"), signal.SIGKILL)
         if self._options.serve:
             address = ["--host", self._options.host, "--port", str(self._options.port)]
             address += ["--proxied"] if self._options.proxied else []
-            yield ChildSpec(SERVE, (sys.executable, "-m", "supervisor", "serve", *address))
+            yield ProgramSpec(SERVE, (sys.executable, "-m", "supervisor", "serve", *address))
         for worker in topology.workers:
             command = worker.command(self._options.app, self._options.concurrency)
             yield self._celery(f"worker:{worker.name}", command, signal.SIGQUIT)
 
-    def _celery(self, name: str, command: Sequence[str], cold: signal.Signals) -> ChildSpec:
+    def _celery(self, name: str, command: Sequence[str], cold: signal.Signals) -> ProgramSpec:
         celery, *words = command
         level = ("--loglevel", self._options.log_level)
         # Quiet: without the banner.
-        return ChildSpec(name, (sys.executable, "-m", celery, "--quiet", *words, *level), cold)
+        return ProgramSpec(name, (sys.executable, "-m", celery, "--quiet", *words, *level), cold)
 
     def _environment(self, url: str) -> dict[str, str]:
         own = {
@@ -226,29 +228,29 @@ def environment_of(child: str, environment: Mapping[str, str]) -> Mapping[str, s
     return {name: value for name, value in environment.items() if name != TOKEN}
 
 
-# A program that is kept running: started, restarted with back-off, and ended.
+# A program that `up` keeps running: it starts it, restarts it with back-off, and ends it.
 
 
-#: A child that lived this long had started well: after its next death it restarts at once.
+#: A child that lived this long had started well: it restarts at once when it dies.
 SETTLED_SECONDS = 60
 LONGEST_BACKOFF_SECONDS = 30
 
 
 @dataclass(frozen=True, slots=True)
-class ChildSpec:
-    """What to run; `cold_signal` ends it when it does not end on SIGTERM soon enough."""
+class ProgramSpec:
+    """A program to run. `cold_signal` ends it if it takes too long to end on SIGTERM."""
 
     name: str
     command: tuple[str, ...]
     cold_signal: signal.Signals = signal.SIGKILL
 
 
-class Child:
-    """One running program in a process group of its own. To be used from the main thread only:
-    the kernel ends the child when the thread that started it is gone."""
+class Program:
+    """A child process in a process group of its own. Only the main thread may start it: the kernel
+    ends it with the thread that started it."""
 
     def __init__(
-        self, spec: ChildSpec, environment: Mapping[str, str], screen: Screen | None = None
+        self, spec: ProgramSpec, environment: Mapping[str, str], screen: Screen | None = None
     ) -> None:
         self.spec = spec
         self._screen = screen
@@ -298,7 +300,7 @@ class Child:
             self._process.send_signal(number)
 
     def kill_group(self) -> None:
-        """Ends what is left of the child and of the processes it started."""
+        """Kills what is left of the child and of the processes that it started."""
         if self._process is not None:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(self._process.pid, signal.SIGKILL)
@@ -306,8 +308,8 @@ class Child:
 
     def _bury(self, now: float) -> None:
         assert self._process is not None
-        settled = now - self._started_at > SETTLED_SECONDS
-        self._deaths = 1 if settled else self._deaths + 1
+        started_well = now - self._started_at > SETTLED_SECONDS
+        self._deaths = 1 if started_well else self._deaths + 1
         backoff = 0 if self._deaths == 1 else min(2 ** (self._deaths - 2), LONGEST_BACKOFF_SECONDS)
         self._restart_at = now + backoff
         log.error(
@@ -321,10 +323,10 @@ class Child:
         self._process = None
 
 
-def end_all(children: Sequence[Child], warm_seconds: float, cold_seconds: float) -> None:
+def end_all(children: Sequence[Program], warm_seconds: float, cold_seconds: float) -> None:
     """SIGTERM to all; after `warm_seconds` each one's cold signal; after `cold_seconds` SIGKILL.
 
-    At the end all that is left of their process groups is killed.
+    Then it kills what is left of their process groups.
     """
     started = time.monotonic()
     for child in children:
@@ -337,7 +339,7 @@ def end_all(children: Sequence[Child], warm_seconds: float, cold_seconds: float)
         child.kill_group()
 
 
-def wait_for(children: Sequence[Child], deadline: float) -> bool:
+def wait_for(children: Sequence[Program], deadline: float) -> bool:
     while any(child.is_alive for child in children):
         if time.monotonic() > deadline:
             return False

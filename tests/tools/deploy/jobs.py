@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from supervisor.catalog.schedule_files import load
-from supervisor.deploy.plan import Plan
+from supervisor.deploy.plan import ProcessPlan
 from supervisor.job.spec import JobSpec
 
 ROOT = Path(__file__).parents[3]
@@ -22,5 +22,5 @@ def job(name: str, **keys: object) -> JobSpec:
     return JobSpec.model_validate({"name": name, "every": "1m", **own, **keys})
 
 
-def plan_of(*jobs: JobSpec) -> Plan:
-    return Plan.of(jobs, APP, concurrency=4)
+def plan_of(*jobs: JobSpec) -> ProcessPlan:
+    return ProcessPlan.of(jobs, APP, concurrency=4)

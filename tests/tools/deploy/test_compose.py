@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from supervisor.deploy import targets
-from supervisor.deploy.directory import InTheWay, make_private, write
+from supervisor.deploy.directory import InTheWay, write, write_secrets
 from supervisor.job.spec import JobSpec
 from supervisor.web.access_file import AccessFile
 from tests.tools.deploy import published
@@ -156,11 +156,11 @@ def test_secrets_are_made_once_and_for_their_owner_alone(tmp_path: Path) -> None
     assert [
         path for path, text in made.items() if "PASSWORD" in text.replace("_PASSWORD=", "")
     ] == []
-    make_private(tmp_path, made)
+    write_secrets(tmp_path, made)
     assert {(tmp_path / path).stat().st_mode & 0o777 for path in made} == {0o600}
     (tmp_path / "serve.env").unlink()
     with pytest.raises(InTheWay, match=r"supervisor\.env, serve\.token, valkey\.env"):
-        make_private(tmp_path, targets.secret_files(files))
+        write_secrets(tmp_path, targets.secret_files(files))
     assert not (tmp_path / "serve.env").exists()
 
 

@@ -7,11 +7,11 @@ from datetime import timedelta
 from click.testing import CliRunner
 
 from supervisor.cli import main
-from supervisor.deploy.plan import LONGEST_RUN, WORKER_MARGIN, Plan, Role
+from supervisor.deploy.plan import LONGEST_RUN, WORKER_MARGIN, ProcessPlan, ProcessRole
 from tests.tools.deploy.jobs import APP, examples, job, plan_of
 
 
-def stops(plan: Plan) -> dict[str, timedelta]:
+def stops(plan: ProcessPlan) -> dict[str, timedelta]:
     return {worker.name: worker.stop - WORKER_MARGIN for worker in plan.workers}
 
 
@@ -19,7 +19,7 @@ def test_the_examples_need_two_beats_and_two_workers() -> None:
     plan = plan_of(*examples())
     assert plan.beat.replicas == 2
     assert [worker.name for worker in plan.workers] == ["default", "serial.checksum-docs"]
-    assert {worker.role for worker in plan.workers} == {Role.WORKER}
+    assert {worker.role for worker in plan.workers} == {ProcessRole.WORKER}
 
 
 def test_a_worker_may_take_as_long_to_stop_as_its_longest_job_may_run() -> None:
@@ -35,7 +35,7 @@ def test_a_job_without_a_limit_is_guessed_and_named() -> None:
     worker = plan_of(job("endless"), job("quick", time_limit="1m")).workers[0]
     assert worker.stop == LONGEST_RUN + WORKER_MARGIN
     assert worker.unlimited == ("endless",)
-    guessed = Plan.of([job("endless")], APP, longest_run=timedelta(hours=1)).workers[0]
+    guessed = ProcessPlan.of([job("endless")], APP, longest_run=timedelta(hours=1)).workers[0]
     assert guessed.stop == timedelta(hours=1) + WORKER_MARGIN
 
 
