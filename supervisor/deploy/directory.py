@@ -195,7 +195,7 @@ def texts_of(path: Path) -> Mapping[str, str]:
     texts = dict(named(file, folder) for file in load(path).files)
     size = sum(len(content.encode()) for content in texts.values())
     if size > LARGEST:
-        raise SupervisorError(f"{path}: {size:,} bytes are more than a ConfigMap can hold")
+        raise SupervisorError(f"{path}: {size:,} bytes are too many for a ConfigMap")
     return texts
 
 
