@@ -56,7 +56,7 @@ LONGEST_NAME = 100
 #: Nominal times that are asked for at once.
 MOST_TICKS = 10_000
 
-Keys = Mapping[str, Any]
+KeyValues = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +109,7 @@ def put(
 
 
 def put_many(
-    jobs: Mapping[str, Keys],
+    jobs: Mapping[str, KeyValues],
     *,
     app: Celery | None = None,
     by: str | Actor = "",
@@ -129,7 +129,7 @@ def put_many(
         return put_jobs(ledger, entries, specs, source, place_of(by), action=put)[0]
 
 
-def checked_all(ledger: Ledger, jobs: Mapping[str, Keys]) -> dict[str, JobSpec]:
+def checked_all(ledger: Ledger, jobs: Mapping[str, KeyValues]) -> dict[str, JobSpec]:
     """Raises InvalidJob with the problems of all jobs."""
     specs, problems = {}, []
     for name, keys in jobs.items():
@@ -227,8 +227,8 @@ def trigger(
     name: str,
     *,
     args: builtins.list[Any] | tuple[Any, ...] | None = None,
-    kwargs: Keys | None = None,
-    params: Keys | None = None,
+    kwargs: KeyValues | None = None,
+    params: KeyValues | None = None,
     key: str | None = None,
     overlap: str | None = None,
     priority: int | None = None,
@@ -276,7 +276,7 @@ def trigger(
     return control.trigger(ledger, name, request, at, by=actor_of(by), reason=reason).id
 
 
-def options_of(priority: int | None) -> Keys:
+def options_of(priority: int | None) -> KeyValues:
     """The options of the message. Raises InvalidRequest."""
     if priority not in (None, *PRIORITIES):
         raise InvalidRequest(f"priority: {priority!r} is not a number from 0 to {PRIORITIES[-1]}")
@@ -325,7 +325,7 @@ def next_ticks(name: str, count: int = 5, *, app: Celery | None = None) -> built
 ARGUMENTS = ("args", "kwargs", "params", "steps")
 
 
-def checked(ledger: Ledger, name: str, keys: Keys) -> JobSpec:
+def checked(ledger: Ledger, name: str, keys: KeyValues) -> JobSpec:
     """Raises InvalidJob with all that is wrong."""
     if not isinstance(keys, Mapping) or not all(isinstance(key, str) for key in keys):
         raise InvalidJob(str(name), ["the keys of a job are a mapping with texts as its keys"])
@@ -336,7 +336,7 @@ def checked(ledger: Ledger, name: str, keys: Keys) -> JobSpec:
 
 
 def judged(
-    name: str, keys: Keys, known_tasks: Tasks | None = None
+    name: str, keys: KeyValues, known_tasks: Tasks | None = None
 ) -> tuple[JobSpec, builtins.list[JobFault]]:
     """The job, and all that is wrong with it: with faults, the spec is not to be used.
 

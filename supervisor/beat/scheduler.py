@@ -30,8 +30,8 @@ from celery import Celery, signals
 from kombu.exceptions import OperationalError
 from redbeat.schedulers import RedBeatScheduler, ensure_conf
 
-from supervisor.beat.steps import Steps
-from supervisor.beat.turn import INTERVAL, Step, Turn
+from supervisor.beat.steps import TurnSteps
+from supervisor.beat.turn import INTERVAL, Turn, TurnStep
 from supervisor.beat.watchdog import Watchdog
 from supervisor.catalog.entries import beat_schedule_of
 from supervisor.errors import SupervisorError, WrongSchema
@@ -103,7 +103,9 @@ class SupervisedScheduler(RedBeatScheduler):  # type: ignore[misc]
         self._leader = self._ledger.leader(lock, conf.schedule_key, owner_of(app))
         # RedBeat would take the lock for itself when beat starts, and die when it loses it.
         self.lock_key = None
-        self._steps = Steps(app, self._ledger, self._leader, self, lambda: bool(self._leads), PARTS)
+        self._steps = TurnSteps(
+            app, self._ledger, self._leader, self, lambda: bool(self._leads), PARTS
+        )
         self._leads: bool | None = None
         self._led_at = self._followed_at = 0.0
         self._last_turn_at: datetime | None = None
@@ -245,13 +247,13 @@ class SupervisedScheduler(RedBeatScheduler):  # type: ignore[misc]
         return replace(now, at=look.at, began=look.began)
 
 
-def take(steps: Iterable[Step], turn: Turn) -> None:
+def take(steps: Iterable[TurnStep], turn: Turn) -> None:
     for step in steps:
         if step.is_due(turn):
             step.do(turn)
 
 
-def take_each(steps: Iterable[Step], turn: Turn) -> None:
+def take_each(steps: Iterable[TurnStep], turn: Turn) -> None:
     """Also those after one that the server refuses, which is raised at the end."""
     refusal: ResponseError | None = None
     for step in steps:

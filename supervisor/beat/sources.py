@@ -19,7 +19,7 @@ import time
 from supervisor.beat.reload import LIMITS, some
 from supervisor.beat.turn import Turn
 from supervisor.catalog.entries import Entries
-from supervisor.catalog.reconcile import Outcome, look_at
+from supervisor.catalog.reconcile import Reconciled, look_at
 from supervisor.job.changes import registered
 from supervisor.ledger.ledger import Ledger
 from supervisor.logs import get_logger
@@ -71,7 +71,7 @@ class FollowedSources:
 
     def _receive(self, child: Child) -> None:
         try:
-            outcomes: list[Outcome] = child.result()
+            outcomes: list[Reconciled] = child.result()
         except Exception as error:  # noqa: BLE001 - of a look, which is repeated
             log.error("sources not followed", error=repr(error))
             outcomes = []
@@ -79,7 +79,7 @@ class FollowedSources:
         for outcome in outcomes:
             self._report(outcome)
 
-    def _report(self, outcome: Outcome) -> None:
+    def _report(self, outcome: Reconciled) -> None:
         if outcome.changes:
             log.info(
                 "source loaded",
@@ -93,5 +93,5 @@ class FollowedSources:
                 log.error("source not loaded", source=outcome.source, problem=problem)
         self._problems[outcome.source] = outcome.problems
 
-    def _look_in_child(self) -> list[Outcome]:
+    def _look_in_child(self) -> list[Reconciled]:
         return [look_at(self._ledger, self._entries, source) for source in registered()]

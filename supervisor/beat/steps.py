@@ -35,7 +35,7 @@ from supervisor.beat.redbeat_entries import RedBeatEntries
 from supervisor.beat.reload import Reloading
 from supervisor.beat.service_starts import ServiceStarts
 from supervisor.beat.sources import FollowedSources
-from supervisor.beat.turn import Beat, Part, Step
+from supervisor.beat.turn import Beat, Part, TurnStep
 from supervisor.catalog.entries import Entries
 from supervisor.job.spec import JobSpec
 from supervisor.ledger.leader import Leader
@@ -47,7 +47,7 @@ from supervisor.sending.queues import broker_of
 MakePart = Callable[[Beat], Part]
 
 
-class Steps:
+class TurnSteps:
     """Raises NotConfigured for what the environment says wrongly of a feature."""
 
     def __init__(
@@ -73,19 +73,19 @@ class Steps:
         self.redbeat_entries = RedBeatEntries(scheduler, self.entries)
         publisher = Publisher(app, ledger)
         self.messages = JobMessages(app, ledger, publisher.sender, self._as_admitted)
-        self.emit: tuple[Step, ...] = (
+        self.emit: tuple[TurnStep, ...] = (
             Recovery(ledger, self.entries),
             Emitter(ledger, self.entries, self.log, self._as_admitted),
             self.redbeat_entries,
             *(step for part in self._parts for step in part.emit),
         )
-        self.settle: tuple[Step, ...] = (
+        self.settle: tuple[TurnStep, ...] = (
             self.presence,
             Publishing(app, ledger, publisher),
             *(step for part in self._parts for step in part.settle),
             self.log,
         )
-        self.follow: tuple[Step, ...] = (
+        self.follow: tuple[TurnStep, ...] = (
             *([self.reloading] if self.reloading else []),
             self.sources,
             self.messages,

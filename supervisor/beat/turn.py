@@ -59,7 +59,7 @@ class Turn:
         return 0.0 if self.has_more else self.look.seconds_until(self._next_at)
 
 
-class Step(Protocol):
+class TurnStep(Protocol):
     """A part of a turn. What it raises ends the turn; the next one tries again."""
 
     def is_due(self, turn: Turn) -> bool:
@@ -88,9 +88,9 @@ class Beat:
 class Part:
     """What a feature does in beat: steps in the three phases of a turn (steps.py), and the rest."""
 
-    emit: Sequence[Step] = ()
-    settle: Sequence[Step] = ()
-    follow: Sequence[Step] = ()
+    emit: Sequence[TurnStep] = ()
+    settle: Sequence[TurnStep] = ()
+    follow: Sequence[TurnStep] = ()
 
     begin: Callable[[datetime, bool], None] | None = None
     """This beat takes the lead, now, and has emitted nothing; and whether it has neither led nor

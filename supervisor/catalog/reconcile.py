@@ -23,7 +23,7 @@ REMOVAL_HINT = "if that is meant, remove half of them first, or run manage.py su
 
 
 @dataclass(slots=True)
-class Outcome:
+class Reconciled:
     """What came of one look at one source."""
 
     source: str
@@ -33,9 +33,9 @@ class Outcome:
     problems: list[str] = field(default_factory=list)
 
 
-def look_at(ledger: Ledger, entries: Entries, source: Source) -> Outcome:
+def look_at(ledger: Ledger, entries: Entries, source: Source) -> Reconciled:
     """Loads the source where it has changed since it was last loaded, all of it."""
-    outcome = Outcome(source.name)
+    outcome = Reconciled(source.name)
     try:
         fingerprint = source.fingerprint()
         if fingerprint == ledger.client.hget(ledger.keys.beat, mark_of(source)):
@@ -65,14 +65,14 @@ def reconcile(
     action: Action,
     *,
     may_remove_most: bool = False,
-) -> Outcome:
+) -> Reconciled:
     """Reads the source and loads what differs.
 
     Raises what the source and redis-py raise; nothing has changed then.
     """
     before = ledger.loaded()
     contents = source.read()
-    outcome = Outcome(source.name)
+    outcome = Reconciled(source.name)
     jobs = differing(before, contents, source.name, ledger.keys.prefix)
     for name, problem in contents.problems.items():
         outcome.problems.append(f"job {name!r} stays as it is: {problem}")

@@ -15,9 +15,9 @@ from supervisor.catalog.faults import JobFault, item_faults
 from supervisor.catalog.job_checks import Tasks, check_defaults, check_job
 from supervisor.catalog.yaml_source import (
     UNREADABLE,
-    Document,
     KeyPath,
     UnusableFile,
+    YamlDocument,
     check_inside,
     content_of,
     decoded,
@@ -187,7 +187,7 @@ class _Loading:
     secrets: Path | None = None
     specs: dict[str, JobSpec] = field(default_factory=dict)
     sources: dict[str, str] = field(default_factory=dict)
-    documents: dict[str, Document] = field(default_factory=dict)
+    documents: dict[str, YamlDocument] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
     files: list[Path] = field(default_factory=list)
 
@@ -234,7 +234,7 @@ class _Loading:
         if document.data is not UNREADABLE:
             self._add_jobs(document)
 
-    def _add_jobs(self, document: Document) -> None:
+    def _add_jobs(self, document: YamlDocument) -> None:
         top = document.data
         if top is None:
             self._fault(document, (), "the file is empty", "for no jobs: jobs: {}")
@@ -268,7 +268,7 @@ class _Loading:
                 what = f"'entry': {shown(spec.entry)} is that of job {jobs[spec.entry]!r} too"
                 self._fault(self.documents[spec.name], ("jobs", spec.name, "entry"), what)
 
-    def _mapping_at(self, document: Document, key: str) -> dict[str, Any]:
+    def _mapping_at(self, document: YamlDocument, key: str) -> dict[str, Any]:
         value = document.data.get(key, {})
         if isinstance(value, dict):
             return value
@@ -277,7 +277,7 @@ class _Loading:
             self._fault(document, (key,), f"{key!r} {what}", f"for none: {key}: {{}}")
         return {}
 
-    def _defaults(self, document: Document) -> dict[str, Any]:
+    def _defaults(self, document: YamlDocument) -> dict[str, Any]:
         values = self._mapping_at(document, "defaults")
         plain, form_faults = without_forms(values, self.year)
         defaults, faults = check_defaults(plain)
@@ -290,7 +290,7 @@ class _Loading:
         return defaults
 
     def _add_job(
-        self, document: Document, name: str, own: Any, defaults: Mapping[str, Any]
+        self, document: YamlDocument, name: str, own: Any, defaults: Mapping[str, Any]
     ) -> None:
         path = ("jobs", name)
         if not self._is_new(document, name) or own is UNREADABLE:
@@ -308,7 +308,7 @@ class _Loading:
         for fault in [*faults, *form_faults]:
             self._fault(document, (*path, *fault.place_in(own)), fault.what, fault.hint)
 
-    def _is_new(self, document: Document, name: str) -> bool:
+    def _is_new(self, document: YamlDocument, name: str) -> bool:
         path = ("jobs", name)
         if name in self.sources:
             what = f"this job is also in {self.sources[name]}"
@@ -319,7 +319,9 @@ class _Loading:
             self._fault(document, path, f"more than {MOST_JOBS:,} jobs", "the first too many")
         return True
 
-    def _fault(self, document: Document, path: KeyPath, what: str, hint: str | None = None) -> None:
+    def _fault(
+        self, document: YamlDocument, path: KeyPath, what: str, hint: str | None = None
+    ) -> None:
         """Reports a problem at a path in a file."""
         self._problem(document.file, document.line_of(path), what, hint, _job_of(path))
 

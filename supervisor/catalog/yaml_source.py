@@ -54,7 +54,7 @@ class Fault:
 
 
 @dataclass(slots=True)
-class Document:
+class YamlDocument:
     """A text that was read."""
 
     data: Any = None
@@ -75,7 +75,7 @@ class Document:
         return self.lines.get(path, 1)
 
 
-def read(text: str) -> Document:
+def read(text: str) -> YamlDocument:
     """The one document in `text`. After a syntax error `data` is UNREADABLE."""
     reader = _Reader(text)
     try:
@@ -100,7 +100,7 @@ class _Reader:
 
     def __init__(self, text: str) -> None:
         self.events: Iterator[Any] = yaml.parse(text, Loader=LOADER)
-        self.document = Document()
+        self.document = YamlDocument()
 
     def read(self) -> None:
         for event in self.events:

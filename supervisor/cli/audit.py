@@ -10,8 +10,8 @@ import click
 
 from supervisor.cli.common import (
     Context,
+    MomentText,
     MomentType,
-    Named,
     examples,
     json_option,
     moment_of,
@@ -42,8 +42,8 @@ if TYPE_CHECKING:
 def audit_ticks(
     context: Context,
     jobs: tuple[str, ...],
-    start: Named | None,
-    end: Named | None,
+    start: MomentText | None,
+    end: MomentText | None,
     acknowledge: bool,
     reason: str,
     as_json: bool,
@@ -89,7 +89,7 @@ def audit_ticks(
 
 
 def compared(
-    context: Context, specs: Sequence[JobSpec], start: Named | None, end: Named | None
+    context: Context, specs: Sequence[JobSpec], start: MomentText | None, end: MomentText | None
 ) -> dict[str, Records]:
     from supervisor.features.audit.step import compare_records
     from supervisor.times import INSTANT

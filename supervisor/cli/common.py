@@ -292,7 +292,7 @@ class DurationType(click.ParamType):  # type: ignore[type-arg]
 
 
 @dataclass(frozen=True, slots=True)
-class Named:
+class MomentText:
     """A moment as written on the command line, before its time zone is known."""
 
     text: str
@@ -316,12 +316,12 @@ class MomentType(click.ParamType):  # type: ignore[type-arg]
     def __init__(self, *, ahead: bool = False) -> None:
         self._ahead = ahead
 
-    def convert(self, value: Any, param: Any, ctx: Any) -> Named:
+    def convert(self, value: Any, param: Any, ctx: Any) -> MomentText:
         from supervisor.times import named_moment
 
-        if isinstance(value, Named):
+        if isinstance(value, MomentText):
             return value
-        named = Named(str(value), self._ahead)
+        named = MomentText(str(value), self._ahead)
         try:
             named_moment(named.text, ZoneInfo("UTC"), datetime.now(UTC), ahead=self._ahead)
         except ValueError as error:
@@ -329,7 +329,7 @@ class MomentType(click.ParamType):  # type: ignore[type-arg]
         return named
 
 
-def moment_of(named: Named | None, zone: ZoneInfo, now: datetime) -> datetime | None:
+def moment_of(named: MomentText | None, zone: ZoneInfo, now: datetime) -> datetime | None:
     return None if named is None else named.at(zone, now)
 
 

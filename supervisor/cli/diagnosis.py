@@ -13,8 +13,8 @@ import click
 from supervisor.cli.common import (
     Context,
     Failure,
+    MomentText,
     MomentType,
-    Named,
     coloured,
     examples,
     json_option,
@@ -218,7 +218,7 @@ def log(
     job: str | None,
     by: str | None,
     verb: str | None,
-    since: Named | None,
+    since: MomentText | None,
     limit: int,
     as_json: bool,
 ) -> None:

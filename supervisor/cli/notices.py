@@ -16,8 +16,8 @@ import click
 from supervisor.cli.common import (
     Context,
     DurationType,
+    MomentText,
     MomentType,
-    Named,
     examples,
     json_option,
     moment_of,
@@ -176,7 +176,7 @@ def silence(
     job: str | None,
     label: str,
     is_of_all: bool,
-    until: Named | None,
+    until: MomentText | None,
     duration: timedelta | None,
     reason: str,
     as_json: bool,

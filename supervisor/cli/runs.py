@@ -13,8 +13,8 @@ import click
 from supervisor.cli.common import (
     Context,
     DurationType,
+    MomentText,
     MomentType,
-    Named,
     coloured,
     examples,
     json_option,
@@ -76,8 +76,8 @@ def runs(
     job: str | None,
     limit: int,
     outcome: RunState | None,
-    since: Named | None,
-    until: Named | None,
+    since: MomentText | None,
+    until: MomentText | None,
     as_json: bool,
 ) -> None:
     """List the latest runs, of all jobs or of one.
@@ -205,7 +205,7 @@ def trigger(
     key: str | None,
     max_wait: timedelta | None,
     priority: int | None,
-    at: Named | None,
+    at: MomentText | None,
     after: str | None,
     after_policy: str,
     reason: str,
@@ -269,7 +269,7 @@ def retry(
     runs: tuple[str, ...],
     failed: bool,
     job: str | None,
-    since: Named | None,
+    since: MomentText | None,
     whole: bool,
     reason: str,
     as_json: bool,

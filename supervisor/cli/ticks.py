@@ -12,8 +12,8 @@ import click
 from supervisor.cli.common import (
     Context,
     Failure,
+    MomentText,
     MomentType,
-    Named,
     examples,
     json_option,
     moment_of,
@@ -47,7 +47,9 @@ if TYPE_CHECKING:
 )
 @json_option
 @pass_context
-def next_ticks(context: Context, job: str, count: int, after: Named | None, as_json: bool) -> None:
+def next_ticks(
+    context: Context, job: str, count: int, after: MomentText | None, as_json: bool
+) -> None:
     """List the next nominal times of a job.
 
     Also lists those that are excluded, and the effects of clock changes.
@@ -131,8 +133,8 @@ def rows(coming: Upcoming, zone: ZoneInfo) -> list[tuple[str, str, str]]:
 def backfill_ticks(
     context: Context,
     job: str,
-    start: Named,
-    end: Named,
+    start: MomentText,
+    end: MomentText,
     overlap: str,
     limit: int,
     dry_run: bool,
@@ -208,7 +210,7 @@ def pause(
     context: Context,
     names: tuple[str, ...],
     note: str,
-    until: Named | None,
+    until: MomentText | None,
     reason: str,
     as_json: bool,
 ) -> None:

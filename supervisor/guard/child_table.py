@@ -40,7 +40,7 @@ ENTRIES = 1 << 16
 STOPPING = ENTRIES * ENTRY.size
 
 
-class Entry(NamedTuple):
+class ChildEntry(NamedTuple):
     state: int
     at: float
     granted: GrantedAttempt
@@ -145,12 +145,12 @@ class ChildTable:
             return None
         return ENDS[entry.state - RUNNING - 1], entry.at
 
-    def _entry(self, pid: int, token: str) -> Entry | None:
+    def _entry(self, pid: int, token: str) -> ChildEntry | None:
         if self._memory is None:
             return None
         state, whose, at, _, *granted = ENTRY.unpack_from(self._memory, offset_of(pid))
         return (
-            Entry(state, at, GrantedAttempt(*granted))
+            ChildEntry(state, at, GrantedAttempt(*granted))
             if whose.rstrip(b"\0") == token.encode()
             else None
         )

@@ -63,7 +63,7 @@ EXCLUDED_REASONS = ("paused",)
 
 
 @dataclass(frozen=True, slots=True)
-class Attempt:
+class RunAttempt:
     """One start of a run's work on one worker."""
 
     number: int
@@ -248,7 +248,7 @@ class Run:
     first_nominal_at: datetime | None = None
     """The first of these times; the last is `nominal_at`."""
 
-    attempts: Sequence[Attempt] = ()
+    attempts: Sequence[RunAttempt] = ()
     has_steps: bool = False
     error_step: str | None = None
     """The first step that failed."""

@@ -50,7 +50,7 @@ PAGE = 100
 
 NEVER = datetime(1970, 1, 1, tzinfo=UTC)
 
-Entry = tuple[str, float]
+ScoredName = tuple[str, float]
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +90,7 @@ def search(ledger: Ledger, jobs: Sequence[str], query: RunQuery) -> list[Run]:
 
 def pages_of(
     ledger: Ledger, jobs: Sequence[str], query: RunQuery, offset: int
-) -> Iterator[tuple[str, list[Entry]]]:
+) -> Iterator[tuple[str, list[ScoredName]]]:
     lowest = ms_of(query.since) if query.since else "-inf"
     highest = ms_of(query.until) if query.until else "+inf"
     return ledger.read_each(
@@ -102,8 +102,8 @@ def pages_of(
 
 
 def with_outcome(
-    ledger: Ledger, entries: Sequence[Entry], outcome: RunState | Set[RunState] | None
-) -> Iterator[Entry]:
+    ledger: Ledger, entries: Sequence[ScoredName], outcome: RunState | Set[RunState] | None
+) -> Iterator[ScoredName]:
     if outcome is None:
         yield from entries
         return

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from supervisor.job.reports import Progress, parse_number
-from supervisor.job.run import Attempt, Batch, Message, Obstacle, Run, RunRules, RunState
+from supervisor.job.run import Batch, Message, Obstacle, Run, RunAttempt, RunRules, RunState
 from supervisor.times import instant, optional_instant
 
 
@@ -76,17 +76,17 @@ def obstacle_from(fields: Mapping[str, str]) -> Obstacle | None:
     return Obstacle(instant(line["at"]), line["by"], int(line["times"]), line["text"])
 
 
-def attempts_from(fields: Mapping[str, str]) -> Iterator[Attempt]:
+def attempts_from(fields: Mapping[str, str]) -> Iterator[RunAttempt]:
     """Ended attempts are written down; the one that is running is not yet."""
     for line in lines_of(fields.get("attempts")):
         yield attempt_from(json.loads(line))
     if fields["state"] == RunState.RUNNING:
         number = int(fields.get("attempt", 0))
-        yield Attempt(number, instant(fields["started"]), fields.get("worker", ""))
+        yield RunAttempt(number, instant(fields["started"]), fields.get("worker", ""))
 
 
-def attempt_from(line: Mapping[str, Any]) -> Attempt:
-    return Attempt(
+def attempt_from(line: Mapping[str, Any]) -> RunAttempt:
+    return RunAttempt(
         number=int(line["number"]),
         started_at=instant(line["started"]),
         worker=line["worker"],

@@ -33,7 +33,7 @@ from starlette.datastructures import Headers
 
 from supervisor.catalog import faults
 from supervisor.catalog.faults import EXPECTED
-from supervisor.catalog.yaml_source import Document, UnusableFile, read, text_of
+from supervisor.catalog.yaml_source import UnusableFile, YamlDocument, read, text_of
 from supervisor.errors import AccessFileInvalid, Problem, closest, shown
 from supervisor.logs import get_logger
 
@@ -232,7 +232,7 @@ def policy_in(path: Path) -> Policy:
     return policy
 
 
-def problem(path: Path, document: Document, detail: ErrorDetails) -> Problem:
+def problem(path: Path, document: YamlDocument, detail: ErrorDetails) -> Problem:
     place, key = detail["loc"], str(detail["loc"][-1]) if detail["loc"] else "the file"
     what, hint = f"{key!r}: {shown(detail['input'])} is not valid", HINTS.get(key)
     if detail["type"] == "extra_forbidden":
@@ -254,7 +254,7 @@ def keys_of(place: Sequence[str | int]) -> Iterable[str]:
     return [*(parts[-1] if parts else Policy).model_fields]
 
 
-def contradictions(path: Path, document: Document, policy: Policy) -> Iterator[Problem]:
+def contradictions(path: Path, document: YamlDocument, policy: Policy) -> Iterator[Problem]:
     for key in ("name", "hash"):
         seen: dict[str, int] = {}
         for number, token in enumerate(policy.tokens):

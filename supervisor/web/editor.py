@@ -44,7 +44,7 @@ LEAST_ROWS = 14
 
 
 @dataclass(frozen=True, slots=True)
-class Problem:
+class TextProblem:
     """line: of the text, counted from 1; None for what is about no line."""
 
     line: int | None
@@ -57,20 +57,22 @@ class WrittenJob:
 
     name: str
     keys: Document
-    source: yaml_source.Document
-    problems: Sequence[Problem] = ()
+    source: yaml_source.YamlDocument
+    problems: Sequence[TextProblem] = ()
 
-    def checked(self, texts: Sequence[str], places: Sequence[yaml_source.KeyPath]) -> Check:
+    def checked(self, texts: Sequence[str], places: Sequence[yaml_source.KeyPath]) -> CheckedText:
         """The problems of the job, each with the line that it is about."""
         lines = [self.source.line_of(("jobs", self.name, *place)) for place in places]
-        return Check(sorted(map(Problem, lines, texts), key=lambda problem: problem.line or 0))
+        return CheckedText(
+            sorted(map(TextProblem, lines, texts), key=lambda problem: problem.line or 0)
+        )
 
 
 @dataclass(frozen=True, slots=True)
-class Check:
+class CheckedText:
     """The result of a check. queues: that runs of the job would go to."""
 
-    problems: Sequence[Problem] = ()
+    problems: Sequence[TextProblem] = ()
     verdict: Verdict | None = None
     queues: Sequence[Queue] = ()
 
@@ -120,7 +122,7 @@ class Editor:
     def save(self, request: Request, fields: Fields) -> Response:
         version, job = version_in(fields), written(fields)
         if job.problems:
-            return self._page(request, fields, Check(job.problems), 422)
+            return self._page(request, fields, CheckedText(job.problems), 422)
         reason = fields.get("reason", "")
         try:
             self._jobs.save(job.name, job.keys, version, actor_of(request), reason)
@@ -132,19 +134,19 @@ class Editor:
         except InvalidJob as error:
             return self._page(request, fields, job.checked(error.problems, error.places), 422)
         except (Conflict, NotConfigured) as error:
-            return self._page(request, fields, Check([Problem(None, str(error))]), 409)
+            return self._page(request, fields, CheckedText([TextProblem(None, str(error))]), 409)
         return RedirectResponse(f"{root_of(request)}/{job_url(job.name)}", 303)
 
-    def _check(self, job: WrittenJob) -> Check:
+    def _check(self, job: WrittenJob) -> CheckedText:
         if job.problems:
-            return Check(job.problems)
+            return CheckedText(job.problems)
         verdict = self._jobs.verdict(job.name, job.keys)
         if verdict.plan is None:
             return job.checked(verdict.problems, verdict.places)
         queues = queues_of(self._ledger, self._broker, [verdict.plan.spec])
-        return Check((), verdict, [queue for queue in queues if queue.jobs])
+        return CheckedText((), verdict, [queue for queue in queues if queue.jobs])
 
-    def _conflict(self, name: str, is_edit: bool, version: int, check: Check) -> OtherEdit:
+    def _conflict(self, name: str, is_edit: bool, version: int, check: CheckedText) -> OtherEdit:
         """What the text would change in the version that was saved meanwhile."""
         if not version:
             return OtherEdit(f"{name} was removed while you edited it.", 0)
@@ -160,7 +162,7 @@ class Editor:
         self,
         request: Request,
         fields: Fields,
-        check: Check | None = None,
+        check: CheckedText | None = None,
         status: int = 200,
         conflict: OtherEdit | None = None,
     ) -> Response:
@@ -184,19 +186,19 @@ def written(fields: Fields) -> WrittenJob:
     """The job in the text; its name may not change in an edit."""
     source = yaml_source.read(fields.get("text", ""))
     problems = [
-        Problem(fault.line, fault.what + (f" ({fault.hint})" if fault.hint else ""))
+        TextProblem(fault.line, fault.what + (f" ({fault.hint})" if fault.hint else ""))
         for fault in source.faults
     ]
     data = source.data
     jobs = data.get("jobs") if isinstance(data, dict) else None
     if not isinstance(jobs, dict) or len(jobs) != 1 or len(data) != 1:
-        return WrittenJob("", {}, source, problems or [Problem(1, ONE_JOB)])
+        return WrittenJob("", {}, source, problems or [TextProblem(1, ONE_JOB)])
     [(name, keys)] = jobs.items()
     if not isinstance(keys, dict) and not problems:
-        problems = [Problem(source.line_of(("jobs", name)), ONE_JOB)]
+        problems = [TextProblem(source.line_of(("jobs", name)), ONE_JOB)]
     if fields.get("edits", name) not in ("", name):
         what = f"the name cannot be changed: it is {fields['edits']}"
-        problems.append(Problem(source.line_of(("jobs", name)), what))
+        problems.append(TextProblem(source.line_of(("jobs", name)), what))
     return WrittenJob(name, keys if isinstance(keys, dict) else {}, source, problems)
 
 

@@ -32,7 +32,7 @@ SHORTEST = timedelta(minutes=5)
 
 
 @dataclass(frozen=True, slots=True)
-class Point:
+class RunPoint:
     """A run that has ended. y: pixels."""
 
     run: str
@@ -56,7 +56,7 @@ class Line:
 class DurationChart:
     """scale: durations at the left. beyond: limits that are too far above to be drawn."""
 
-    points: Sequence[Point]
+    points: Sequence[RunPoint]
     medians: Sequence[Line]
     limits: Sequence[Line]
     beyond: Sequence[str]
@@ -85,7 +85,7 @@ def durations_of(
 
     return DurationChart(
         [
-            Point(
+            RunPoint(
                 run.id,
                 run.state.value,
                 window.x(run.started_at or now),
@@ -160,7 +160,7 @@ class Hour:
 
 
 @dataclass(frozen=True, slots=True)
-class Day:
+class DayOfRuns:
     date: date
     hours: Sequence[Hour]
 
@@ -170,7 +170,7 @@ class DayMap:
     """days: the newest first. since: when the history begins; is_full: as many runs are kept as
     may be, so that older ones were dropped."""
 
-    days: Sequence[Day]
+    days: Sequence[DayOfRuns]
     since: datetime
     is_full: bool
 
@@ -188,7 +188,7 @@ def days_of(spec: JobSpec, runs: Sequence[Trace], now: datetime, zone: tzinfo) -
     number = (last - since.astimezone(zone).date()).days + 1
     return DayMap(
         [
-            Day(day, [hour_of(hours.get((day, hour), ()), day, hour) for hour in range(24)])
+            DayOfRuns(day, [hour_of(hours.get((day, hour), ()), day, hour) for hour in range(24)])
             for day in (last - DAY * back for back in range(min(number, MOST_DAYS)))
         ],
         since,

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from supervisor.job.run import Attempt, Run, RunState
+from supervisor.job.run import Run, RunAttempt, RunState
 from supervisor.operate.words import duration, reason_words
 from supervisor.web.axis import Label, Window, labels_of
 from supervisor.web.clock import stamp
@@ -58,7 +58,7 @@ class Bar:
 
 
 @dataclass(frozen=True, slots=True)
-class Hold:
+class Wait:
     """A tick that did not start at once, from its time until it started, if it ever did."""
 
     run: str
@@ -72,7 +72,7 @@ class Hold:
 class Timeline:
     span: str
     bars: tuple[Bar, ...]
-    holds: tuple[Hold, ...]
+    holds: tuple[Wait, ...]
     labels: tuple[Label, ...]
     lanes: int
     words: str
@@ -133,7 +133,7 @@ def spell(run: Run, now: datetime) -> tuple[datetime, datetime]:
     return run.attempts[0].started_at, run.attempts[-1].finished_at or now
 
 
-def bar_of(run: Run, attempt: Attempt, lane: int, window: Window, now: datetime) -> Bar:
+def bar_of(run: Run, attempt: RunAttempt, lane: int, window: Window, now: datetime) -> Bar:
     end = attempt.finished_at or now
     state = attempt.outcome or run.state.value
     number = f", attempt {attempt.number}" if len(run.attempts) > 1 else ""
@@ -151,7 +151,7 @@ def bar_of(run: Run, attempt: Attempt, lane: int, window: Window, now: datetime)
     )
 
 
-def hold_of(run: Run, window: Window, now: datetime) -> Hold | None:
+def hold_of(run: Run, window: Window, now: datetime) -> Wait | None:
     start = run.first_nominal_at or run.nominal_at
     if run.state in PASSED_OVER:
         end = run.nominal_at
@@ -165,7 +165,7 @@ def hold_of(run: Run, window: Window, now: datetime) -> Hold | None:
     state = RunState.WAITING if run.attempts else run.state
     lasted = f" for {duration((end - start).total_seconds())}" if end > start else ""
     title = f"{stamp(start)} {state}{lasted}, {reason_words(run)}".rstrip(", ")
-    return Hold(run.id, state.value, window.x(start), window.width(start, end), title)
+    return Wait(run.id, state.value, window.x(start), window.width(start, end), title)
 
 
 def waited_until(run: Run, now: datetime) -> datetime:

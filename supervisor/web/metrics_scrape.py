@@ -38,7 +38,7 @@ from supervisor.times import plus
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class ScrapedJob:
     """A job as one scrape finds it, and what can be expected of it.
 
     interval: the shortest of its next ticks.
@@ -60,12 +60,12 @@ def job_of(
     open_runs: OpenRuns,
     durations: Durations,
     interval: timedelta | None,
-) -> Job:
+) -> ScrapedJob:
     """fields: of the job's hash."""
     record = job_from(spec, fields, open_runs)
     usual = usual_duration(spec, durations, interval)
     late, due = late_after(spec, interval, usual), due_tick(record)
-    return Job(
+    return ScrapedJob(
         spec=spec,
         record=record,
         open_runs=open_runs,
@@ -160,7 +160,7 @@ class Scrape:
     """All that one scrape reads. `started`: on the monotonic clock."""
 
     started: float
-    jobs: Sequence[Job]
+    jobs: Sequence[ScrapedJob]
     beat: BeatRecord
     processes: Processes
     queues: Sequence[Queue]
@@ -194,7 +194,7 @@ class Scraper:
         of_queues = queues(specs.values(), processes, broker, ledger.drains.since())
         return Scrape(started, jobs, beat, processes, of_queues, outbound)
 
-    def _jobs(self, specs: Mapping[str, JobSpec]) -> Iterator[Job]:
+    def _jobs(self, specs: Mapping[str, JobSpec]) -> Iterator[ScrapedJob]:
         ledger, now = self._ledger, self._ledger.now()
         open_runs = ledger.open_runs_of([*specs])
         hashes = dict(ledger.hashes_of(specs))

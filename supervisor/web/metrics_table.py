@@ -26,7 +26,7 @@ from supervisor.job.spec import JobSpec, StepSpec
 from supervisor.ledger.presence import WorkerProcess
 from supervisor.ledger.queues import Queue
 from supervisor.schedule.expectations import MAY_WAIT
-from supervisor.web.metrics_scrape import Job, Scrape
+from supervisor.web.metrics_scrape import Scrape, ScrapedJob
 
 PREFIX = "supervisor_"
 
@@ -142,7 +142,7 @@ GAUGES = {
 }
 
 
-def gauges_of(job: Job) -> dict[str, float | None]:
+def gauges_of(job: ScrapedJob) -> dict[str, float | None]:
     spec, record, runs = job.spec, job.record, job.open_runs
     may_wait = spec.overlap in MAY_WAIT or spec.serial
     do_all_wait = spec.overlap is OverlapPolicy.QUEUE_ALL
@@ -184,11 +184,11 @@ DURATION_BOUNDS, START_DELAY_BOUNDS = (5, 60, 900, 14400), (1, 60)
 JOB_LABELS: Mapping[str, Callable[[JobSpec], str]] = {"job": lambda spec: spec.name}
 
 
-def labels_of(job: Job) -> list[str]:
+def labels_of(job: ScrapedJob) -> list[str]:
     return [label(job.spec) for label in JOB_LABELS.values()]
 
 
-def of_jobs(jobs: Sequence[Job]) -> Iterator[Metric]:
+def of_jobs(jobs: Sequence[ScrapedJob]) -> Iterator[Metric]:
     yield job_info(jobs)
     at_zero = [likely(job.spec) for job in jobs]
     yield from (job_counter(row, jobs, at_zero) for row in COUNTERS)
@@ -206,7 +206,7 @@ def of_jobs(jobs: Sequence[Job]) -> Iterator[Metric]:
         yield family
 
 
-def job_info(jobs: Sequence[Job]) -> Metric:
+def job_info(jobs: Sequence[ScrapedJob]) -> Metric:
     help = "How a job is scheduled, in labels."
     family = InfoMetricFamily(f"{PREFIX}job", help, labels=[*JOB_LABELS])
     for job in jobs:
@@ -221,7 +221,7 @@ def job_info(jobs: Sequence[Job]) -> Metric:
     return family
 
 
-def job_labels(jobs: Sequence[Job], names: Sequence[str]) -> Metric:
+def job_labels(jobs: Sequence[ScrapedJob], names: Sequence[str]) -> Metric:
     """As kube-state-metrics has them: ``label_tenant="acme"``, of the jobs that have any."""
     family = GaugeMetricFamily(
         f"{PREFIX}job_labels", "Labels of a job, those that SUPERVISOR_METRIC_LABELS names."
@@ -234,7 +234,7 @@ def job_labels(jobs: Sequence[Job], names: Sequence[str]) -> Metric:
     return family
 
 
-def job_counter(row: JobCounter, jobs: Sequence[Job], at_zero: Sequence[set[str]]) -> Metric:
+def job_counter(row: JobCounter, jobs: Sequence[ScrapedJob], at_zero: Sequence[set[str]]) -> Metric:
     label = [row.label] if row.label else []
     family = CounterMetricFamily(PREFIX + row.name, row.help, labels=[*JOB_LABELS, *label])
     for counted, labels in row.series:
@@ -246,7 +246,7 @@ def job_counter(row: JobCounter, jobs: Sequence[Job], at_zero: Sequence[set[str]
 
 
 def histogram(
-    name: str, help: str, bounds: Sequence[float], observed: Iterable[tuple[Job, Histogram]]
+    name: str, help: str, bounds: Sequence[float], observed: Iterable[tuple[ScrapedJob, Histogram]]
 ) -> Metric:
     """bounds: some of those that the ledger counts by."""
     family = HistogramMetricFamily(PREFIX + name, help, labels=[*JOB_LABELS])

@@ -150,7 +150,7 @@ def text_of(moment: datetime | None) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Mark:
+class RunMark:
     """A run, or several that are too near to each other; then `run` is the worst of them.
 
     is_hold: it has not started at its time, or not at all.
@@ -175,7 +175,7 @@ class Coming:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class TimelineRow:
     """name: of a job, or ``team=mail``. about: the job's schedule, or how many jobs these are.
 
     is_bad: the last outcome of any was. words: the row for people who cannot see it.
@@ -185,7 +185,7 @@ class Row:
     about: str
     is_bad: bool
     is_paused: bool
-    marks: Sequence[Mark]
+    marks: Sequence[RunMark]
     coming: Sequence[Coming]
     words: str
 
@@ -203,11 +203,11 @@ class Bin:
 
 
 @dataclass(frozen=True, slots=True)
-class Timeline:
+class AllJobsTimeline:
     """now_x: None where the axis does not have it. are_all: whether all starts were counted."""
 
     query: TimelineQuery
-    rows: Sequence[Row]
+    rows: Sequence[TimelineRow]
     labels: Sequence[Label]
     label_names: Sequence[str]
     now_x: float | None
@@ -220,7 +220,7 @@ class Timeline:
     pages: int
 
 
-def timeline_of_all(ledger: Ledger, query: TimelineQuery, now: datetime) -> Timeline:
+def timeline_of_all(ledger: Ledger, query: TimelineQuery, now: datetime) -> AllJobsTimeline:
     window = query.window(now)
     specs = ledger.specs()
     standing = standings(ledger, list(specs))
@@ -239,7 +239,7 @@ def timeline_of_all(ledger: Ledger, query: TimelineQuery, now: datetime) -> Time
     emitted = [spec for name, spec in specs.items() if name not in paused]
     starts, are_all = starts_of(emitted, window.start, window.end)
     bins = bins_of(starts, window)
-    return Timeline(
+    return AllJobsTimeline(
         query,
         [
             row_of(row, [specs[name] for name in grouped[row]], runs, window, now, bad, paused)
@@ -287,7 +287,7 @@ def row_of(
     now: datetime,
     bad: Set[str],
     paused: Set[str],
-) -> Row:
+) -> TimelineRow:
     jobs = [spec.name for spec in specs]
     of_jobs = (run for job in jobs for run in runs.get(job, ()))
     shown = [run for run in of_jobs if window.shows(begin_of(run), end_of(run, now))]
@@ -300,7 +300,7 @@ def row_of(
         failing = len(bad & set(jobs))
         about = plural(len(jobs), "job") + (f", {failing:,} failing" if failing else "")
         usual = 0.0
-    return Row(
+    return TimelineRow(
         name,
         about,
         is_bad=not bad.isdisjoint(jobs),
@@ -346,7 +346,7 @@ WORST_FIRST = (
 )
 
 
-def marks_of(runs: Iterable[Trace], window: Window, now: datetime) -> Iterator[Mark]:
+def marks_of(runs: Iterable[Trace], window: Window, now: datetime) -> Iterator[RunMark]:
     """`runs`: in order of time."""
     places: dict[tuple[bool, int], list[Trace]] = defaultdict(list)
     for run in runs:
@@ -355,7 +355,7 @@ def marks_of(runs: Iterable[Trace], window: Window, now: datetime) -> Iterator[M
     for (is_held, _), together in places.items():
         worst = min(together, key=lambda run: WORST_FIRST.index(run.state))
         first, last = begin_of(together[0]), max(end_of(run, now) for run in together)
-        yield Mark(
+        yield RunMark(
             worst.id,
             worst.state.value,
             is_held,

@@ -19,7 +19,7 @@ import pytest
 from playwright.sync_api import expect
 
 from supervisor.catalog.entries import Entries
-from supervisor.catalog.reconcile import Outcome, look_at
+from supervisor.catalog.reconcile import Reconciled, look_at
 from supervisor.deploy.embedded import EmbeddedServer
 from supervisor.ledger.actions import ActionQuery, Actor
 from supervisor.ledger.ledger import Ledger
@@ -118,7 +118,7 @@ def source_of(ledger: Ledger, name: str) -> str:
     return ledger.loaded([name]).origins[name].source
 
 
-def beat_looks(ledger: Ledger) -> Outcome:
+def beat_looks(ledger: Ledger) -> Reconciled:
     """What a child of the leading beat does twice a minute."""
     from supervisor.features.django.loading import Rows
     from supervisor.features.django.project import celery_app

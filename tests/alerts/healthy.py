@@ -18,7 +18,7 @@ from supervisor.job.spec import JobSpec
 from supervisor.ledger.job_record import HISTOGRAM_FIELDS, OpenRuns
 from supervisor.ledger.limits import BOUNDS
 from supervisor.web.metrics import of_jobs
-from supervisor.web.metrics_scrape import Intervals, Job, job_of
+from supervisor.web.metrics_scrape import Intervals, ScrapedJob, job_of
 
 MINUTES = 20
 
@@ -80,7 +80,7 @@ class Simulated:
                 )
             at += self.every
 
-    def exposed(self, now: float, intervals: Intervals) -> Job:
+    def exposed(self, now: float, intervals: Intervals) -> ScrapedJob:
         begun = [run for run in self.runs if run.started <= now]
         ended = [run for run in self.runs if run.ended <= now]
         succeeded = [run for run in ended if run.ended < self.fails_from]

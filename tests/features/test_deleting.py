@@ -153,9 +153,8 @@ def task():
 
 
 def test_a_job_runs_without_any_of_them(package: Path, ledger: Ledger, redis_url: str) -> None:
-    for features in FEATURES:
-        for feature in features.values[0]:
-            delete(package, str(feature))
+    for feature in {name for param in FEATURES for name in param.values[0]}:
+        delete(package, feature)
     directory = package.parent
     (directory / "jobs.yaml").write_text("jobs: {a: {task: t, every: 1s}}")
     (directory / "one.py").write_text(RUNS.format(url=redis_url))

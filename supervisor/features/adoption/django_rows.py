@@ -48,7 +48,7 @@ def has_tables() -> bool:
     return bool(apps.ready) and apps.is_installed("django_celery_beat")
 
 
-class Rows:
+class CeleryBeatRows:
     """A Source: all rows, except those that django-celery-beat has from `beat_schedule`."""
 
     name = DJANGO

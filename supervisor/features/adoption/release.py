@@ -270,7 +270,7 @@ def has_numbered_days(rule: Rule) -> bool:
     return any(character.isdigit() for character in rule.get("BYDAY", ""))
 
 
-Fields = tuple[set[int], ...]
+CrontabFields = tuple[set[int], ...]
 
 #: Minutes, hours, weekdays, days of the month and months, in the order of Celery's crontab.
 SIZES = (range(60), range(24), range(7), range(1, 32), range(1, 13))
@@ -280,7 +280,7 @@ def joined(values: set[int], size: range) -> str:
     return "*" if values == set(size) else ",".join(map(str, sorted(values)))
 
 
-def fields_of_cron(spec: JobSpec) -> Fields | None:
+def fields_of_cron(spec: JobSpec) -> CrontabFields | None:
     """The fields of Celery's crontab; None if a line, or all of them together, make none.
 
     Several lines make one if they differ in one field only.
@@ -293,7 +293,7 @@ def fields_of_cron(spec: JobSpec) -> Fields | None:
     return tuple(set().union(*column) for column in columns)
 
 
-def fields_of_line(line: str) -> Fields | None:
+def fields_of_line(line: str) -> CrontabFields | None:
     """The fields of a line; None if Celery's crontab, whose days match both, cannot say it."""
     cron = parse_cron(line)
     days = {day for day in cron.days if day > 0}
@@ -307,7 +307,7 @@ def fields_of_line(line: str) -> Fields | None:
     return set(cron.minutes), set(cron.hours), weekdays, days, set(cron.months)
 
 
-def fields_of_rule(rule: Rule) -> Fields | None:
+def fields_of_rule(rule: Rule) -> CrontabFields | None:
     """The fields of a rule that says no more than a crontab, as the importer writes such rules."""
     parts = {"FREQ", "INTERVAL", "WKST", "BYMONTH", "BYMONTHDAY", "BYDAY", "BYHOUR", "BYMINUTE"}
     days = numbers_of(rule, "BYMONTHDAY")
@@ -327,7 +327,7 @@ def fields_of_rule(rule: Rule) -> Fields | None:
     return tuple(set(values or size) for values, size in every)
 
 
-def daily(spec: JobSpec, fields: Fields, now: datetime) -> BaseSchedule:
+def daily(spec: JobSpec, fields: CrontabFields, now: datetime) -> BaseSchedule:
     """A crontab in a zone other than the app's, which is always at one offset."""
     minutes, hours, weekdays, days, months = map(sorted, fields)
     begin = (now - timedelta(days=1)).astimezone(spec.zone)

@@ -14,9 +14,9 @@ def part(beat: Beat) -> Part:
     """Follows what `adopt_entries` and `adopt_rows` name, and gives back what they name no more."""
     settings = beat.app.supervisor  # type: ignore[attr-defined]
     if settings["adopt_rows"]:
-        from supervisor.features.adoption.django_rows import Rows
+        from supervisor.features.adoption.django_rows import CeleryBeatRows
 
-        register(Rows(beat.app))
+        register(CeleryBeatRows(beat.app))
     if not settings["adopt_entries"]:
         return Part(begin=lambda _at, _is_first: give_back(beat))
     from supervisor.features.adoption.adopted import Adopted

@@ -54,7 +54,7 @@ log = get_logger("supervisor.auditing")
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class AuditFinding:
     """What is wrong with one job."""
 
     job: str
@@ -143,13 +143,13 @@ def close(ledger: Ledger, ending: Iterable[JobSpec], now: datetime) -> None:
         note(finding)
 
 
-def note(finding: Finding) -> None:
+def note(finding: AuditFinding) -> None:
     log.error("ticks unaccounted for", **finding.as_facts())
 
 
 def audit(
     ledger: Ledger, specs: Iterable[JobSpec], now: datetime, removed: Collection[str] = ()
-) -> list[Finding]:
+) -> list[AuditFinding]:
     """Audits the ticks of these jobs since their last audit; returns what is wrong.
 
     removed: those of them that are not loaded any more, and have no ticks to come.
@@ -166,11 +166,11 @@ def audit(
     return [finding for finding in audited if is_wrong(finding)]
 
 
-def is_wrong(finding: Finding) -> bool:
+def is_wrong(finding: AuditFinding) -> bool:
     return bool(finding.difference or finding.unsettled or finding.overdue)
 
 
-def judged(ledger: Ledger, spec: JobSpec, span: AuditSpan, now: datetime) -> Finding:
+def judged(ledger: Ledger, spec: JobSpec, span: AuditSpan, now: datetime) -> AuditFinding:
     schedule = schedule_of(spec)
     named, _ = missed_before(schedule, span.first_at, span.last_at, keep=0)
     overdue, _ = missed_before(schedule, span.last_at, now - OVERDUE_AFTER, keep=0)
@@ -178,7 +178,7 @@ def judged(ledger: Ledger, spec: JobSpec, span: AuditSpan, now: datetime) -> Fin
     if named > span.counted:
         start, end = span.first_at + INSTANT, span.last_at + INSTANT
         missing = compare_records(ledger, spec, start, end, 10 * spec.history).missing[:NAMED]
-    return Finding(spec.name, span, named, overdue, missing)
+    return AuditFinding(spec.name, span, named, overdue, missing)
 
 
 @dataclass(frozen=True, slots=True)

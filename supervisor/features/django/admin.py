@@ -22,7 +22,7 @@ from django.utils.html import format_html, format_html_join
 
 from supervisor import jobs
 from supervisor.errors import Conflict, SupervisorError
-from supervisor.features.django.loading import Editor, edited_by
+from supervisor.features.django.loading import EditingUser, edited_by
 from supervisor.features.django.models import COLUMNS, SOURCE, Job, clash, known_tasks
 from supervisor.features.django.project import celery_app, ledger
 from supervisor.job.policies import OverlapPolicy
@@ -316,12 +316,12 @@ class JobAdmin(admin.ModelAdmin):
             messages.success(request, f"{done}: {row.name}")
 
 
-def editor_of(request: Any) -> Editor:
+def editor_of(request: Any) -> EditingUser:
     name, address = request.user.get_username(), request.META.get("REMOTE_ADDR", "")
-    return Editor(name, lambda text: messages.warning(request, text), address)
+    return EditingUser(name, lambda text: messages.warning(request, text), address)
 
 
-def standing_of(row: Job) -> Standing | None:
+def standing_of(row: Job) -> RowStanding | None:
     """None of a new row, and while Redis is unavailable."""
     return getattr(row, "standing", None)
 
@@ -349,11 +349,11 @@ def run_words(run: Trace, now: datetime) -> str:
     return f"{run.state.value} {age(at, now)}".strip()
 
 
-def triggered(row: Job, by: Editor) -> str:
+def triggered(row: Job, by: EditingUser) -> str:
     return f"Triggered as {jobs.trigger(row.name, app=celery_app(), by=by.actor)}"
 
 
-def cancel_runs(row: Job, by: Editor) -> str:
+def cancel_runs(row: Job, by: EditingUser) -> str:
     here, cancelled = ledger(), 0
     for run in here.first_open(row.name, MOST_CANCELLED):
         with suppress(Conflict):  # it has ended just now
@@ -374,7 +374,7 @@ RUNS_SHOWN = 5
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class RowStanding:
     """How a row's job stands `now`. origin: None if it is not loaded. runs: the last ones, newest
     first."""
 
@@ -384,12 +384,12 @@ class Standing:
     runs: Sequence[Trace]
 
 
-def standings_of(names: Sequence[str]) -> dict[str, Standing]:
+def standings_of(names: Sequence[str]) -> dict[str, RowStanding]:
     """Raises SupervisorError and RedisError."""
     here = ledger()
     now, origins, paused = here.now(), here.loaded(names).origins, here.paused(names)
     runs = traces(here, names, RUNS_SHOWN)
     return {
-        name: Standing(now, origins.get(name), name in paused, runs.get(name, [])[::-1])
+        name: RowStanding(now, origins.get(name), name in paused, runs.get(name, [])[::-1])
         for name in names
     }

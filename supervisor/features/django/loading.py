@@ -37,7 +37,7 @@ log = get_logger("supervisor.django")
 
 
 @dataclass(frozen=True, slots=True)
-class Editor:
+class EditingUser:
     """The user who edits rows now, and from which address. show: shows that user a message."""
 
     name: str = ""
@@ -52,12 +52,12 @@ class Editor:
         return Actor.of_process("django")
 
 
-NO_USER = Editor()
-_editor: ContextVar[Editor] = ContextVar("supervisor_editor", default=NO_USER)
+NO_USER = EditingUser()
+_editor: ContextVar[EditingUser] = ContextVar("supervisor_editor", default=NO_USER)
 
 
 @contextmanager
-def edited_by(editor: Editor) -> Iterator[None]:
+def edited_by(editor: EditingUser) -> Iterator[None]:
     """Names the user who edits the rows that are saved and deleted inside the block."""
     token = _editor.set(editor)
     try:
@@ -93,7 +93,7 @@ def _remember(instance: Job, using: str, **_: Any) -> None:
     transaction.on_commit(loads, using=using, robust=True)
 
 
-def _load_remembered(using: str, editor: Editor) -> None:
+def _load_remembered(using: str, editor: EditingUser) -> None:
     names = _remembered.take(using)
     if not names:  # an earlier edit of the same transaction has loaded them
         return
@@ -106,7 +106,7 @@ def _load_remembered(using: str, editor: Editor) -> None:
         editor.show(f"Saved, and not loaded yet: {first}{more}: {failed[first]}")
 
 
-def load_rows(names: Sequence[str], using: str, by: Editor) -> dict[str, str]:
+def load_rows(names: Sequence[str], using: str, by: EditingUser) -> dict[str, str]:
     """Loads these rows as they are now, and removes the jobs of deleted ones.
 
     Returns, by name, why a job could not be loaded. Raises what the database raises.
@@ -125,7 +125,7 @@ def load_rows(names: Sequence[str], using: str, by: Editor) -> dict[str, str]:
     return failed
 
 
-def _load(name: str, row: Job | None, by: Editor) -> None:
+def _load(name: str, row: Job | None, by: EditingUser) -> None:
     """Raises SupervisorError and RedisError."""
     if row is None:
         jobs.remove(name, app=celery_app(), by=by.actor, source=SOURCE)

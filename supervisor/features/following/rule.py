@@ -27,13 +27,13 @@ from typing import assert_never
 
 from supervisor.features.following.store import (
     LATEST,
-    Change,
     Edited,
-    End,
-    Event,
+    Effect,
+    Ending,
     HeldRun,
     Hold,
     Memory,
+    RunEnd,
     tick_of,
 )
 from supervisor.job.policies import AfterMatch, AfterPolicy
@@ -78,18 +78,18 @@ class Decisions:
     runs: list[FollowUp] = field(default_factory=list)
     """To be admitted first."""
 
-    changes: list[Change] = field(default_factory=list)
+    changes: list[Effect] = field(default_factory=list)
     """To be made then, with the events taken off the list."""
 
 
-def decide(events: Iterable[Event], snapshot: Snapshot) -> Decisions:
+def decide(events: Iterable[Ending], snapshot: Snapshot) -> Decisions:
     decisions = Decisions()
     before = {job: memory.fields for job, memory in snapshot.memories.items()}
     for memory in snapshot.memories.values():
         memory.held = {i: at for i, at in memory.held.items() if i in snapshot.held}
     for event in events:
         match event:
-            case End():
+            case RunEnd():
                 on_end(event, snapshot, decisions)
             case Hold():
                 on_hold(event, snapshot, decisions)
@@ -103,7 +103,7 @@ def decide(events: Iterable[Event], snapshot: Snapshot) -> Decisions:
     return decisions
 
 
-def on_end(end: End, snapshot: Snapshot, decisions: Decisions) -> None:
+def on_end(end: RunEnd, snapshot: Snapshot, decisions: Decisions) -> None:
     for policy, run_id in end.followed_by:
         decisions.changes.append(after_one_run(run_id, end.run_id, end.state, policy))
     for job in snapshot.followers.get(end.job, ()):
@@ -138,7 +138,7 @@ def on_hold(hold: Hold, snapshot: Snapshot, decisions: Decisions) -> None:
     spec, memory = snapshot.specs.get(hold.job), snapshot.memories[hold.job]
     if spec is not None and spec.matches is AfterMatch.LATEST:
         for older in memory.held:
-            decisions.changes.append(Change("skip", older, "replaced", hold.run_id))
+            decisions.changes.append(Effect("skip", older, "replaced", hold.run_id))
         memory.held.clear()
     memory.held[hold.run_id] = hold.nominal
     judge_held(spec, hold.job, snapshot, decisions)
@@ -157,7 +157,7 @@ def judge_held(spec: JobSpec | None, job: str, snapshot: Snapshot, decisions: De
         return
     if spec is None or not spec.waits_for_others:
         change = ("cancel", REMOVED) if spec is None else ("release", "")
-        decisions.changes += [Change(change[0], run_id, change[1]) for run_id in memory.held]
+        decisions.changes += [Effect(change[0], run_id, change[1]) for run_id in memory.held]
         memory.held.clear()
         return
     if spec.matches is AfterMatch.LATEST:
@@ -171,10 +171,10 @@ def judge_held(spec: JobSpec | None, job: str, snapshot: Snapshot, decisions: De
         judge_time(spec, memory, at, decisions)
 
 
-def after_one_run(run_id: str, after: str, state: RunState, policy: AfterPolicy) -> Change:
+def after_one_run(run_id: str, after: str, state: RunState, policy: AfterPolicy) -> Effect:
     if is_good(state, policy):
-        return Change("release", run_id)
-    return Change("skip", run_id, "upstream", after)
+        return Effect("release", run_id)
+    return Effect("skip", run_id, "upstream", after)
 
 
 def is_good(state: RunState, policy: AfterPolicy) -> bool:
@@ -186,7 +186,7 @@ def remember(memory: Memory, time: str, job: str, state: RunState, run_id: str) 
     record["ended"][job] = [state.value, run_id]
 
 
-def judge_latest(spec: JobSpec, memory: Memory, end: End | None, decisions: Decisions) -> None:
+def judge_latest(spec: JobSpec, memory: Memory, end: RunEnd | None, decisions: Decisions) -> None:
     record = memory.times.get(LATEST, {})
     ended = record.get("ended", {})
     if any(name not in ended for name in spec.after):
@@ -201,7 +201,7 @@ def judge_latest(spec: JobSpec, memory: Memory, end: End | None, decisions: Deci
                 del memory.times[LATEST]
         return
     if memory.held:
-        decisions.changes += [Change("release", run_id) for run_id in memory.held]
+        decisions.changes += [Effect("release", run_id) for run_id in memory.held]
         memory.held.clear()
         del memory.times[LATEST]
 
@@ -228,8 +228,8 @@ def judge_time(spec: JobSpec, memory: Memory, at: int, decisions: Decisions) -> 
 
 def settle_ticks(memory: Memory, at: int, bad: str | None, decisions: Decisions) -> None:
     for run_id in [run_id for run_id, nominal in memory.held.items() if nominal == at]:
-        skip = Change("skip", run_id, "upstream", bad or "")
-        decisions.changes.append(skip if bad else Change("release", run_id))
+        skip = Effect("skip", run_id, "upstream", bad or "")
+        decisions.changes.append(skip if bad else Effect("release", run_id))
         del memory.held[run_id]
         memory.times.pop(str(at), None)
 
@@ -247,10 +247,10 @@ def forget_old_times(memory: Memory) -> None:
         del memory.times[time]
 
 
-def differences(job: str, before: Mapping[str, str], after: Mapping[str, str]) -> list[Change]:
+def differences(job: str, before: Mapping[str, str], after: Mapping[str, str]) -> list[Effect]:
     changed = {name: after.get(name, "") for name in {**before, **after}}
     return [
-        Change("set", job, name, value)
+        Effect("set", job, name, value)
         for name, value in changed.items()
         if before.get(name, "") != value
     ]

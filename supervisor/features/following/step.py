@@ -19,10 +19,10 @@ from supervisor.beat.turn import Beat, Part, Turn
 from supervisor.features.following.rule import Snapshot, decide
 from supervisor.features.following.store import (
     Edited,
-    End,
-    Event,
+    Ending,
     Followers,
     Hold,
+    RunEnd,
     event_from,
     tick_of,
 )
@@ -42,7 +42,7 @@ SECONDS_PER_TURN = 1.0
 log = get_logger("supervisor.beat")
 
 
-def readable(text: str) -> Event | None:
+def readable(text: str) -> Ending | None:
     """The ending; None if another version wrote it in a way that this one cannot read."""
     try:
         return event_from(text)
@@ -100,8 +100,8 @@ class Following:
             note_rescue(rescue)
         return settled is not None
 
-    def _snapshot(self, events: Sequence[Event]) -> Snapshot:
-        ended = list(dict.fromkeys(event.job for event in events if isinstance(event, End)))
+    def _snapshot(self, events: Sequence[Ending]) -> Snapshot:
+        ended = list(dict.fromkeys(event.job for event in events if isinstance(event, RunEnd)))
         followers = self._followers.of(ended)
         jobs = {name for names in followers.values() for name in names}
         jobs |= {event.job for event in events if isinstance(event, Hold | Edited)}

@@ -32,7 +32,7 @@ HELD = "held:"
 
 
 @dataclass(frozen=True, slots=True)
-class End:
+class RunEnd:
     """A run of a job has ended, or ticks from `first` to `nominal` came to nothing; in ms."""
 
     job: str
@@ -66,7 +66,7 @@ class Edited:
     job: str
 
 
-Event = End | Hold | Edited
+Ending = RunEnd | Hold | Edited
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +108,7 @@ class Memory:
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class Effect:
     """One change that follow.lua makes: release, skip, cancel or set, and of what."""
 
     kind: str
@@ -121,14 +121,14 @@ class Change:
         return self.kind, self.subject, self.what, self.value
 
 
-def event_from(text: str) -> Event:
+def event_from(text: str) -> Ending:
     record = json.loads(text)
     if "held" in record:
         return Hold(record["job"], record["held"], int(record["nominal"]))
     if "edited" in record:
         return Edited(record["edited"])
     waiting = (line.partition(" ") for line in lines_of(record.get("followed_by")))
-    return End(
+    return RunEnd(
         job=record["job"],
         run_id=record["run"],
         state=RunState(record["state"]),
@@ -199,7 +199,7 @@ class Followers:
                 pipe.hmget(self._keys.run(run_id), fields)
             return dict(zip(run_ids, pipe.execute(), strict=True))
 
-    def commit(self, texts: Sequence[str], changes: Iterable[Change]) -> tuple[Rescue, ...] | None:
+    def commit(self, texts: Sequence[str], changes: Iterable[Effect]) -> tuple[Rescue, ...] | None:
         """Takes these endings off the list with all that came of them.
 
         None, and nothing is changed, when another beat leads or has dealt with them.

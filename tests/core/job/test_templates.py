@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from supervisor.errors import InvalidKey
-from supervisor.job.run import Attempt, Run, RunState
+from supervisor.job.run import Run, RunAttempt, RunState
 from supervisor.job.templates import (
     LOG_PLACEHOLDERS,
     LONGEST_KEY,
@@ -96,7 +96,7 @@ RUN = Run(
     attempt=2,
     worker="host&x=1:17",
     queue="serial.nightly",
-    attempts=(Attempt(1, START, "one"), Attempt(2, START + timedelta(seconds=30), "two")),
+    attempts=(RunAttempt(1, START, "one"), RunAttempt(2, START + timedelta(seconds=30), "two")),
 )
 
 

@@ -20,7 +20,7 @@ from supervisor.schedule.expectations import (
     work_until_success,
 )
 from supervisor.times import ms_of
-from supervisor.web.metrics_scrape import Intervals, Job, job_of
+from supervisor.web.metrics_scrape import Intervals, ScrapedJob, job_of
 
 NOON = datetime(2026, 3, 2, 12, tzinfo=UTC)
 MINUTE, HOUR = timedelta(minutes=1), timedelta(hours=1)
@@ -130,7 +130,7 @@ def test_no_number_of_retries_is_too_large() -> None:
     assert work_until_success(patient, HOUR) == timedelta(days=366)
 
 
-def found(spec: JobSpec, now: datetime, **fields: datetime | int) -> Job:
+def found(spec: JobSpec, now: datetime, **fields: datetime | int) -> ScrapedJob:
     """As a scrape at this time finds a job of which nothing but these fields is known."""
     texts = {
         field: str(ms_of(value) if isinstance(value, datetime) else value)

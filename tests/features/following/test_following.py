@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from supervisor.features.following.rule import IDS_KEPT, Snapshot, decide
-from supervisor.features.following.store import End, Memory, tick_of
+from supervisor.features.following.store import Memory, RunEnd, tick_of
 from supervisor.job.run import RunState
 from supervisor.job.spec import JobSpec
 
@@ -20,12 +20,12 @@ ENDS = st.lists(
 )
 
 
-def ended(job: str, minute: int) -> End:
+def ended(job: str, minute: int) -> RunEnd:
     nominal = 60_000 * minute
-    return End(job, tick_of(job, nominal), RunState.SUCCEEDED, nominal, nominal)
+    return RunEnd(job, tick_of(job, nominal), RunState.SUCCEEDED, nominal, nominal)
 
 
-def ids(ends: Sequence[End], batch: int, **keys: object) -> list[str]:
+def ids(ends: Sequence[RunEnd], batch: int, **keys: object) -> list[str]:
     """Of the runs that follow, where a beat deals with so many ends at a time."""
     spec = JobSpec.model_validate({"name": "f", "task": "t", "after": FOLLOWED, **keys})
     followers = dict.fromkeys(FOLLOWED, ("f",))

@@ -10,7 +10,7 @@ import pytest
 
 from supervisor.cli.diagnosis import answer_shape
 from supervisor.job.policies import OnCrash
-from supervisor.job.run import Attempt, Obstacle, Run, RunState, StepRecord
+from supervisor.job.run import Obstacle, Run, RunAttempt, RunState, StepRecord
 from supervisor.job.run_ids import tick_id
 from supervisor.job.spec import JobSpec
 from supervisor.ledger.beat_record import BeatRecord
@@ -62,8 +62,8 @@ def run(state: str, nominal_at: datetime = FIVE_PAST, **facts: Any) -> Run:
 
 def attempt(
     number: int, start: datetime, end: datetime | None, outcome: str = "", reason: str = ""
-) -> Attempt:
-    return Attempt(number, start, "w3", end, outcome or None, reason or None)
+) -> RunAttempt:
+    return RunAttempt(number, start, "w3", end, outcome or None, reason or None)
 
 
 def tried(state: str, start: datetime, end: datetime, **facts: Any) -> Run:

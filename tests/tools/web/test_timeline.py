@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
-from supervisor.job.run import Attempt, Run, RunState
+from supervisor.job.run import Run, RunAttempt, RunState
 from supervisor.ledger.page_reads import Trace
 from supervisor.web.job_timeline import timeline_of
 from supervisor.web.strip import HEIGHT, LENGTH, chart_of
@@ -20,7 +20,7 @@ def at_work(name: str, start: float, end: float | None, **facts: object) -> Run:
     """From `start` to `end` seconds ago."""
     ended = None if end is None else ago(end)
     outcome = None if end is None else "succeeded"
-    attempt = Attempt(1, ago(start), "worker", ended, outcome)
+    attempt = RunAttempt(1, ago(start), "worker", ended, outcome)
     state = RunState.RUNNING if end is None else RunState.SUCCEEDED
     known = {"nominal_at": ago(start), "queued_at": ago(start), "attempts": (attempt,), **facts}
     return Run(name, "job", state, **known)  # type: ignore[arg-type]
