@@ -206,13 +206,12 @@ def test_without_the_tables_one_sentence_says_what_is_missing(
 FOLLOW = """
 import json, sys
 from supervisor.app import supervise
-from supervisor.features.adoption.django_rows import Rows
+from supervisor.features.adoption.django_rows import changed_since
 from supervisor.catalog.entries import Entries
 from supervisor.catalog.reconcile import look_at
 from supervisor.beat.scheduler import SupervisedScheduler
 from supervisor.job.changes import registered
 from supervisor.ledger.ledger import Ledger
-from supervisor.operate.deployment import rows_changed_at
 from supervisor.sending.app_settings import required_settings
 
 app = supervise(mysite.app, adopt_rows=True)
@@ -248,12 +247,12 @@ add("new", interval=hourly, headers='{"tenant": "t1"}')
 PeriodicTask.objects.get(name="poll inbox").delete()
 look()
 ledger.client.hset(ledger.keys.beat, "last_reload", 1)
-print(json.dumps([rows_changed_at(app, ledger) is not None]))
+print(json.dumps([changed_since(app, ledger.beat().last_reload_at) is not None]))
 app = supervise(mysite.app)
 beat = SupervisedScheduler(app, lazy=True)
 beat.tick()
 beat.close()
-print(json.dumps([rows_changed_at(app, ledger) is not None]))
+print(json.dumps([changed_since(app, ledger.beat().last_reload_at) is not None]))
 look()
 """
 
