@@ -33,13 +33,14 @@ up: $(STAMP) ## run the examples: server, beat, workers, page and /metrics, unti
 	$(BIN)/supervisor -A examples.app up --concurrency 6
 
 SYSTEM := tests/alerts tests/hosts tests/tools/test_pictures.py tests/tools/deploy tests/test_sbom.py tests/test_wheel.py \
-  tests/tools/web/test_browser.py tests/tools/web/test_proxy.py tests/acceptance/test_tutorial.py
+  tests/tools/web/test_browser.py tests/tools/web/test_proxy.py tests/acceptance/test_tutorial.py \
+  tests/acceptance/test_tls.py tests/acceptance/test_sentinel.py tests/acceptance/test_up.py
 
 test: $(STAMP) ## run the tests; those with programs of others are in test-system
 	$(BIN)/python -m pytest -n 8 --dist loadfile --no-loadscope-reorder --max-worker-restart 0 \
 	  --ignore tests/rabbitmq --ignore tests/adoption $(addprefix --ignore ,$(SYSTEM))
 
-test-system: $(STAMP) $(CHARTS) ## run the tests of what is delivered: wheel, rendered files, alerts, browser, tutorial
+test-system: $(STAMP) $(CHARTS) ## run the tests of what is delivered: wheel, rendered files, alerts, browser, tutorial, `up`, TLS
 	$(BIN)/python -m pytest -n 4 --dist loadfile --no-loadscope-reorder $(SYSTEM)
 
 # Without it the tests of the chart are skipped: it has no wheel for every machine.

@@ -28,7 +28,7 @@ from tests.core.ledger.machines import run_machine
 from tests.core.ledger.model import Attempt, Model
 from tests.jobs import MIDNIGHT, job, ticks
 
-STEPS = int(os.environ.get("SUPERVISOR_SOAK_STEPS", "4000"))
+STEPS = int(os.environ.get("SUPERVISOR_SOAK_STEPS", "2500"))
 REPORTS = (*(RunState(word) for word in ("succeeded", "failed", "cancelled")), RunState.RETRYING)
 #: None: the heartbeat comes before the end.
 AT_WAKING = st.none() | st.sampled_from(REPORTS)

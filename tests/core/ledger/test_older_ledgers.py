@@ -26,7 +26,7 @@ from supervisor.times import ms_of
 from tests.jobs import MIDNIGHT, job, ticks
 
 LENGTH = 12
-HISTORIES = max(5, int(os.environ.get("SUPERVISOR_SOAK_STEPS", "0")) // 2000)
+HISTORIES = max(3, int(os.environ.get("SUPERVISOR_SOAK_STEPS", "0")) // 2000)
 
 #: Nothing ends by the clock but what a step of a history makes end.
 LONG = dict.fromkeys(["lease_ttl", "start_deadline", "requeue_delay"], "9h")

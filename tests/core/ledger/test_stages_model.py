@@ -29,7 +29,7 @@ from tests.core.ledger.machines import run_machine
 from tests.core.ledger.stages_model import OPEN, Seen, faults
 from tests.jobs import MIDNIGHT, granted_of, job, ticks
 
-STEPS = int(os.environ.get("SUPERVISOR_SOAK_STEPS", "1500"))
+STEPS = int(os.environ.get("SUPERVISOR_SOAK_STEPS", "1000"))
 REPORTS = ("succeeded", "failed", "timed_out", "lost", "dead", "unbegun", "retry")
 LIVING = "living@manual-1"
 

@@ -35,7 +35,7 @@ CONFIGURATION = SERVER + "appendfsync always\nauto-aof-rewrite-percentage 0\n"
 APPENDED = Path("appendonlydir") / "appendonly.aof.1.incr.aof"
 
 #: Cuts within a command, beside those between two.
-ODD_CUTS = 8
+ODD_CUTS = 4
 
 #: The call that queues the runs. Who made it makes it again where no reply came.
 Call = Callable[[Ledger], object]
@@ -258,7 +258,7 @@ def test_a_call_is_whole_or_not_there_wherever_the_server_was_killed(
     odd = random.Random(case.__name__).sample(range(start + 1, ends[-1]), ODD_CUTS)
     before: dict[str, Any] = {}
     # Both servers are cut within a command; after each command the one is that the package brings.
-    cuts = [*ends, *odd] if node.program is None else [start, *odd, ends[-1]]
+    cuts = [*ends, *odd] if node.program is None else [*odd, ends[-1]]
     for number, cut in enumerate(cuts):
         copy = Node(tmp_path / f"{number}", node.program, node.port)
         copytree(node.directory, copy.directory)

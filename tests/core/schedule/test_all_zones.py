@@ -7,7 +7,8 @@ from collections.abc import Iterator, Sequence
 from datetime import UTC, date, datetime, timedelta
 from functools import cache
 from itertools import pairwise
-from zoneinfo import ZoneInfo
+from pathlib import Path
+from zoneinfo import TZPATH, ZoneInfo
 
 import pytest
 from cronsim import CronSim
@@ -45,12 +46,19 @@ def changes_of(zone: ZoneInfo) -> Iterator[tuple[datetime, timedelta, timedelta]
         at = later
 
 
+def data_of(name: str) -> bytes:
+    """Of two names of one zone the same."""
+    files = (Path(directory, name) for directory in TZPATH)
+    return next((file.read_bytes() for file in files if file.is_file()), name.encode())
+
+
 @cache
 def all_changes() -> Sequence[Change]:
     """Each once: many zones are other names of the same."""
     seen: set[tuple[datetime, timedelta, timedelta]] = set()
     changes: list[Change] = []
-    for name in sorted(zone_names()):
+    zones = {data_of(name): name for name in sorted(zone_names(), reverse=True)}
+    for name in sorted(zones.values()):
         for change in changes_of(ZoneInfo(name)):
             if change not in seen:
                 seen.add(change)
@@ -86,7 +94,7 @@ def test_there_are_thousands_of_clock_changes() -> None:
 
 
 def test_ticks_are_strictly_later_and_counted_right_in_every_zone() -> None:
-    for zone, at, _, _ in all_changes()[::4]:
+    for zone, at, _, _ in all_changes()[::6]:
         for schedule in (cron("*/30 * * * *", zone), cron("*/20 0-3,23 * * *", zone)):
             ticks = around(schedule, at, 1)
             assert all(earlier < later for earlier, later in pairwise(ticks)), (zone, at)
@@ -115,7 +123,7 @@ def day_meant(tick: datetime, wall: datetime, zone: ZoneInfo) -> date:
 
 
 def test_a_rule_at_fixed_times_runs_when_the_same_cron_expression_does() -> None:
-    for change in all_changes()[::8]:
+    for change in all_changes()[::12]:
         name, at, _, _ = change
         for wall in times_touched(change)[:1]:
             by_rule = f"FREQ=DAILY;BYHOUR={wall.hour};BYMINUTE={wall.minute}"

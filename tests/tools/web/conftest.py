@@ -8,18 +8,10 @@ import pytest
 from celery import Celery
 
 from supervisor.ledger.ledger import Ledger
-from supervisor.web import budget
 from supervisor.web.access import Access
 from tests.tools.web.visits import TOKEN, log_in, visiting
-from tests.waiting import scaled
 
 Serve = Callable[[Access], httpx.Client]
-
-
-@pytest.fixture(autouse=True)
-def _time_for_an_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a busy machine a page takes longer than anyone would wait for it."""
-    monkeypatch.setattr(budget, "BUDGET_SECONDS", scaled(budget.BUDGET_SECONDS))
 
 
 @pytest.fixture

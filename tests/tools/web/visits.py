@@ -9,16 +9,28 @@ from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 
 import httpx
+import pytest
 import uvicorn
 from celery import Celery
 from starlette.applications import Starlette
 
 from supervisor.ledger.ledger import Ledger
+from supervisor.web import budget, bulk
 from supervisor.web.access import Access
 from supervisor.web.server import create
 from tests.waiting import scaled, wait_until
 
 TOKEN = "a token of the tests, long enough"
+
+#: Within which a page, a broker, and what is done to many are to be ready.
+SECONDS = [
+    (module, name, getattr(module, name))
+    for module, name in (
+        (budget, "BUDGET_SECONDS"),
+        (budget, "BROKER_SECONDS"),
+        (bulk, "LONGEST_SECONDS"),
+    )
+]
 
 FROM_OUR_PAGE = {"sec-fetch-site": "same-origin", "accept": "text/html"}
 FROM_ANOTHER_SITE = {"sec-fetch-site": "cross-site", "accept": "text/html"}
@@ -35,7 +47,13 @@ def serving(
 
 @contextmanager
 def serving_app(app: Starlette, port: int = 0) -> Iterator[str]:
-    with socket.create_server(("127.0.0.1", port)) as listener:
+    """On a busy machine an answer takes longer than anyone would wait for it."""
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        socket.create_server(("127.0.0.1", port)) as listener,
+    ):
+        for module, name, seconds in SECONDS:
+            patch.setattr(module, name, scaled(seconds))
         config = uvicorn.Config(app, log_config=None, timeout_graceful_shutdown=3)
         server = uvicorn.Server(config)
         thread = threading.Thread(target=server.run, args=([listener],))
