@@ -121,8 +121,8 @@ class OpenRuns:
     queued: int = 0
     waiting: int = 0
     oldest_queued_at: datetime | None = None
-    """The nominal time of the oldest run that is queued or waits and has not begun before; for a
-    backfill, when it was requested."""
+    """When the first of the attempts was due that are queued or wait: the nominal time of their
+    run, for a backfill when it was requested, and for a further attempt when it was queued."""
 
     oldest_running_at: datetime | None = None
     """Since when the oldest runs."""

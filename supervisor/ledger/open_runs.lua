@@ -3,8 +3,8 @@
 -- ARGV  how many runs to look at in this call, or a few more, then for each job its name and where to go on
 --       ('0' at first)
 -- gives for each job {where to go on, line}; the first is '' when all have been counted. The line has how many
---       are running, retrying, queued, waiting, for when the oldest of the latter two was meant that has not
---       begun before, and since when the oldest is running, in ms or 0; '' where no run was looked at. Nothing
+--       are running, retrying, queued, waiting, when the first attempt of the latter two was due that has not
+--       begun, and since when the oldest is running, in ms or 0; '' where no run was looked at. Nothing
 --       where none of the jobs has an open run
 
 local left = tonumber(ARGV[1])
@@ -15,17 +15,24 @@ local function earliest(counts, place, at)
   if at and (counts[place] == 0 or at < counts[place]) then counts[place] = at end
 end
 
+-- When the attempt was due for which a run is queued or waits; nil if it may wait.
+local function due_of(state, nominal, queued, kind, attempt, is_held)
+  if attempt > 0 then return state == 'queued' and queued or nil end
+  if is_held then return nil end
+  -- One that is for a time long ago is not late for that; nor is a run that follows others.
+  return AT_ANY_TIME[kind] and math.max(nominal or 0, queued or 0) or nominal
+end
+
 local function count_run(counts, id)
   local v = redis.call('HMGET', K.run(id), 'state', 'nominal', 'queued', 'started', 'kind', 'attempt',
     'held')
   local place = v[1] and STATES[v[1]]
   if not place then return end
   counts[place] = counts[place] + 1
-  local nominal, started = tonumber(v[2]), tonumber(v[4])
-  -- One that is for a time long ago is not late for that; nor is a run that follows others.
-  if AT_ANY_TIME[v[5]] then nominal = math.max(nominal or 0, tonumber(v[3]) or 0) end
-  if place >= 3 and tonumber(v[6] or 0) == 0 and not v[7] then earliest(counts, 5, nominal) end
-  if place == 1 then earliest(counts, 6, started) end
+  if place == 1 then earliest(counts, 6, tonumber(v[4])) end
+  if place >= 3 then
+    earliest(counts, 5, due_of(v[1], tonumber(v[2]), tonumber(v[3]), v[5], tonumber(v[6] or 0), v[7]))
+  end
 end
 
 local function count_some(job, cursor)

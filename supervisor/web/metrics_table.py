@@ -137,7 +137,7 @@ GAUGES = {
     "job_running_limit_seconds": "How long an attempt may run before that is too long.",
     "job_max_consecutive_skips": "How many skips in a row are too many, where the job says it.",
     "job_max_waiting": "How many runs may wait where all of them do.",
-    "oldest_queued_timestamp_seconds": "The nominal time of the oldest run that has not begun.",
+    "oldest_queued_timestamp_seconds": "When the oldest run or attempt that has not begun was due.",
     "oldest_running_timestamp_seconds": "When the oldest running attempt began.",
 }
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -313,6 +314,23 @@ def test_a_backfill_is_not_late_for_the_time_that_it_is_for(ledger: Ledger) -> N
     ledger.trigger(spec, RunRequest(nominal_at=MIDNIGHT))
     oldest = samples(ledger)["supervisor_oldest_queued_timestamp_seconds",]
     assert abs(oldest - ledger.now().timestamp()) < scaled(10)
+
+
+@pytest.mark.parametrize("how", ["rescued", "retried"])
+def test_a_further_attempt_is_due_when_it_is_queued(ledger: Ledger, how: str) -> None:
+    spec = admitted(ledger, 0, max_retries=1)
+    begin(ledger, run_id(spec, 0))
+    assert ("supervisor_oldest_queued_timestamp_seconds",) not in samples(ledger)
+    if how == "rescued":
+        ledger.report_dead(run_id(spec, 0), "token", "its process died")
+    else:
+        ledger.retry(run_id(spec, 0), "token", timedelta())
+        assert ("supervisor_oldest_queued_timestamp_seconds",) not in samples(ledger)
+        ledger.rescue()
+    run = ledger.run(run_id(spec, 0))
+    assert (run.state, run.attempt) == (RunState.QUEUED, 1)
+    due = samples(ledger)["supervisor_oldest_queued_timestamp_seconds",]
+    assert due == run.queued_at.timestamp()
 
 
 def test_queues_have_lengths_and_consumers(ledger: Ledger) -> None:
