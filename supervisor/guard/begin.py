@@ -72,8 +72,7 @@ def _note_refusal(
     if refused.refusal is Refusal.UNKNOWN and delivery.owner != guard.owner:
         note_shared_queue(guard.ledger, delivery)
     level = logging.INFO if refused.refusal in LATER else logging.WARNING
-    reason, detail = refused.refusal.value, refused.detail
-    log.log(level, "delivery dropped", **of_run, reason=reason, detail=detail)
+    log.log(level, "delivery dropped", **of_run, reason=refused.reason, detail=refused.detail)
 
 
 def kept_out(guard: Guard, delivery: Delivery) -> Refused | None:
@@ -90,7 +89,7 @@ def kept_out(guard: Guard, delivery: Delivery) -> Refused | None:
             if other.run_id == run_id and not other.is_without_lease():
                 # As the ledger would. It is not asked, since it might grant the lease.
                 guard.ledger.count_duplicate(delivery.job)
-        return Refused(run_id, Refusal.DUPLICATE, f"{other.run_id} still runs here")
+        return Refused(run_id, Refusal.KEPT_OUT, f"{other.run_id} still runs here")
     return None
 
 

@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 from enum import IntEnum, StrEnum
 from typing import Any, NamedTuple
 
-from supervisor.job.run import Reference, RunRules
+from supervisor.job.run import Reference, RunRules, RunState
 from supervisor.job.run_ids import tick_id
 from supervisor.times import clock, instant
 
@@ -95,6 +95,7 @@ class Refusal(StrEnum):
     """Why a delivered message does not start its run."""
 
     DUPLICATE = "duplicate"
+    KEPT_OUT = "kept_out"
     PARKED = "parked"
     EXPIRED = "expired"
     GRACE = "grace"
@@ -112,6 +113,16 @@ class Refused:
     refusal: Refusal
     detail: str | None = None
     """As in begin.lua."""
+
+    @property
+    def reason(self) -> str:
+        """For people: of a duplicate, what it is too late for."""
+        if self.refusal is not Refusal.DUPLICATE:
+            return self.refusal.value
+        if self.detail == RunState.RUNNING:
+            return "already_running"
+        is_open = self.detail is not None and RunState(self.detail).is_open
+        return "earlier_attempt" if is_open else "ended"
 
 
 class LeaseState(StrEnum):

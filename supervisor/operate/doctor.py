@@ -169,6 +169,14 @@ def queues(deployment: Deployment) -> Findings:
                 "runs that are sent there wait until they expire",
                 f"start one: `celery -A proj worker -Q {queue.name}{options}`",
             )
+        if queue.drained_at:
+            ago = span(deployment.ago(queue.drained_at).total_seconds())
+            yield Finding(
+                f"the queue {queue.name} has been drained for {ago}",
+                "its runs wait, and none of them expires",
+                f"once the work on it is done: `supervisor undrain {queue.name}`",
+                is_note=True,
+            )
     for name, other in deployment.shared_queues:
         yield Finding(
             f"the queue {name} is shared with another ledger: {other}",

@@ -2,7 +2,8 @@
 
 1. No message ends a worker, or keeps a place in it (celery_fixes.py, 1 and 3).
 2. Runs of another ledger are refused, because two deployments share a queue, and so are runs that
-   this worker's pool cannot do justice to (refused_runs.py). The log and `doctor` say so.
+   this worker's pool cannot do justice to (refused_runs.py). The log and `doctor` say so. A run
+   whose message Celery refuses, or keeps back for a rate limit, says so too.
 3. The broker keeps no copy of runs' messages (run_qos.py).
 4. No run is fetched ahead, if the ledger knows when the worker starts that jobs go to one of its
    queues, or once it gets a run (prefetch.py).
@@ -14,7 +15,7 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
-from celery import Celery, bootsteps
+from celery import Celery, bootsteps, signals
 from celery.concurrency import prefork
 from celery.concurrency.asynpool import AsynPool
 from celery.exceptions import InvalidTaskError
@@ -55,6 +56,8 @@ class Intake(bootsteps.StartStopStep):
         self._refused = RefusedRuns(parent)
         self._handle: Callable[[Any], Any]
         self._handle_run: Callable[[Any], Any]
+        signals.task_rejected.connect(self._note_rejected, sender=parent)
+        signals.task_unknown.connect(self._note_unknown, sender=parent)
         hear_of_errors(parent.pool)
         connect = parent.connect
         parent.connect = lambda: count_answers(connect())
@@ -71,7 +74,7 @@ class Intake(bootsteps.StartStopStep):
         consumer = self._consumer
         strategies = consumer.strategies
         self._handle = self._create_handler(*args, **kwargs)
-        consumer.strategies = RunStrategies(consumer)
+        consumer.strategies = RunStrategies(consumer, self._limit_task)
         self._handle_run = self._create_handler(*args, **kwargs)
         consumer.strategies = strategies
         self._raised_by_others = raised_by_others(consumer.connection_errors)
@@ -88,9 +91,23 @@ class Intake(bootsteps.StartStopStep):
             raise
         except InvalidTaskError as error:
             return self._consumer.on_invalid_task(None, message, error)
-        except Exception:  # noqa: BLE001 - no message ends a worker
+        except Exception as error:  # noqa: BLE001 - no message ends a worker
             drop(message, self._raised_by_others)
+            self._refused.note_obstacle(message, f"the worker failed on its message: {error!r}")
             return None
+
+    def _note_rejected(self, message: Any, exc: Exception | None, **_: Any) -> None:
+        self._refused.note_obstacle(message, f"its message is not valid: {exc}")
+
+    def _note_unknown(self, message: Any, name: str, **_: Any) -> None:
+        self._refused.note_obstacle(message, f"the worker does not know the task {name}")
+
+    def _limit_task(self, request: Any, bucket: Any, tokens: int) -> None:
+        """As Celery does for a task with a rate limit: it begins now, or waits behind others."""
+        self._consumer._limit_task(request, bucket, tokens)
+        if bucket.contents:
+            limit = f"its message waits in the worker for the rate limit, {request.task.rate_limit}"
+            self._refused.note_obstacle(request.message, limit)
 
     def _take(self, message: Any) -> Any:
         header = run_header(message)
@@ -126,7 +143,7 @@ class RunStrategies(dict[str, Any]):
     calls `trace_run`.
     """
 
-    def __init__(self, consumer: Any) -> None:
+    def __init__(self, consumer: Any, limit_task: Callable[[Any, Any, int], None]) -> None:
         super().__init__()
         self._app: Celery = consumer.app
         pool = consumer.pool
@@ -140,7 +157,7 @@ class RunStrategies(dict[str, Any]):
             return result
 
         self._pool = Instead(pool, apply_async=apply_async)
-        self._consumer = Instead(consumer, pool=self._pool)
+        self._consumer = Instead(consumer, pool=self._pool, _limit_task=limit_task)
 
     def __missing__(self, name: str) -> Any:
         task: Any = self._app.tasks[name]  # NotRegistered is a KeyError, as Celery expects

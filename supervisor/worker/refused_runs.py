@@ -1,6 +1,7 @@
 """Refuses runs of other ledgers, and those that need what the worker's pool lacks.
 
 The message is dropped, and beat sends it again until another worker takes it or the run expires.
+The run says what kept it from starting, also where Celery refuses its message or keeps it back.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from billiard import get_start_method
 
 from supervisor.catalog.fitness import has_own_strategy
 from supervisor.errors import WrongSchema
-from supervisor.guard.delivery import Delivery, note_shared_queue
+from supervisor.guard.delivery import LEDGER, Delivery, note_shared_queue, run_header
 from supervisor.job.policies import OverlapPolicy
 from supervisor.job.topology import Needs, pool_name
 from supervisor.logs import get_logger
@@ -59,19 +60,25 @@ class RefusedRuns:
             if self._is_to_report(delivery.job):
                 need = {"needs": unmet, "pool": self._pool}
                 log.error("run refused", job=delivery.job, **need, hint=POOLS_HINT)
-            self._note_obstacle(delivery.run_id, f"its pool, {self._pool}, lacks {unmet}")
+            self.note_obstacle(message, f"its pool, {self._pool}, lacks {unmet}")
         else:
             return False
         message.ack_log_error(getLogger(__name__), self._consumer.connection_errors)
         return True
 
-    def _note_obstacle(self, run_id: str, text: str) -> None:
-        """Called for each message, but for a while after a ledger that is unavailable."""
-        if clock() < self._ledger_asked_from:
+    def note_obstacle(self, message: Any, text: str) -> None:
+        """Notes with its run, if it is one of this ledger, why it does not start here.
+
+        For each message, but for a while after a ledger that is unavailable.
+        """
+        header = run_header(message)
+        ledger_of_run = header.get(LEDGER) if header else None
+        is_ours = isinstance(ledger_of_run, list) and ledger_of_run[:1] == [self._prefix]
+        if header is None or not is_ours or clock() < self._ledger_asked_from:
             return
         try:
             ledger = publisher_of(self._consumer.app).ledger
-            ledger.note_obstacle([run_id], self._consumer.hostname, text)
+            ledger.note_obstacle([header["run"]], self._consumer.hostname, text)
         except (RedisError, WrongSchema):
             self._ledger_asked_from = clock() + REPORTED_EVERY
 

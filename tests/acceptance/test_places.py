@@ -4,12 +4,14 @@ none."""
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 from redis import Redis
 
 from supervisor.deploy.embedded import EmbeddedServer
-from supervisor.job.run import RunState
+from supervisor.job.run import Run, RunState
 from tests.acceptance.project import Project
 from tests.acceptance.workers import Workers
 from tests.conftest import DATABASES, database, emptied
@@ -22,6 +24,8 @@ jobs:
   work: {task: team.work, every: 24h}
   limited: {task: team.limited, every: 24h, overlap: allow, kwargs: {who: job}}
   batched: {task: team.batched, every: 24h}
+  apart: {task: team.plain, every: 24h, queue: apart, overlap: allow}
+  beats-own: {task: team.beats_own, every: 24h}
 """
 
 SETTINGS = """
@@ -67,6 +71,13 @@ def broken(self, fails=False):
 
 plain = app.task(broken, name="team.plain", bind=True, Request=Breaking)
 spaced = app.task(broken, name="team.spaced", bind=True, Request=Breaking, rate_limit="100/s")
+
+
+if "worker" not in sys.argv:
+
+    @app.task
+    def beats_own():
+        pass
 
 
 @app.task(rate_limit="1/m")
@@ -166,12 +177,48 @@ def test_a_body_too_deep_for_the_pool_gives_its_place_back(workers: Workers) -> 
 
 
 def test_what_waits_for_a_rate_limit_has_no_place(workers: Workers) -> None:
-    runs = [workers.trigger("limited") for _ in range(workers.processes)]
+    runs = [workers.trigger("limited") for _ in range(workers.processes + 1)]
     send(workers, "team.limited.delay('call')")
     assert works(workers)
     assert len(json_lines(workers.project.directory / "limited.jsonl")) == 1
+    waiting = [run for run in map(run_now(workers), runs) if run.state is RunState.QUEUED]
+    assert waiting
+    for run in waiting:
+        assert run.obstacle
+        assert "waits in the worker for the rate limit, 1/m" in run.obstacle.text
     for run in runs:
         workers.project.ledger.cancel(run.id, "the test is over")
+
+
+def run_now(workers: Workers) -> Callable[[Run], Run]:
+    return lambda run: workers.project.ledger.run(run.id)
+
+
+@pytest.mark.parametrize(
+    ("headers", "said"),
+    [
+        ({"timelimit": ["soon", 1]}, "its message is not valid: the time limits are not two"),
+        ({"shadow": "a init"}, "the worker failed on its message: LookupError('init')"),
+    ],
+)
+def test_a_run_says_that_its_message_was_refused(
+    workers: Workers, headers: dict[str, Any], said: str
+) -> None:
+    run = workers.trigger("apart")
+    with Redis.from_url(workers.project.url) as broker:
+        message = json.loads(wait_until(lambda: broker.rpop("apart")))
+        message["headers"] |= headers
+        broker.lpush("celery", json.dumps(message))
+    obstacle = wait_until(lambda: run_now(workers)(run).obstacle)
+    assert said in obstacle.text
+    workers.project.ledger.cancel(run.id, "the test is over")
+
+
+def test_a_run_says_that_a_worker_does_not_know_its_task(workers: Workers) -> None:
+    run = workers.trigger("beats-own")
+    obstacle = wait_until(lambda: run_now(workers)(run).obstacle)
+    assert obstacle.text == "the worker does not know the task team.beats_own"
+    workers.project.ledger.cancel(run.id, "the test is over")
 
 
 def test_a_strategy_of_a_tasks_own_gets_its_messages_as_ever(workers: Workers) -> None:

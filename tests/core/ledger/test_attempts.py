@@ -215,7 +215,7 @@ def test_a_second_message_that_its_own_process_drops_is_counted(ledger: Ledger) 
     assert Attempt(guard, delivery(run, "first")).begin() is None
     refused = Attempt(guard, delivery(run, "second")).begin()
     assert refused is not None
-    assert refused.refusal is Refusal.DUPLICATE
+    assert refused.refusal is Refusal.KEPT_OUT
     assert ledger.job(spec.name).counters["duplicates"] == 1
 
 

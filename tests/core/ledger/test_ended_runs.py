@@ -11,7 +11,7 @@ import pytest
 
 from supervisor.job.run import NO_RULES, RunState
 from supervisor.ledger.admission import Placement
-from supervisor.ledger.attempt import Cancellation, Ending, LeaseState, Refusal
+from supervisor.ledger.attempt import Cancellation, Ending, LeaseState
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.run_request import RunRequest
 from supervisor.operate.shapes import whole_run
@@ -102,7 +102,7 @@ def test_a_second_word_of_it_is_answered_as_ever(ledger: Ledger) -> None:
     assert verdicts == 3 * [Ending.ALREADY] + 3 * [Ending.STALE]
     assert renew(ledger, run) is renew(ledger, run, "other") is LeaseState.ENDED
     refused = [ledger.begin(run, token, "worker") for token in ("token", "other")]
-    assert [each.refusal for each in refused] == 2 * [Refusal.DUPLICATE]  # type: ignore[union-attr]
+    assert [each.reason for each in refused] == 2 * ["ended"]  # type: ignore[union-attr]
     assert ledger.admit(ticks(spec, 0))[0].placement is Placement.DUPLICATE
     assert ledger.cancel(run, "late") is Cancellation.NOT_OPEN
     assert replace(ledger.run(run), duplicates=0) == found

@@ -10,7 +10,7 @@ import pytest
 
 from supervisor.job.run import RunState
 from supervisor.job.spec import JobSpec
-from supervisor.ledger.attempt import Grant, GrantedAttempt, Refused
+from supervisor.ledger.attempt import Grant, GrantedAttempt, Refusal, Refused
 from supervisor.ledger.function_library import source
 from supervisor.ledger.ledger import Ledger
 from supervisor.testing import lease_runs_out
@@ -43,6 +43,18 @@ def of_the_page() -> Table:
 
 def test_the_page_has_the_table_of_the_functions() -> None:
     assert of_functions() == of_the_page() != {}
+
+
+def test_the_page_has_each_reason_of_a_dropped_delivery() -> None:
+    states = [None, *RunState]
+    reasons = {
+        Refused("run", refusal, state).reason
+        for refusal in Refusal
+        if refusal is not Refusal.KEPT_OUT
+        for state in (states if refusal is Refusal.DUPLICATE else [None])
+    }
+    _, _, section = PAGE.read_text().partition("## Why a delivery is dropped\n")
+    assert {*re.findall(r"^\| `(\w+)` \|", section.partition("\n## ")[0], re.M)} == reasons
 
 
 # Each attempt has the token "token".

@@ -341,10 +341,12 @@ def test_a_run_that_two_processes_publish_begins_once(
     retries = headers[1][HEADER][RETRIES]
     second = ledger.begin(run, "second", "worker", "celery", retries)
     assert second == Refused(run, Refusal.DUPLICATE, "running")
+    assert second.reason == "already_running"
     ledger.retry(run, "first", timedelta())
     wait_until(ledger.rescue)
     late = ledger.begin(run, "third", "worker", "celery", retries)
     assert late == Refused(run, Refusal.DUPLICATE, "queued")
+    assert late.reason == "earlier_attempt"
 
 
 # Messages of runs that ended before they began do not pile up in a queue without workers

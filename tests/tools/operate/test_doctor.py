@@ -131,6 +131,15 @@ def test_a_primary_that_has_become_a_replica_is_told_of(tmp_path: Path) -> None:
         ledger.client.close()
 
 
+def test_a_queue_that_is_drained_is_a_note(healthy: Ledger, redis_url: str) -> None:
+    healthy.drains.drain("celery")
+    [finding] = said(redis_url)
+    assert (finding["check"], finding["wrong"]) == ("queues", False)
+    assert "the queue celery has been drained for " in finding["what"]
+    healthy.drains.undrain("celery")
+    assert said(redis_url) == []
+
+
 def test_what_is_read_of_the_ledger_is_told(healthy: Ledger, redis_url: str) -> None:
     job(healthy, name="slow", serial=True)
     rejected = {"last_reload_successful": 0, "problems": '["jobs.yaml:1: no"]'}
