@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
@@ -25,6 +25,9 @@ PASSED_OVER = (RunState.MISSED, RunState.EXCLUDED)
 
 #: Up to this many of a job's open runs are explained.
 MOST_OPEN = 5
+
+#: Among so many open items of a batch one is looked for that is queued.
+MOST_ITEMS = 100
 
 MINUTE = timedelta(minutes=1)
 
@@ -55,7 +58,7 @@ class RunView:
     sent; before that, as its job says. blocker: None when nothing blocked the run, or the record is
     gone. no_beat: the time at which no beat led, around the run's. workers: of a run that is queued
     or expired. drained_at: of such a run, since when its queue is drained. upstreams: what it waits
-    for.
+    for. queued_steps: its steps that are queued, by name; of a batch, the first item that is.
     """
 
     run: Run
@@ -68,6 +71,7 @@ class RunView:
     workers: Workers | None = None
     drained_at: datetime | None = None
     upstreams: Upstreams = field(default_factory=dict)
+    queued_steps: Mapping[str, RunView] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,25 +193,46 @@ def passed_over(ledger: Ledger, spec: JobSpec, at: datetime) -> Run | None:
 # One run, what blocked it, and what it waits for.
 
 
-def view_of(ledger: Ledger, run: Run, *, looks_deeper: bool = True) -> RunView:
+def view_of(
+    ledger: Ledger, run: Run, *, looks_deeper: bool = True, step: StepRecord | None = None
+) -> RunView:
+    """step: if it is the run of one, or of an item of it."""
     spec = ledger.some_specs([run.job]).get(run.job)
-    queue = run.queue or (spec.routed_queue if spec else None)
+    queue = run.queue or queue_of_step(spec, step) or (spec.routed_queue if spec else None)
     has_usual = run.state is RunState.RUNNING or not looks_deeper
     waits_for_worker = run.state in (RunState.QUEUED, RunState.EXPIRED) and not run.has_steps
     waits_for_others = run.is_held and run.state is RunState.WAITING and run.after is None
     blocker = known_run(ledger, run.blocked_by) if looks_deeper and run.blocked_by else None
+    task = step.task if step else spec.task if spec else None
+    steps = ledger.steps.records(run.id) if run.has_steps else ()
     return RunView(
         run=run,
         admitted_at=admitted_at(ledger, [run]).get(run.id),
         queue=queue,
         usual=ledger.durations_of([spec])[spec.name].usual if spec and has_usual else None,
-        steps=ledger.steps.records(run.id) if run.has_steps else (),
+        steps=steps,
         blocker=view_of(ledger, blocker, looks_deeper=False) if blocker else None,
         no_beat=no_beat_at(ledger, run),
-        workers=workers_of(ledger, queue, spec) if waits_for_worker else None,
+        workers=workers_of(ledger, queue, spec, task) if waits_for_worker else None,
         drained_at=ledger.drains.since().get(run.queue or "") if waits_for_worker else None,
         upstreams=upstreams_of(ledger, spec, run.nominal_at) if spec and waits_for_others else {},
+        queued_steps=dict(queued_steps(ledger, steps)) if run.state.is_open else {},
     )
+
+
+def queue_of_step(spec: JobSpec | None, step: StepRecord | None) -> str | None:
+    steps = spec.steps if spec and step else ()
+    return next((each.queue for each in steps if step and each.label == step.name), None)
+
+
+def queued_steps(ledger: Ledger, steps: Sequence[StepRecord]) -> Iterator[tuple[str, RunView]]:
+    for step in steps:
+        run = step.run
+        if run and run.batch and run.state.is_open:
+            items = ledger.runs(ledger.steps.below([run.id])[:MOST_ITEMS])
+            run = next((item for item in items if item.state is RunState.QUEUED), None)
+        if run and run.state is RunState.QUEUED:
+            yield run.id.rpartition("~")[2], view_of(ledger, run, step=step)
 
 
 def known_run(ledger: Ledger, run_id: str) -> Run | None:
@@ -223,10 +248,11 @@ def no_beat_at(ledger: Ledger, run: Run) -> tuple[datetime, datetime] | None:
     return next(fits, None)
 
 
-def workers_of(ledger: Ledger, queue: str | None, spec: JobSpec | None) -> Workers:
+def workers_of(
+    ledger: Ledger, queue: str | None, spec: JobSpec | None, task: str | None
+) -> Workers:
     running = ledger.presences.processes().workers
     consumers = [worker for worker in running if queue is None or queue in worker.queues]
-    task = spec.task if spec else None
     is_unknown = consumers and task and task not in ledger.presences.tasks(consumers)
     unmet = [Needs.of(spec).unmet_by(worker.pool) for worker in consumers] if spec else []
     return Workers(

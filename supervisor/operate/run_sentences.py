@@ -9,7 +9,10 @@ from supervisor.job.policies import OnCrash
 from supervisor.job.run import Run, RunState
 from supervisor.job.run_ids import start_id
 from supervisor.operate.question import Question, RunView, Upstreams, is_tick
-from supervisor.operate.words import harmless, lasted, plural, span
+from supervisor.operate.words import harmless, lasted, listed, plural, span
+
+#: Up to so many steps are listed in a sentence.
+MOST_STEPS = 5
 
 #: A shorter delay on the way to a worker is not mentioned.
 WORTH_MENTIONING = timedelta(seconds=2)
@@ -116,6 +119,7 @@ def running(view: RunView, question: Question) -> Iterator[str]:
     run, since = view.run, since_words(view.run.started_at or view.run.queued_at, question)
     yield f"{subject(run, question)} has been running{on_worker(run.worker)}{since}{usual(view)}"
     yield from story(view, question)
+    yield from of_its_steps(view, question)
 
 
 def retrying(view: RunView, question: Question) -> Iterator[str]:
@@ -134,7 +138,7 @@ def story(view: RunView, question: Question) -> Iterator[str]:
         least = span(run.rules.min_duration_ms / 1000)
         yield f"it took less than `min_duration`, {least}: it may have found nothing to do"
     for step in view.steps:
-        if step.run and step.run.state is not RunState.SUCCEEDED:
+        if step.run and step.run.state not in (RunState.SUCCEEDED, RunState.QUEUED):
             how = f"{went(step.run.state)}{on_worker(step.run.worker)}"
             yield f"step {step.name} {how}{because(step.run.reason)}"
     if len(run.attempts) > 1:
@@ -308,8 +312,31 @@ def upstream_words(upstreams: Upstreams) -> str:
 
 
 def queued(view: RunView, question: Question) -> Iterator[str]:
-    run, since = view.run, since_words(view.run.queued_at, question)
-    yield f"{subject(run, question)} has been queued{in_queue(view)}{since}"
+    since = since_words(view.run.queued_at, question)
+    yield f"{subject(view.run, question)} has been queued{in_queue(view)}{since}"
+    if view.run.has_steps:
+        yield from of_its_steps(view, question)
+    else:
+        yield from what_it_waits_for(view, question)
+
+
+def of_its_steps(view: RunView, question: Question) -> Iterator[str]:
+    """The steps that are queued, each with what it waits for, and those of later stages."""
+    for name, step in view.queued_steps.items():
+        since = since_words(step.run.queued_at, question)
+        yield f"step {name} has been queued{in_queue(step)}{since}"
+        yield from what_it_waits_for(step, question)
+    present = [step.name for step in view.steps if step.run and step.run.state.is_open]
+    later = [step.name for step in view.steps if not (step.run or step.done)]
+    if present and later:
+        wait = "waits" if len(later) == 1 else "wait"
+        others = listed(present, MOST_STEPS)
+        yield f"step {listed(later, MOST_STEPS)} {wait} for the end of {others}"
+
+
+def what_it_waits_for(view: RunView, question: Question) -> Iterator[str]:
+    """Of a run, a step or an item that is queued."""
+    run = view.run
     if view.drained_at:
         drained = question.local.time(view.drained_at)
         undrain = f"`supervisor undrain {run.queue}`"
@@ -332,22 +359,11 @@ def queued(view: RunView, question: Question) -> Iterator[str]:
 
 
 def of_its_message(view: RunView, question: Question) -> Iterator[str]:
-    """Of a run of several steps none is sent: each step has a message of its own."""
     run = view.run
-    for step in view.steps:
-        if step.run and step.run.state is RunState.QUEUED:
-            sent = (
-                f"sent at {question.local.time(step.run.sent_at)}"
-                if step.run.sent_at
-                else "not sent yet"
-            )
-            queue = f" in {step.run.queue}" if step.run.queue else ""
-            yield f"step {step.name} is queued{queue}, its message {sent}"
-            yield from kept_from_starting(step.run, question)
     if run.sent_at:
         often = f" {run.sends} times, last" if run.sends > 1 else ""
         yield f"its message was sent{often} at {question.local.time(run.sent_at)}"
-    elif not run.has_steps:
+    else:
         yield "its message has not been sent yet"
     if not question.beat_leads:
         yield "no beat leads: one would send a message that is missing"

@@ -9,6 +9,7 @@ import pytest
 
 from supervisor.job.run import RunState
 from supervisor.job.spec import JobSpec
+from supervisor.ledger.attempt import Refusal, Refused
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.presence import Broker, Registration, WorkerProcess, digest_of
 from supervisor.schedule.ticks import PassedOver, Tick
@@ -16,7 +17,7 @@ from supervisor.testing import lease_runs_out
 from supervisor.times import ms_of
 from tests.commands import Supervisor
 from tests.jobs import admitted, begin, begun, job, job_has, pause, run_id, ticks
-from tests.presence import beat_says
+from tests.presence import beat_says, worker_is_there
 from tests.waiting import clear_of, wait_until
 
 
@@ -139,6 +140,34 @@ def test_a_step_that_failed_is_named(ledger: Ledger, supervisor: Supervisor) -> 
     assert "step load is running on worker" in why(supervisor, step)
     ledger.finish(step, "token", RunState.FAILED, "ValueError: boom")
     assert "step load failed on worker worker: ValueError: boom" in why(supervisor, step)
+
+
+def test_a_step_that_is_queued_says_what_it_waits_for(
+    ledger: Ledger, supervisor: Supervisor
+) -> None:
+    steps = [
+        {"task": "load", "priority": 3},
+        {"task": "mail", "priority": 2, "queue": "mails"},
+        {"task": "sum", "priority": 2, "foreach": "parts"},
+        {"task": "tell", "priority": 1},
+    ]
+    spec = admitted(ledger, 0, task=None, steps=steps, params={"parts": [1, 2]})
+    run = run_id(spec, 0)
+    begin(ledger, f"{run}~load")
+    ledger.finish(f"{run}~load", "token", RunState.SUCCEEDED)
+    ledger.drains.drain("mails")
+    assert ledger.begin(f"{run}~mail", "token", "worker", "mails") == Refused(
+        f"{run}~mail", Refusal.DRAINED, "mails"
+    )
+    ledger.steps.expand(f"{run}~sum", [1, 2])
+    told = why(supervisor, spec.name)
+    assert "step mail has been queued in mails since" in told
+    assert "its queue, mails, has been drained since" in told
+    assert "no worker consumes mails" in told
+    assert "step sum#0 has been queued" in told or "step sum#1 has been queued" in told
+    assert "step tell waits for the end of mail, sum" in told
+    worker_is_there(ledger, "w1", queues=("mails",))
+    assert "no worker that consumes mails knows the task mail" in why(supervisor, spec.name)
 
 
 def test_times_without_a_record_are_told_apart(ledger: Ledger, supervisor: Supervisor) -> None:

@@ -313,10 +313,44 @@ TABLE = {
                 StepRecord("sum", "proj.sum", 2, run("queued")),
                 StepRecord("tell", "proj.tell", 1, None),
             ],
+            queued_steps={
+                "load": RunView(
+                    run("queued", sent_at=FIVE_PAST),
+                    queue="bulk",
+                    workers=Workers(0, 0),
+                ),
+                "sum": RunView(
+                    run("queued", at(9, 6), obstacle=Obstacle(at(9, 30), "vm:12", 1, "no task"))
+                ),
+            },
         ),
         "09:05 has been queued since 09:05",
-        "step load is queued in bulk, its message sent at 09:05",
-        "step sum is queued, its message not sent yet",
+        "step load has been queued in bulk since 09:05, 55m1s",
+        "no worker consumes bulk",
+        "its message was sent at 09:05",
+        "step sum has been queued since 09:06, 54m1s",
+        "its message has not been sent yet",
+        "it was kept from starting at 09:30 by vm:12: no task",
+        "step tell waits for the end of load, sum",
+    ),
+    "running, and a step is queued": told(
+        RunView(
+            run("running", started_at=at(9, 5), has_steps=True),
+            FIVE_PAST,
+            steps=[
+                StepRecord("load", "proj.load", 3, run("succeeded")),
+                StepRecord("sum", "proj.sum", 2, run("running", worker="w3")),
+                StepRecord("mail", "proj.mail", 2, run("queued", sent_at=at(9, 6))),
+                StepRecord("tell", "proj.tell", 1, None),
+                StepRecord("end", "proj.end", 0, None),
+            ],
+            queued_steps={"mail": RunView(run("queued", at(9, 6), sent_at=at(9, 6)), queue="q")},
+        ),
+        "09:05 has been running since 09:05",
+        "step sum is running on worker w3",
+        "step mail has been queued in q since 09:06, 54m1s",
+        "its message was sent at 09:06",
+        "step tell, end wait for the end of sum, mail",
     ),
     "queued where nobody works": told(
         RunView(run("queued", sent_at=FIVE_PAST), FIVE_PAST, "reports", workers=Workers(0, 0)),
