@@ -158,7 +158,8 @@ def queueing(ledger: Ledger, open_runs: Mapping[str, OpenRuns], limit: int) -> l
 
 @dataclass(frozen=True, slots=True)
 class Failing:
-    """The last runs of a job that ended, all badly. is_more: so did each that was looked at.
+    """The last runs of a job that ended, all badly. is_more: earlier ones, that were not looked at,
+    may belong to them.
 
     run: the last of them, if it was one, and not a range of ticks.
     """
@@ -170,8 +171,11 @@ class Failing:
     run: str | None = None
 
 
-def failing(traces: Sequence[Trace]) -> Failing | None:
-    """None unless the run that ended last was bad; it may be of an earlier time than others."""
+def failing(traces: Sequence[Trace], failures: int) -> Failing | None:
+    """None unless the run that ended last was bad; it may be of an earlier time than others.
+
+    failures: of all runs of the job so far.
+    """
     ended = [run for run in traces if run.state in BAD | {RunState.SUCCEEDED}]
     ended.sort(key=lambda run: run.finished_at or NEVER)
     bad = list(takewhile(lambda run: run.state in BAD, reversed(ended)))
@@ -180,7 +184,8 @@ def failing(traces: Sequence[Trace]) -> Failing | None:
     lines = (bad[0].reason or "").splitlines()
     since = bad[-1].finished_at or bad[-1].nominal_at
     run = bad[0].id if bad[0].state in FAILURES else None
-    return Failing(len(bad), len(bad) == len(traces) > 1, since, lines[0] if lines else "", run)
+    is_more = len(bad) == len(traces) and failures > sum(run.state in FAILURES for run in bad)
+    return Failing(len(bad), is_more, since, lines[0] if lines else "", run)
 
 
 #: The panel of failing jobs compares the histories of at most this many, those that failed last.
@@ -196,7 +201,9 @@ def failing_jobs(ledger: Ledger, jobs: Standings, limit: int) -> tuple[int, dict
     bad = [name for name in jobs.by_name if jobs.is_failing(name)]
     names = heapq.nlargest(MOST_COMPARED, bad, last_at)
     runs = traces(ledger, names, LENGTH)
-    by_name = {name: how for name in names if (how := failing(runs[name]))}
+    by_name = {
+        name: how for name in names if (how := failing(runs[name], jobs.by_name[name].failures))
+    }
     newest = heapq.nlargest(limit, by_name, lambda name: by_name[name].since or NEVER)
     return len(bad), {name: by_name[name] for name in newest}
 
@@ -228,4 +235,5 @@ def rows_of(ledger: Ledger, names: Sequence[str], now: datetime) -> list[JobRow]
 def row_of(job: JobRecord, runs: Sequence[Trace], durations: Durations, now: datetime) -> JobRow:
     pace = pace_of(job.spec, durations, now)
     held = (run for run in reversed(runs) if run.blocked_by and run.state is RunState.SKIPPED)
-    return JobRow(job, failing(runs), chart_of(runs, pace.interval), pace, next(held, None))
+    how = failing(runs, job.failures)
+    return JobRow(job, how, chart_of(runs, pace.interval), pace, next(held, None))

@@ -150,7 +150,7 @@ def job(view: View) -> Context:
     return {
         "job": record,
         "pace": pace_of(record.spec, durations, view.now),
-        "failing": failing(last),
+        "failing": failing(last, record.failures),
         "related": {
             title: some_records(view.ledger, names)
             for related in RELATED

@@ -38,6 +38,7 @@ class Summaries:
         self._days: list[Day] = []
         self._left: list[str] = []
         self._judged: list[JobDay] = []
+        self._has_jobs = False
         self._looked_at: date | None = None
         self._noted: date | None = None
 
@@ -61,19 +62,27 @@ class Summaries:
         """The day, and first the one before, if they are not summed up yet."""
         saved = self._store.saved()
         self._days = [each for each in (day.day_before, day) if each.date not in saved]
-        self._looked_at, self._judged = day.date, []
-        self._left = self._ledger.job_names()
+        self._looked_at = day.date
+        self._begin_next()
+
+    def _begin_next(self) -> None:
+        self._judged, self._has_jobs = [], False
+        self._left = self._ledger.job_names() if self._days else []
 
     def _sum_up_some(self, day: Day, now: datetime) -> None:
         if self._left:
-            for spec in self._ledger.some_specs([self._left.pop()], remembered=False).values():
+            name = self._left.pop()
+            self._has_jobs = self._has_jobs or self._store.is_older(name, day.end)
+            for spec in self._ledger.some_specs([name], remembered=False).values():
                 self._judged.append(self._judge(spec, day, now))
             return
-        summary = summary_of(day, self._store.counts(day), self._judged)
-        self._store.save(summary)
-        log.info("day summed up", **summary.model_dump(mode="json"))
+        counts = self._store.counts(day)
+        if self._has_jobs or counts:  # not of days before there was a job
+            summary = summary_of(day, counts, self._judged)
+            self._store.save(summary)
+            log.info("day summed up", **summary.model_dump(mode="json"))
         self._days.pop(0)
-        self._judged, self._left = [], self._ledger.job_names() if self._days else []
+        self._begin_next()
 
     def _judge(self, spec: JobSpec, day: Day, now: datetime) -> JobDay:
         runs, kept = self._store.runs(spec.name, day)
@@ -88,6 +97,8 @@ class Summaries:
     def _note(self, day: Day) -> None:
         self._noted = day.date
         saved = self._store.saved()
+        if day.date not in saved:
+            return
         text = "\n".join(lines(saved[day.date], saved.get(day.day_before.date)))
         finding = Finding(SERVICE, Event.DAILY, Event.DAILY, day.date.isoformat(), text)
         NoticeStore(self._ledger).note([finding])

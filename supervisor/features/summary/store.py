@@ -34,6 +34,11 @@ class SummaryStore:
                     found[what] += int(count)
         return found
 
+    def is_older(self, job: str, moment: datetime) -> bool:
+        """Whether the job was loaded before then."""
+        created = self._client.hget(self._keys.job(job), "created")
+        return created is not None and instant(created) < moment
+
     def runs(self, job: str, day: Day) -> tuple[list[PastRun], int]:
         """The job's history up to the end of the day, oldest first, and how long all of it is."""
         key = self._keys.history(job)

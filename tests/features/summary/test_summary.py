@@ -20,7 +20,7 @@ from supervisor.ledger.ledger import Ledger
 from supervisor.times import ms_of
 from supervisor.web.access import Access
 from tests.features.notices.test_notices import Service, ended, leader, quiet
-from tests.jobs import admitted, job, run_id, ticks
+from tests.jobs import admitted, job, job_has, run_id, ticks
 from tests.tools.web.visits import FROM_OUR_PAGE, visiting
 from tests.waiting import wait_until
 
@@ -40,6 +40,10 @@ ENVIRON = {
 
 def today(ledger: Ledger) -> Day:
     return Day(ledger.now().date(), UTC_ZONE)
+
+
+def loaded_on(day: Day, ledger: Ledger) -> None:
+    job_has(ledger, "nightly", created=ms_of(day.start))
 
 
 def summed_up(summaries: Summaries, at: datetime) -> None:
@@ -83,12 +87,24 @@ def test_a_day_is_summed_up_from_the_history(ledger: Ledger, leader: Leader) -> 
     ledger.client.hset(ledger.keys.run(late), mapping={**fields, "state": "failed"})
     ledger.client.zadd(ledger.keys.history("nightly"), {late: began})
     assert ledger.client.exists(key)
+    loaded_on(day.day_before, ledger)
     summaries = Summaries(ledger.led_by(leader.leadership), {})
     summed_up(summaries, day.end + HOUR)
     summary, before = SummaryStore(ledger).latest() or (None, None)
     assert summary and before
     assert (summary.date, summary.late, summary.failing) == (day.date, 1, {"nightly": 1})
     assert (before.date, before.words) == (day.day_before.date, "nothing went wrong")
+
+
+def test_days_before_the_first_job_are_not_summed_up(ledger: Ledger, leader: Leader) -> None:
+    summaries = Summaries(ledger.led_by(leader.leadership), ENVIRON)
+    job(ledger)
+    loaded_on(today(ledger), ledger)
+    summed_up(summaries, today(ledger).start + HOUR)
+    assert SummaryStore(ledger).saved() == {}
+    assert ledger.client.llen(ledger.keys.events) == 0
+    summed_up(summaries, today(ledger).end + HOUR)
+    assert [*SummaryStore(ledger).saved()] == [today(ledger).date]
 
 
 def test_a_history_that_is_shorter_than_the_day_is_said(ledger: Ledger, leader: Leader) -> None:
@@ -111,6 +127,7 @@ def sent(ledger: Ledger, leader: Leader, service: Service, at: datetime) -> None
 
 def test_a_summary_is_sent_once_a_day_by_whichever_beat(ledger: Ledger, leader: Leader) -> None:
     ended(ledger, job(ledger), 0, RunState.FAILED)
+    loaded_on(today(ledger), ledger)
     service, end = Service(), today(ledger).end
     first, second = (Summaries(ledger.led_by(leader.leadership), ENVIRON) for _ in range(2))
     summed_up(first, end + timedelta(minutes=29))
@@ -132,6 +149,8 @@ def test_without_a_time_nothing_is_sent(ledger: Ledger, leader: Leader) -> None:
 
 
 def test_a_success_does_not_recover_from_a_summary(ledger: Ledger, leader: Leader) -> None:
+    job(ledger)
+    loaded_on(today(ledger), ledger)
     summed_up(Summaries(ledger.led_by(leader.leadership), ENVIRON), today(ledger).end + HOUR)
     assert ledger.client.llen(ledger.keys.events) == 1
     assert not ledger.client.hexists(ledger.keys.beat, "troubled")
@@ -139,6 +158,7 @@ def test_a_success_does_not_recover_from_a_summary(ledger: Ledger, leader: Leade
 
 def test_the_page_has_the_day_before_as_its_first_card(ledger: Ledger, leader: Leader) -> None:
     ended(ledger, job(ledger), 0, RunState.FAILED)
+    loaded_on(today(ledger).day_before, ledger)
     with visiting(ledger, Access()) as client:
         assert "Yesterday" not in page(client)
         summed_up(Summaries(ledger.led_by(leader.leadership), {}), today(ledger).end + HOUR)

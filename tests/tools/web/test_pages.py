@@ -187,6 +187,20 @@ def test_a_job_says_first_whether_it_is_well(reader: httpx.Client, ledger: Ledge
     assert "failing</span>" in text and '"state running">running' in text
 
 
+def test_failures_in_a_row_are_counted_to_the_first_as_far_as_that_is_kept(
+    reader: httpx.Client, ledger: Ledger
+) -> None:
+    whole, cut = job(ledger, "whole"), job(ledger, "cut", history=2)
+    for spec in (whole, cut):
+        for second in range(3):
+            at_work(ledger, spec, second)
+            ledger.finish(run_id(spec, second), "token", RunState.FAILED)
+    for name, words in (("whole", "3 times in a row"), ("cut", "at least 2 times in a row")):
+        text = reader.get(f"/jobs/{name}").text
+        [said] = re.findall(r"(?:at least )?\d+ times in a row", text)
+        assert said == words
+
+
 def test_a_job_is_well_whose_last_run_ended_well_after_ticks_were_missed(
     reader: httpx.Client, ledger: Ledger
 ) -> None:
