@@ -17,7 +17,7 @@ from prometheus_client.exposition import choose_encoder
 from redis.exceptions import RedisError
 
 from supervisor.errors import NotConfigured
-from supervisor.job.fields import LABEL_PATTERN, MOST_LABELS
+from supervisor.job.fields import LABEL_PATTERN
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.queues import Queues
 from supervisor.logs import get_logger
@@ -98,9 +98,5 @@ def label_names(text: str) -> tuple[str, ...]:
         raise NotConfigured(
             f"SUPERVISOR_METRIC_LABELS: {', '.join(map(repr, wrong))} cannot be the name of a "
             "label; write names of labels with commas between, such as tenant,team"
-        )
-    if len(names) > MOST_LABELS:
-        raise NotConfigured(
-            f"SUPERVISOR_METRIC_LABELS names {len(names)} labels; {MOST_LABELS} are allowed"
         )
     return names

@@ -101,8 +101,8 @@ class Intervals:
 
     def keep(self, jobs: Mapping[str, object]) -> None:
         """Forgets all other jobs."""
-        if len(self._by_job) > len(jobs):
-            self._by_job = {job: one for job, one in self._by_job.items() if job in jobs}
+        for job in self._by_job.keys() - jobs.keys():
+            del self._by_job[job]
 
 
 class KnownDurations:
@@ -151,8 +151,8 @@ class Served:
 
     def keep(self, jobs: Mapping[str, object]) -> None:
         """Forgets all other jobs."""
-        if len(self._served) > len(jobs):
-            self._served = {job: served for job, served in self._served.items() if job in jobs}
+        for job in self._served.keys() - jobs.keys():
+            del self._served[job]
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,9 +6,10 @@ A new metric is an entry here and a line in docs/reference/metrics.md.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import partial
 from itertools import accumulate
 
 from prometheus_client import Metric
@@ -180,14 +181,6 @@ def seconds(duration: timedelta | None) -> float | None:
 DURATION_BOUNDS, START_DELAY_BOUNDS = (5, 60, 900, 14400), (1, 60)
 
 
-#: The labels of every series of a job: the metrics of jobs are joined by them.
-JOB_LABELS: Mapping[str, Callable[[JobSpec], str]] = {"job": lambda spec: spec.name}
-
-
-def labels_of(job: ScrapedJob) -> list[str]:
-    return [label(job.spec) for label in JOB_LABELS.values()]
-
-
 def of_jobs(jobs: Sequence[ScrapedJob]) -> Iterator[Metric]:
     yield job_info(jobs)
     at_zero = [likely(job.spec) for job in jobs]
@@ -197,18 +190,14 @@ def of_jobs(jobs: Sequence[ScrapedJob]) -> Iterator[Metric]:
     late = ((job, job.start_delays) for job in jobs)
     help = "From a run's nominal time to the start of its first attempt."
     yield histogram("start_delay_seconds", help, START_DELAY_BOUNDS, late)
-    gauges = [(labels_of(job), gauges_of(job)) for job in jobs]
+    gauges = [(job.spec.name, gauges_of(job)) for job in jobs]
     for name, help in GAUGES.items():
-        family = GaugeMetricFamily(PREFIX + name, help, labels=[*JOB_LABELS])
-        for labels, values in gauges:
-            if (value := values[name]) is not None:
-                family.add_metric(labels, value)
-        yield family
+        yield gauge(name, help, ((job, values[name]) for job, values in gauges), "job")
 
 
 def job_info(jobs: Sequence[ScrapedJob]) -> Metric:
     help = "How a job is scheduled, in labels."
-    family = InfoMetricFamily(f"{PREFIX}job", help, labels=[*JOB_LABELS])
+    family = InfoMetricFamily(f"{PREFIX}job", help, labels=["job"])
     for job in jobs:
         labels = {
             "task": job.spec.work,
@@ -217,7 +206,7 @@ def job_info(jobs: Sequence[ScrapedJob]) -> Metric:
             "overlap": job.spec.overlap.value,
             "queue": job.spec.routed_queue or "",
         }
-        family.add_metric(labels_of(job), labels)
+        family.add_metric([job.spec.name], labels)
     return family
 
 
@@ -229,19 +218,18 @@ def job_labels(jobs: Sequence[ScrapedJob], names: Sequence[str]) -> Metric:
     for job in jobs:
         own = job.spec.labels
         if shown := {f"label_{name}": own[name] for name in names if name in own}:
-            joined = dict(zip(JOB_LABELS, labels_of(job), strict=True))
-            family.add_sample(family.name, {**joined, **shown}, 1)
+            family.add_sample(family.name, {"job": job.spec.name, **shown}, 1)
     return family
 
 
 def job_counter(row: JobCounter, jobs: Sequence[ScrapedJob], at_zero: Sequence[set[str]]) -> Metric:
     label = [row.label] if row.label else []
-    family = CounterMetricFamily(PREFIX + row.name, row.help, labels=[*JOB_LABELS, *label])
+    family = CounterMetricFamily(PREFIX + row.name, row.help, labels=["job", *label])
     for counted, labels in row.series:
         for job, likely_ones in zip(jobs, at_zero, strict=True):
             count = job.record.counters.get(counted, 0)
             if count or counted in likely_ones:
-                family.add_metric([*labels_of(job), *labels], count / row.scale)
+                family.add_metric([job.spec.name, *labels], count / row.scale)
     return family
 
 
@@ -249,12 +237,12 @@ def histogram(
     name: str, help: str, bounds: Sequence[float], observed: Iterable[tuple[ScrapedJob, Histogram]]
 ) -> Metric:
     """bounds: some of those that the ledger counts by."""
-    family = HistogramMetricFamily(PREFIX + name, help, labels=[*JOB_LABELS])
+    family = HistogramMetricFamily(PREFIX + name, help, labels=["job"])
     for job, seen in observed:
         up_to = dict(zip(seen.bounds, accumulate(seen.counts), strict=False))
         buckets = [(str(float(bound)), up_to[bound]) for bound in bounds]
         buckets.append(("+Inf", seen.observations))
-        family.add_metric(labels_of(job), buckets, seen.sum_seconds)
+        family.add_metric([job.spec.name], buckets, seen.sum_seconds)
     return family
 
 
@@ -312,18 +300,19 @@ def single(value: float | None) -> Values:
     return [("", value)]
 
 
-def gauge(name: str, help: str, values: Values, label: str = "") -> Metric:
-    family = GaugeMetricFamily(PREFIX + name, help, labels=[label] if label else [])
-    return filled(family, values)
-
-
-def counter(name: str, help: str, values: Values, label: str = "") -> Metric:
-    family = CounterMetricFamily(PREFIX + name, help, labels=[label] if label else [])
-    return filled(family, values)
-
-
-def filled(family: GaugeMetricFamily | CounterMetricFamily, values: Values) -> Metric:
+def filled(
+    kind: type[GaugeMetricFamily | CounterMetricFamily],
+    name: str,
+    help: str,
+    values: Values,
+    label: str = "",
+) -> Metric:
+    family = kind(PREFIX + name, help, labels=[label] if label else [])
     for named, value in values:
         if value is not None:
             family.add_metric([named] if named else [], value)
     return family
+
+
+gauge = partial(filled, GaugeMetricFamily)
+counter = partial(filled, CounterMetricFamily)
