@@ -42,7 +42,7 @@ def process_name(pid: int | None = None) -> str:
     return f"{socket.gethostname()}:{pid or os.getpid()}"
 
 
-Work = Callable[[], Any]
+ForkedWork = Callable[[], Any]
 """Done in the child; what it returns or raises must be picklable."""
 
 
@@ -72,7 +72,7 @@ class Child:
     The work may not use connections of kombu, which are those of its parent.
     """
 
-    def __init__(self, work: Work, limits: Limits) -> None:
+    def __init__(self, work: ForkedWork, limits: Limits) -> None:
         self._started_at = time.monotonic()
         self._pipe, theirs = Pipe()
         # multiprocessing allows a daemonic process no children, which would outlive it: not these.
@@ -152,7 +152,7 @@ def sendable(error: Exception) -> Exception:
 
 
 def _run(
-    work: Work,
+    work: ForkedWork,
     pipe: Connection,
     parents: Connection,
     limits: Limits,

@@ -1,4 +1,4 @@
-"""Verbs that take over what an app has, and give it back: import, adopt, release."""
+"""The verbs that move an app's schedules here and back: import, adopt, release."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ TWICE = "Take these jobs out of {} when you load this file, or they run twice."
 def import_() -> None:
     """Write a schedule file from other schedules.
 
-    Whatever cannot be translated is reported on standard error and becomes a comment in the file;
-    then exits 1.
+    What cannot be translated is reported on standard error and becomes a comment in the file; the
+    exit code is 1 then.
     """
 
 
@@ -176,9 +176,9 @@ def adopt(context: Context, output: Path | None, force: bool, dry_run: bool, as_
     is_supervised = hasattr(app, "supervisor")
     directory = context.schedules(None) if is_supervised else Path("schedules")
     output = output or directory / ADOPTED
-    there = jobs_there(directory, but=output if force or not dry_run else None)
+    present = entries_of_files(directory, but=output if force or not dry_run else None)
     with progress("reading the app's schedules"):
-        sources = sources_of(app, datetime.now(UTC), there)
+        sources = sources_of(app, datetime.now(UTC), present)
     if dry_run:
         app = app if is_supervised else supervise(app)
         if as_json:
@@ -205,41 +205,41 @@ def adopt(context: Context, output: Path | None, force: bool, dry_run: bool, as_
     deliver(head, items, output, "adopt", as_json=as_json)
 
 
-def jobs_there(directory: Path, but: Path | None) -> set[str]:
-    """The entries with a job in the schedule files, except in the file that is to be written."""
+def entries_of_files(directory: Path, but: Path | None) -> set[str]:
+    """Names of entries with a job in the schedule files. but: the file that will be written."""
     from supervisor.catalog.schedule_files import load
 
     if not directory.is_dir():
         return set()
-    there = load(directory)
+    files = load(directory)
     return {
-        there.specs[job].entry or job
-        for job, place in there.sources.items()
+        files.specs[job].entry or job
+        for job, place in files.sources.items()
         if Path(place.rpartition(":")[0]) != but
     }
 
 
 NO_ENTRIES = (
-    "note: with --no-entries none is written, as for an app whose `beat_schedule` or"
-    " django-celery-beat has all schedules"
+    "note: --no-entries writes none; use it if `beat_schedule` or django-celery-beat's tables have"
+    " all schedules"
 )
 
 
 @click.command(epilog=examples("-A proj release --dry-run", "-A proj release"))
 @click.option("--dry-run", is_flag=True, help="Only print what would be written and removed.")
-@click.option("--yes", is_flag=True, help="Also while workers or beats are running.")
-@click.option("--no-entries", is_flag=True, help="Make no job an entry of RedBeat.")
+@click.option("--yes", is_flag=True, help="Release even if workers or beats are running.")
+@click.option("--no-entries", is_flag=True, help="Write no entries of RedBeat.")
 @json_option
 @pass_context
 def release(context: Context, dry_run: bool, yes: bool, no_entries: bool, as_json: bool) -> None:
     """Give the app back to RedBeat, and remove the ledger's keys.
 
-    Each job becomes an entry of RedBeat. With --no-entries none does: use it if `beat_schedule` or
-    django-celery-beat's tables have all schedules.
+    Each job becomes an entry of RedBeat. Use --no-entries if `beat_schedule` or the tables of
+    django-celery-beat have all schedules.
 
     Stop the workers and beats first; remove supervise() from the app afterwards. Name the app with
     -A. A job whose times RedBeat cannot express is reported on standard error and gets no entry;
-    then exits 1.
+    the exit code is 1 then.
     """
     from supervisor.operate.words import harmless
 
@@ -250,14 +250,14 @@ def release(context: Context, dry_run: bool, yes: bool, no_entries: bool, as_jso
     required_settings(app)
     ledger = context.ledger
     ledger.check_owner(owner_of(app))
-    there = [present.process.name for present in ledger.presences.processes().present]
+    running = [present.process.name for present in ledger.presences.processes().present]
     released = release_of(app, ledger, with_entries=not no_entries)
     count = sum(1 for _ in keys_of(ledger))
     for name, why in released.lost.items():
         click.echo(f"{name}: no entry: {harmless(why)}", err=True)
     would, taken = "would be " if dry_run else "", None
-    if there and not dry_run and not yes:
-        what = f"these are running: {', '.join(there)}; stop them, or say --yes"
+    if running and not dry_run and not yes:
+        what = f"these are running: {', '.join(running)}; stop them, or use --yes"
         raise Failure(harmless(what), REFUSED)
     if not dry_run:
         taken = give_back(app, ledger, released)

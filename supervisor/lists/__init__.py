@@ -4,5 +4,7 @@ The core imports these lists and no feature. To remove a feature, delete its fol
 here, its line in `ledger/function_library.py` if it has Lua, and its verb with the line in `cli/`.
 That is enough for those that `tests/features/test_deleting.py` deletes; it names the others, with
 what else knows of them. A schedule file that has the key of a deleted feature gets an error with
-its line, and a job in Redis that has it is passed over: edit the files first.
+its line, and a job in Redis that has it is passed over: edit the files first. `after` and its
+options, and the arguments of `supervise` for adoption, are the core's, and then do nothing: without
+`following` a job that follows others does not run.
 """

@@ -139,17 +139,17 @@ NEEDS: Mapping[str, Role | None] = {
 # The file.
 
 
-class Part(BaseModel):
+class AccessEntry(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-class Token(Part):
+class Token(AccessEntry):
     role: Role
     name: Annotated[str, Field(pattern=rf"^{NAME}$")]
     hash: Digest
 
 
-class Person(Part):
+class Person(AccessEntry):
     """user: a name, or * for all; or else a group."""
 
     role: Role
@@ -160,7 +160,7 @@ class Person(Part):
         return self.user in ("*", user) or self.group in groups
 
 
-class Proxy(Part):
+class Proxy(AccessEntry):
     """A proxy that authenticates its visitors, and the names of its headers."""
 
     hash: Digest
@@ -195,7 +195,7 @@ def texts(headers: Headers, name: str) -> list[str]:
     return [value.decode(errors="replace") for value in sent]
 
 
-class Policy(Part):
+class Policy(AccessEntry):
     anonymous: Literal["viewer", "none"] = "viewer"
     tokens: tuple[Token, ...] = ()
     proxy: Proxy | None = None
@@ -249,7 +249,7 @@ def problem(path: Path, document: YamlDocument, detail: ErrorDetails) -> Problem
 
 def keys_of(place: Sequence[str | int]) -> Iterable[str]:
     """The keys of the mapping in which this key stands."""
-    models: dict[str | int, type[Part]] = {"tokens": Token, "people": Person, "proxy": Proxy}
+    models: dict[str | int, type[AccessEntry]] = {"tokens": Token, "people": Person, "proxy": Proxy}
     parts = [models[part] for part in place[:-1] if part in models]
     return [*(parts[-1] if parts else Policy).model_fields]
 

@@ -61,7 +61,7 @@ from supervisor.web.strip import pace_of
 from supervisor.web.templating import page as answer_with
 from supervisor.web.timeline import REACHES, TimelineQuery, timeline_of_all
 
-Context = dict[str, Any]
+PageContext = dict[str, Any]
 
 MOST_SHOWN_NOW = 6
 MOST_RUNS = 200
@@ -88,10 +88,10 @@ class View:
     edits: JobEdits
 
 
-Part = Callable[[View], Context]
+PagePart = Callable[[View], PageContext]
 
 
-def beat(view: View) -> Context:
+def beat(view: View) -> PageContext:
     record = view.ledger.beat()
     is_silent = not record.leads(view.now)
     refusal = view.ledger.refusal() if is_silent else None
@@ -105,14 +105,14 @@ def beat(view: View) -> Context:
     }
 
 
-def of_features(view: View) -> Context:
-    context: Context = {}
+def of_features(view: View) -> PageContext:
+    context: PageContext = {}
     for part in FIRST_PAGE:
         context |= part(view.ledger, view.now)
     return context
 
 
-def jobs(view: View) -> Context:
+def jobs(view: View) -> PageContext:
     """The list, and above it what fails, what runs and what waits."""
     ledger, now = view.ledger, view.now
     everything = Standings(ledger, ledger.job_names(), now)
@@ -138,7 +138,7 @@ def jobs(view: View) -> Context:
     }
 
 
-def job(view: View) -> Context:
+def job(view: View) -> PageContext:
     try:
         record = view.ledger.job(view.target)
     except UnknownJob as error:
@@ -169,7 +169,7 @@ def some_records(ledger: Ledger, names: Sequence[str]) -> tuple[list[JobRecord],
     return ledger.records_of([*specs.values()]), len(names) - len(shown)
 
 
-def job_charts(view: View) -> Context:
+def job_charts(view: View) -> PageContext:
     """Times to come, outcomes by day and hour, durations beside their limits."""
     ledger, now = view.ledger, view.now
     spec = ledger.spec(view.target)
@@ -189,20 +189,20 @@ def removal_of(view: View) -> str:
     return f"; {words}" if words else ""
 
 
-def timeline(view: View) -> Context:
+def timeline(view: View) -> PageContext:
     runs = view.ledger.history(view.target, MOST_RUNS)
     picture = timeline_of(runs, view.query.get("span"), view.now)
     return {"timeline": picture, "spans": SPANS, "target": view.target}
 
 
-def all_jobs(view: View) -> Context:
+def all_jobs(view: View) -> PageContext:
     """The timeline of all jobs. It costs more than other pages, so it is fetched less often."""
     query = TimelineQuery.of(view.query, view.now)
     drawn = timeline_of_all(view.ledger, query, view.now)
     return {"timeline": drawn, "query": query, "reaches": REACHES, "wait": TIMELINE_WAIT}
 
 
-def runs(view: View) -> Context:
+def runs(view: View) -> PageContext:
     limit = MOST_RUNS if view.query.get("runs") == "all" else RUNS_SHOWN
     history = view.ledger.history(view.target, limit)
     return {
@@ -213,7 +213,7 @@ def runs(view: View) -> Context:
     }
 
 
-def job_log(view: View) -> Context:
+def job_log(view: View) -> PageContext:
     """The end of the log of the last run that began."""
     history = view.ledger.history(view.target, RUNS_SHOWN)
     last = next((run for run in history if run.started_at), None)
@@ -228,7 +228,7 @@ def job_log(view: View) -> Context:
     }
 
 
-def run(view: View) -> Context:
+def run(view: View) -> PageContext:
     run = view.ledger.run(view.target)
     spec = view.ledger.some_specs([run.job]).get(run.job)
     due = due_at(spec, run.nominal_at) if spec and is_tick(run) else None
@@ -276,7 +276,7 @@ def explanation(ledger: Ledger, run: Run) -> list[str]:
     return [] if run.state is RunState.SUCCEEDED and len(sentences) == 1 else sentences
 
 
-def steps(view: View) -> Context:
+def steps(view: View) -> PageContext:
     run = view.ledger.run(view.target)
     kept = view.ledger.steps.kept_items(run.id, KEPT_ITEMS_SHOWN) if run.batch else []
     texts = view.ledger.steps.params(run.id) if run.has_steps else {}
@@ -288,7 +288,7 @@ def steps(view: View) -> Context:
     }
 
 
-def run_log(view: View) -> Context:
+def run_log(view: View) -> PageContext:
     """The log, or its lines that have what is looked for, and how the run failed."""
     reports, text = view.ledger.reports, view.query.get("find", "").strip()[:LONGEST_SEARCH]
     lines, failures = numbered(reports.lines(view.target)), reports.failures(view.target)
@@ -308,19 +308,19 @@ def numbered(lines: Sequence[LogLine]) -> list[tuple[str, LogLine]]:
     return [(log.dropped_before(line), line) for line in lines]
 
 
-def failures(view: View) -> Context:
+def failures(view: View) -> PageContext:
     return failures_page(view.ledger, FailuresQuery.of(view.query), view.now)
 
 
-def record(view: View) -> Context:
+def record(view: View) -> PageContext:
     return record_page(view.ledger, view.query)
 
 
-def job_record(view: View) -> Context:
+def job_record(view: View) -> PageContext:
     return {"entries": last_actions(view.ledger, view.target), "target": view.target}
 
 
-def queues(view: View) -> Context:
+def queues(view: View) -> PageContext:
     status = queue_status(view.ledger, view.broker)
     return {
         "queues": status.queues,
@@ -331,7 +331,7 @@ def queues(view: View) -> Context:
     }
 
 
-def unguarded(view: View) -> Context:
+def unguarded(view: View) -> PageContext:
     try:
         return {"unguarded": view.edits.unguarded()}
     except NotConfigured:  # the API says that this server may not read RedBeat's schedule
@@ -344,7 +344,7 @@ class Page:
 
     path: str
     template: str
-    parts: Sequence[Part]
+    parts: Sequence[PagePart]
 
 
 PAGES = (
@@ -366,7 +366,7 @@ def page_routes(
         view = View(ledger, target, query, ledger.now(), broker, edits)
         visitor, proxy = request.state.visitor, access.policy.proxy
         may_act = visitor.is_person and visitor.may(Role.OPERATOR)
-        context: Context = {
+        context: PageContext = {
             "now": view.now,
             "may_act": may_act,
             "may_edit": may_act and visitor.may(Role.EDITOR) and edits.are_saved,

@@ -64,7 +64,7 @@ from supervisor.worker.endings import is_of_a_stop, of_base, reason_of
 from supervisor.worker.main_process import main_process_of
 from supervisor.worker.retries import delay_of, next_arguments, retry_of
 
-Body = Callable[..., Any]
+TaskBody = Callable[..., Any]
 
 
 class NotBegun(Ignore):
@@ -115,7 +115,7 @@ class GuardedTask(Task):  # type: ignore[type-arg]
         attempt.record_end(RunState.SUCCEEDED)
         return returned
 
-    def _run_body(self, attempt: Attempt, body: Body, args: Any, kwargs: Any) -> Any:
+    def _run_body(self, attempt: Attempt, body: TaskBody, args: Any, kwargs: Any) -> Any:
         """What the body returns; what it raises is raised as Celery is to take it."""
         reporter = reporter_of(self.app, os.getpid())
         try:
@@ -150,7 +150,7 @@ class GuardedTask(Task):  # type: ignore[type-arg]
             # Except for a time limit, neither Celery nor we raise one here: it is the job's own.
             raise self._retry_or(attempt, of_base(error)) from error
 
-    def _call(self, attempt: Attempt, body: Body, args: Any, kwargs: Any) -> Any:
+    def _call(self, attempt: Attempt, body: TaskBody, args: Any, kwargs: Any) -> Any:
         """The task's body; a step's arguments are filled up, and what it returns is kept."""
         run = current_run()
         if attempt.arguments.references:

@@ -52,7 +52,7 @@ REMOVED = "the job was removed"
 
 
 @dataclass(frozen=True, slots=True)
-class Snapshot:
+class FollowState:
     """What the ledger has of the jobs that the events are about."""
 
     specs: Mapping[str, JobSpec]
@@ -82,7 +82,7 @@ class Decisions:
     """To be made then, with the events taken off the list."""
 
 
-def decide(events: Iterable[Ending], snapshot: Snapshot) -> Decisions:
+def decide(events: Iterable[Ending], snapshot: FollowState) -> Decisions:
     decisions = Decisions()
     before = {job: memory.fields for job, memory in snapshot.memories.items()}
     for memory in snapshot.memories.values():
@@ -103,7 +103,7 @@ def decide(events: Iterable[Ending], snapshot: Snapshot) -> Decisions:
     return decisions
 
 
-def on_end(end: RunEnd, snapshot: Snapshot, decisions: Decisions) -> None:
+def on_end(end: RunEnd, snapshot: FollowState, decisions: Decisions) -> None:
     for policy, run_id in end.followed_by:
         decisions.changes.append(after_one_run(run_id, end.run_id, end.state, policy))
     for job in snapshot.followers.get(end.job, ()):
@@ -126,7 +126,7 @@ def on_end(end: RunEnd, snapshot: Snapshot, decisions: Decisions) -> None:
             judge_time(spec, memory, at, decisions)
 
 
-def on_hold(hold: Hold, snapshot: Snapshot, decisions: Decisions) -> None:
+def on_hold(hold: Hold, snapshot: FollowState, decisions: Decisions) -> None:
     run = snapshot.held.get(hold.run_id)
     if run is None:  # cancelled since
         return
@@ -144,13 +144,13 @@ def on_hold(hold: Hold, snapshot: Snapshot, decisions: Decisions) -> None:
     judge_held(spec, hold.job, snapshot, decisions)
 
 
-def on_edit(job: str, snapshot: Snapshot, decisions: Decisions) -> None:
+def on_edit(job: str, snapshot: FollowState, decisions: Decisions) -> None:
     judge_held(snapshot.specs.get(job), job, snapshot, decisions)
     if job not in snapshot.specs and job not in snapshot.unread:
         snapshot.memories[job].times.clear()
 
 
-def judge_held(spec: JobSpec | None, job: str, snapshot: Snapshot, decisions: Decisions) -> None:
+def judge_held(spec: JobSpec | None, job: str, snapshot: FollowState, decisions: Decisions) -> None:
     """Decides about all waiting ticks of the job, by what the job says now."""
     memory = snapshot.memories[job]
     if job in snapshot.unread:

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 
 from supervisor.beat.admission_log import note_all, note_rescue
 from supervisor.beat.turn import Beat, Part, Turn
-from supervisor.features.following.rule import Snapshot, decide
+from supervisor.features.following.rule import FollowState, decide
 from supervisor.features.following.store import (
     Edited,
     Ending,
@@ -100,7 +100,7 @@ class Following:
             note_rescue(rescue)
         return settled is not None
 
-    def _snapshot(self, events: Sequence[Ending]) -> Snapshot:
+    def _snapshot(self, events: Sequence[Ending]) -> FollowState:
         ended = list(dict.fromkeys(event.job for event in events if isinstance(event, RunEnd)))
         followers = self._followers.of(ended)
         jobs = {name for names in followers.values() for name in names}
@@ -113,7 +113,7 @@ class Following:
             for job, _, at in waiting
             for name in (specs[job].after if job in specs else ())
         }
-        return Snapshot(
+        return FollowState(
             specs=specs,
             followers=followers,
             memories=memories,

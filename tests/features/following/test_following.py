@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from hypothesis import given
 from hypothesis import strategies as st
 
-from supervisor.features.following.rule import IDS_KEPT, Snapshot, decide
+from supervisor.features.following.rule import IDS_KEPT, FollowState, decide
 from supervisor.features.following.store import Memory, RunEnd, tick_of
 from supervisor.job.run import RunState
 from supervisor.job.spec import JobSpec
@@ -32,7 +32,7 @@ def ids(ends: Sequence[RunEnd], batch: int, **keys: object) -> list[str]:
     fields: dict[str, str] = {}
     found: list[str] = []
     for start in range(0, len(ends), batch):
-        snapshot = Snapshot({"f": spec}, followers, {"f": Memory.of(fields)}, {}, {})
+        snapshot = FollowState({"f": spec}, followers, {"f": Memory.of(fields)}, {}, {})
         decisions = decide(ends[start : start + batch], snapshot)
         found += [run.run_id for run in decisions.runs]
         fields = snapshot.memories["f"].fields
