@@ -6,6 +6,7 @@ Tasks are looked at by what they have: nothing of Celery is imported for it.
 from __future__ import annotations
 
 import inspect
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import takewhile
 from typing import Any
@@ -68,14 +69,21 @@ def arguments_of(task: Any) -> inspect.Signature | None:
 
 
 def may_send_nothing(tasks: Mapping[str, Any], names: Iterable[str]) -> Iterator[str]:
-    """Warnings of those of the tasks whose class may keep or drop what the ledger has queued."""
+    """Warnings of those of the tasks whose class may keep or drop what the ledger has queued.
+
+    One of each class: an app may have one class for all of its tasks.
+    """
+    by_class: dict[str, list[str]] = defaultdict(list)
     for name in sorted({*names} & tasks.keys()):
         if own := own_sender(tasks[name]):
-            yield (
-                f"task {name}: {own} has an apply_async of its own; where that sends nothing, as"
-                " with celery-singleton, celery-once or after a commit, the run waits or fails"
-                " (docs/how-to/from-lock-decorators.md)"
-            )
+            by_class[own].append(name)
+    for own, of_class in by_class.items():
+        tasks_of_class = "task" if len(of_class) == 1 else "tasks"
+        yield (
+            f"{tasks_of_class} {', '.join(of_class)}: {own} has an apply_async of its own; where"
+            " that sends nothing, as with celery-singleton, celery-once or after a commit, the run"
+            " waits or fails (docs/how-to/from-lock-decorators.md)"
+        )
 
 
 def own_sender(task: Any) -> str | None:

@@ -196,7 +196,7 @@ def adopt(context: Context, output: Path | None, force: bool, dry_run: bool, as_
     refuse_to_overwrite(output, force)
     if not is_supervised:
         click.echo(f'next: supervise(app, schedules="{directory}") where the app is made', err=True)
-    names = " and ".join(source.name for source in sources)
+    names = " and ".join(source.name for source in sources if source.has_jobs) or "nothing"
     items = [item for source in sources for item in source.items]
     remarks = to_look_at(app, sources)
     head = [f"Imported from {names}.", zone_remark(app), GRID, DEFAULTS, TAKES_ITS_PLACE, *remarks]

@@ -33,6 +33,10 @@ class AppSchedule:
     name: str
     items: list[Item]
 
+    @property
+    def has_jobs(self) -> bool:
+        return any(isinstance(item, ImportedJob) for item in self.items)
+
 
 def sources_of(app: Celery, now: datetime, jobs: Collection[str] = ()) -> list[AppSchedule]:
     """Tables and RedBeat come before the settings: beat copies `beat_schedule` to where it stores
@@ -147,7 +151,7 @@ def settings_lines(app: Celery) -> Iterator[str]:
     for name, (before, now) in settled(app).items():
         yield f"{name}: {shown(name, before)} -> {shown(name, now)}"
     for kept in overridden(app):
-        yield f"{kept.setting} stays {kept.value!r}: {kept.hint}"
+        yield f"{kept.setting} stays {shown(kept.setting, kept.value)}: {kept.hint}"
 
 
 def schedule_lines(sources: Sequence[AppSchedule]) -> Iterator[str]:
@@ -163,7 +167,9 @@ def shown(name: str, value: Any) -> str:
 
 
 def masked(name: str, value: Any) -> Any:
-    """A setting without passwords."""
+    """A setting without passwords, and a class by its name."""
+    if isinstance(value, type):
+        return dotted(value)
     value = filter_hidden_settings({name: value})[name]
     return maybe_sanitize_url(value) if isinstance(value, str) else value
 

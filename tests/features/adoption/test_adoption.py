@@ -122,6 +122,46 @@ def test_what_holds_of_jobs_together_is_to_be_looked_at(redis_url: str) -> None:
     get_redis(app).close()
 
 
+def test_a_class_with_an_apply_async_of_its_own_is_named_once(redis_url: str) -> None:
+    app = Celery("proj", broker=redis_url, set_as_current=False)
+
+    class OfTheApp(Task):
+        """As Indico has one for all of its tasks."""
+
+        def apply_async(self, *args: Any, **kwargs: Any) -> Any:
+            return super().apply_async(*args, **kwargs)
+
+    def nothing() -> None: ...
+
+    for name in ("mail", "report"):
+        app.task(name=name, base=OfTheApp)(nothing)
+    app.conf.beat_schedule = {
+        name: {"task": name, "schedule": 60 + number}
+        for number, name in enumerate(("report", "mail"))
+    }
+    [line] = to_look_at(supervise(app), sources_of(app, EPOCH))
+    assert line.startswith("tasks mail, report: tests.features.adoption.test_adoption.")
+    get_redis(app).close()
+
+
+def test_a_scheduler_given_as_a_class_is_shown_by_its_name(redis_url: str) -> None:
+    """Indico sets `beat_scheduler` to its own class."""
+    app = Celery("proj", broker=redis_url, set_as_current=False)
+    app.conf.beat_scheduler = OwnScheduler
+    app.conf.beat_schedule = {"poll": {"task": "t", "schedule": 60}}
+    sources = sources_of(supervise(app), EPOCH)
+    lines = [*report(app, sources)]
+    name = "'tests.features.adoption.test_adoption.OwnScheduler'"
+    assert any(line.startswith(f"  beat_scheduler stays {name}: ") for line in lines)
+    assert not any("<class" in line for line in lines)
+    assert [source.name for source in sources if source.has_jobs] == ["beat_schedule"]
+    get_redis(app).close()
+
+
+class OwnScheduler(PersistentScheduler):
+    """It may have a schedule of its own."""
+
+
 def test_a_part_without_lines_has_no_heading(redis_url: str) -> None:
     app = supervise(Celery("proj", broker=redis_url, set_as_current=False))
     lines = [*report(app, sources_of(app, EPOCH))]
