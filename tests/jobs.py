@@ -158,6 +158,26 @@ def loaded_ago(ledger: Ledger, spec: JobSpec, ago: timedelta) -> None:
     ledger.client.hset(ledger.keys.job(spec.name), "loaded", ms_of(ledger.now() - ago))
 
 
+def has_waited(ledger: Ledger, run: str) -> None:
+    """As if a waiting run had done so for its whole `max_wait`."""
+    ledger.client.hset(ledger.keys.run(run), "wait_until", 1)
+
+
+def take_messages(ledger: Ledger) -> None:
+    """As if workers had taken all messages of the default queue, and done nothing yet."""
+    ledger.client.delete("celery")
+
+
+def lose_lock(ledger: Ledger, spec: JobSpec) -> None:
+    """As after the loss of the server's last writes: the lock is gone, and no run has ended."""
+    ledger.client.delete(ledger.keys.lock(spec.lock))
+
+
+def lose_run(ledger: Ledger, run: str) -> None:
+    """As after the loss of the server's last writes, or where a history has become too long."""
+    ledger.client.delete(ledger.keys.run(run))
+
+
 def fails(ledger: Ledger, run: str) -> str:
     """A queued run begins, and fails."""
     begin(ledger, run, run)

@@ -14,6 +14,7 @@ from urllib.parse import quote
 import pytest
 from celery import Celery
 from prometheus_client.parser import text_string_to_metric_families
+from structlog.typing import EventDict
 
 from supervisor.beat.scheduler import SupervisedScheduler
 from supervisor.cli import SECTIONS
@@ -30,6 +31,7 @@ from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.run_reads import note_run
 from supervisor.ledger.run_request import RunRequest
 from supervisor.operate.control import LONGEST_NOTE, pause, silence
+from supervisor.testing import comes_due
 from supervisor.web.access import Access
 from supervisor.web.api import API, OPERATIONS
 from supervisor.web.pages import PAGES
@@ -175,9 +177,8 @@ def is_shown(character: str) -> bool:
     return character.isprintable() or character in "\n\t"
 
 
-def test_notices_and_beat_go_on_with_it(
-    ledger: Ledger, app: Celery, written: dict[str, str]
-) -> None:
+def logged_in_turns(app: Celery) -> list[EventDict]:
+    """What a beat logs in its first turns."""
     beat = SupervisedScheduler(app, lazy=True)
     try:
         with capture_logs() as logged:
@@ -185,6 +186,13 @@ def test_notices_and_beat_go_on_with_it(
                 beat.tick()
     finally:
         beat.close()
+    return logged
+
+
+def test_notices_and_beat_go_on_with_it(
+    ledger: Ledger, app: Celery, written: dict[str, str]
+) -> None:
+    logged = logged_in_turns(app)
     # The runs were entered without a beat: all ticks since then are overdue, and the audit says so.
     errors = {line["event"] for line in logged if line["log_level"] == "error"}
     assert errors <= {"ticks unaccounted for"}
@@ -218,14 +226,9 @@ def test_an_unreadable_run_ends_no_turn_of_beat(
     ledger: Ledger, app: Celery, unreadable: tuple[str, str]
 ) -> None:
     damaged, other = unreadable
-    ledger.client.zadd(ledger.keys.delayed, {damaged: 1, other: 1})
-    beat = SupervisedScheduler(app, lazy=True)
-    try:
-        with capture_logs() as logged:
-            for _ in range(3):
-                beat.tick()
-    finally:
-        beat.close()
+    comes_due(ledger, damaged)
+    comes_due(ledger, other)
+    logged = logged_in_turns(app)
     assert ledger.run(other).state is RunState.QUEUED
     assert [line for line in logged if damaged in str(line)]
 

@@ -27,7 +27,7 @@ from supervisor.ledger.ledger import Ledger
 from supervisor.settings import Settings
 from supervisor.store.connection import connect_for_heartbeat
 from supervisor.store.keys import Keys
-from supervisor.testing import empty
+from supervisor.testing import empty, lease_runs_out
 from supervisor.times import clock, to_ms
 from tests.core.ledger.test_rescue import lost
 from tests.jobs import (
@@ -425,7 +425,6 @@ def test_no_run_is_given_up_before_it_could_reach_the_server_again(ledger: Ledge
     # A beat whose ticks are slow has grace once.
     ledger.client.hincrby(ledger.keys.server, "grace_until", -7_000)
     ledger.client.hincrby(ledger.keys.server, "looked", -4_000)
-    ledger.client.delete(ledger.keys.lock(spec.lock))
-    ledger.client.zadd(ledger.keys.leases, {run_id(spec, 0): 1})
+    lease_runs_out(ledger, run_id(spec, 0))
     leader.look()
     assert [rescue.kind for rescue in ledger.rescue()] == ["lost"]

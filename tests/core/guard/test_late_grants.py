@@ -17,6 +17,7 @@ from supervisor.job.run import RunState
 from supervisor.job.spec import JobSpec
 from supervisor.ledger.ledger import Ledger
 from supervisor.sending.messages import assignments, message_header
+from supervisor.testing import lease_runs_out
 from supervisor.times import clock
 from supervisor.worker.task import put_under_guard
 from tests.jobs import admitted, begin, run_id
@@ -91,7 +92,7 @@ def test_a_body_starts_with_a_grant_that_is_trusted_or_never(
     wait_until(lambda: not way.carries.is_set())
     wait_until(lambda: ledger.run(step).state is RunState.RUNNING)
     if is_given_to_another:
-        ledger.client.zadd(ledger.keys.leases, {step: 1})
+        lease_runs_out(ledger, step)
         wait_until(ledger.rescue)
         begin(ledger, step, "another")
         ledger.finish(step, "another", RunState.SUCCEEDED)

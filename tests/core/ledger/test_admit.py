@@ -20,16 +20,17 @@ from supervisor.ledger.run_request import RunRequest
 from supervisor.schedule.ticks import PassedOver, Tick
 from supervisor.settings import Settings
 from supervisor.store.connection import RedisError
-from supervisor.times import ms_of
 from tests.jobs import (
     MIDNIGHT,
     admitted,
     at_work,
     begin,
     begun,
+    dealt_with_until,
     job,
     job_has,
     lock_is_free,
+    lose_run,
     pause,
     run_id,
     ticks,
@@ -53,7 +54,7 @@ def test_a_tick_is_admitted_once_also_when_its_run_was_forgotten(
 ) -> None:
     spec = begun(ledger, overlap=overlap)
     ledger.finish(run_id(spec, 0), "token", RunState.SUCCEEDED)
-    ledger.client.delete(ledger.keys.run(run_id(spec, 0)))
+    lose_run(ledger, run_id(spec, 0))
     [again] = ledger.admit(ticks(spec, 0))
     assert again.placement is Placement.DUPLICATE
     assert ledger.outbox() == []
@@ -99,7 +100,7 @@ def test_a_tick_is_counted_once_also_when_the_watermark_is_set_back(ledger: Ledg
     spec = admitted(ledger, 5)
     last = MIDNIGHT + timedelta(seconds=9)
     ledger.pass_over([PassedOver(spec, RunState.MISSED, "window", last, last, 1)])
-    ledger.client.hset(ledger.keys.job(spec.name), "watermark", ms_of(MIDNIGHT))
+    dealt_with_until(ledger, spec.name, MIDNIGHT)
     for again in ledger.admit(ticks(spec, 5, 9)):
         assert again.placement is Placement.DUPLICATE
     counters = ledger.job(spec.name).counters

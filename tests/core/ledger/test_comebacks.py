@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import timedelta
 
 import pytest
 
@@ -24,8 +25,11 @@ from tests.jobs import (
     at_work,
     begin,
     begun,
+    dealt_with_until,
     granted_of,
+    has_waited,
     job,
+    job_has,
     lock_is_free,
     renew,
     run_id,
@@ -57,7 +61,7 @@ def test_nothing_begins_for_a_leases_time_after_the_server_has_changed(ledger: L
 def test_no_run_waits_in_vain_while_the_grace_holds_it_back(ledger: Ledger) -> None:
     spec = begun(ledger, overlap="queue_all", max_wait="1s", lease_ttl="30s")
     ledger.admit(ticks(spec, 1))
-    ledger.client.hset(ledger.keys.run(run_id(spec, 1)), "wait_until", 1)
+    has_waited(ledger, run_id(spec, 1))
     server_changes(ledger)
     ledger.finish(run_id(spec, 0), "token", RunState.SUCCEEDED)
     assert ledger.run(run_id(spec, 1)).state is RunState.QUEUED
@@ -284,7 +288,7 @@ def test_a_tick_that_the_server_forgot_is_counted_when_emitted_again(ledger: Led
 
 def test_a_follower_that_the_server_forgot_is_counted_when_it_is_due_again(ledger: Ledger) -> None:
     spec = job(ledger, every=None, after=["first"])
-    ledger.client.hset(ledger.keys.job(spec.name), "watermark", ms_of(MIDNIGHT) - 1)
+    dealt_with_until(ledger, spec.name, MIDNIGHT - timedelta(milliseconds=1))
     run = work(spec).run_id
     assert ledger.restore(work(spec), "token", granted_of(ledger)).state is LeaseState.REASSERTED
     for _ in range(2):
@@ -297,7 +301,7 @@ def test_a_follower_that_the_server_forgot_is_counted_when_it_is_due_again(ledge
 def test_a_tick_that_ended_and_is_history_no_more_is_not_begun_anew(ledger: Ledger) -> None:
     """Its worker was frozen meanwhile: another did the work, and many runs have followed."""
     spec = job(ledger, history=1)
-    ledger.client.hset(ledger.keys.job(spec.name), "loaded", 1)
+    job_has(ledger, spec.name, loaded=1)
     granted = at_work(ledger, spec, 0, "frozen").granted
     lease_runs_out(ledger, run_id(spec, 0))
     ledger.rescue()

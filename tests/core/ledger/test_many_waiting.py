@@ -12,7 +12,7 @@ from supervisor.ledger.limits import RUNS_PER_DISMISSAL
 from supervisor.ledger.run_request import RunRequest
 from supervisor.operate.question import question_of_job, question_of_run
 from supervisor.operate.why import answer
-from tests.jobs import begin, job
+from tests.jobs import begin, has_waited, job
 
 FEW, MANY = 200, 1_200
 
@@ -93,7 +93,7 @@ def test_runs_that_waited_too_long_end_in_portions(ledger: Ledger) -> None:
     spec = crowd(ledger, "late", MANY)
     [first] = ledger.first_open("late", 1)
     for run in ledger.client.zrange(ledger.keys.waiting(spec.lock), 0, MANY - 2):
-        ledger.client.hset(ledger.keys.run(run), "wait_until", 1)
+        has_waited(ledger, run)
     _, commands = cost(ledger, lambda: ledger.finish(first.id, "token", RunState.SUCCEEDED))
     assert commands < 26 * RUNS_PER_DISMISSAL + 50, "a call does a portion"
     events = all_rescued(ledger)

@@ -23,7 +23,7 @@ from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.run_request import RunRequest
 from supervisor.testing import comes_due, empty, lease_runs_out
 from supervisor.times import ms_of
-from tests.jobs import MIDNIGHT, job, ticks
+from tests.jobs import MIDNIGHT, job, job_has, ticks
 
 LENGTH = 12
 HISTORIES = max(3, int(os.environ.get("SUPERVISOR_SOAK_STEPS", "0")) // 2000)
@@ -102,8 +102,7 @@ class World:
         self.ledger, self.raw, self.rng = ledger, raw, random.Random(seed)
         self.spec = job(ledger, **LONG, **keys)
         before = ms_of(MIDNIGHT - timedelta(seconds=1))
-        times = {"watermark": before, "loaded": before}
-        ledger.client.hset(ledger.keys.job(self.spec.name), mapping=times)
+        job_has(ledger, self.spec.name, watermark=before, loaded=before)
         self.is_ahead = bool(seed % 2)
         if self.is_ahead:
             self.fence_ahead()

@@ -23,6 +23,7 @@ from tests.jobs import (
     begun,
     job,
     lock_is_free,
+    lose_lock,
     renew,
     run_id,
     states,
@@ -90,7 +91,7 @@ def test_a_run_that_waits_for_nobody_is_promoted_by_the_next_admission(ledger: L
     spec = job(ledger, overlap="queue_all")
     ledger.client.set(ledger.keys.lock(spec.lock), "a stranger's")
     ledger.admit(ticks(spec, 0))
-    ledger.client.delete(ledger.keys.lock(spec.lock))
+    lose_lock(ledger, spec)
     ledger.admit(ticks(spec, 1))
     assert states(ledger, spec) == ["queued", "waiting"]
 

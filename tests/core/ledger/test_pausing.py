@@ -23,7 +23,7 @@ from supervisor.sending.publisher import Publisher
 from supervisor.testing import lease_runs_out
 from supervisor.times import optional_instant
 from tests.commands import Supervisor
-from tests.jobs import MIDNIGHT, begin, job, pause, run_id, states, ticks
+from tests.jobs import MIDNIGHT, begin, job, lose_lock, pause, run_id, states, ticks
 from tests.waiting import wait_until
 
 
@@ -187,7 +187,7 @@ def test_a_tick_meets_the_run_that_is_held_back_by_its_overlap_policy(ledger: Le
     spec = job(ledger)
     run_id = sent(ledger, spec)
     ledger.drains.drain("mail")
-    ledger.client.delete(ledger.keys.lock(spec.lock))
+    lose_lock(ledger, spec)
     later = ledger.trigger(spec)
     assert (later.state, later.blocked_by) == (RunState.SKIPPED, run_id)
     assert ledger.run(run_id).state is RunState.QUEUED

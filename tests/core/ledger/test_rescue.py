@@ -32,6 +32,7 @@ from tests.jobs import (
     begun,
     job,
     lock_is_free,
+    lose_lock,
     renew,
     run_id,
     states,
@@ -56,7 +57,7 @@ def vanish(ledger: Ledger, spec: JobSpec, run: str) -> None:
 
 def test_a_lock_key_that_vanished_before_its_time_is_put_back(ledger: Ledger) -> None:
     spec = admitted(ledger, 0)
-    ledger.client.delete(ledger.keys.lock(spec.lock))
+    lose_lock(ledger, spec)
     assert ledger.admit(ticks(spec, 1))[0].blocked_by == run_id(spec, 0)
     assert not lock_is_free(ledger, spec)
 

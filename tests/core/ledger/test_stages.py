@@ -25,6 +25,7 @@ from tests.jobs import (
     granted_of,
     job,
     lock_is_free,
+    lose_run,
     renew,
     run_id,
     states,
@@ -173,8 +174,7 @@ def test_a_run_keeps_its_lock_while_another_of_its_steps_may_be_queued(ledger: L
 def test_a_run_that_is_stuck_between_stages_is_mended(ledger: Ledger, run: str) -> None:
     """No function leaves one; a server that lost its last writes may."""
     succeed(ledger, run, "extract")
-    ledger.client.delete(ledger.keys.run(f"{run}~scan"))
-    ledger.client.delete(ledger.keys.lock(run.partition("@")[0]))
+    lose_run(ledger, f"{run}~scan")
     lease_runs_out(ledger, run)
     ledger.rescue()
     assert open_steps(ledger, run) == ["convert"]
@@ -185,7 +185,6 @@ def test_a_batch_whose_items_vanished_fails(ledger: Ledger) -> None:
     begin(ledger, f"{place}#0", "token")
     ledger.client.delete(*(ledger.keys.run(f"{place}#{item}") for item in range(3)))
     lease_runs_out(ledger, run_of(place))
-    ledger.client.delete(ledger.keys.lock("nightly"))
     ledger.rescue()
     assert ledger.run(place).state is RunState.FAILED
     assert ledger.run(run_of(place)).state is RunState.FAILED
@@ -195,7 +194,6 @@ def test_an_item_that_nothing_brings_forward_is_settled(ledger: Ledger) -> None:
     place = batch(ledger, items=2)
     ledger.client.zrem(ledger.keys.leases, f"{place}#0", f"{place}#1")
     lease_runs_out(ledger, run_of(place))
-    ledger.client.delete(ledger.keys.lock("nightly"))
     ledger.rescue()
     ledger.rescue()
     assert (

@@ -24,7 +24,7 @@ from supervisor.store.connection import RedisError
 from supervisor.testing import lease_runs_out
 from tests.acceptance.nodes import SERVER, Node, answers
 from tests.core.sending.test_messages import app_on
-from tests.jobs import at_work, begin, job, run_id, ticks, with_messages
+from tests.jobs import at_work, begin, job, run_id, take_messages, ticks, with_messages
 from tests.programs import needed
 from tests.waiting import wait_until
 
@@ -64,7 +64,7 @@ def at_work_on(ledger: Ledger, **keys: Any) -> tuple[Any, str]:
     """The job and its run, whose message a worker has taken."""
     spec = made(ledger, **keys)
     at_work(ledger, spec, 0)
-    ledger.client.delete("celery")
+    take_messages(ledger)
     return spec, run_id(spec, 0)
 
 
@@ -110,7 +110,7 @@ def next_stage(ledger: Ledger) -> Case:
     ledger.admit(ticks(spec, 0))
     run = run_id(spec, 0)
     begin(ledger, f"{run}~one")
-    ledger.client.delete("celery")
+    take_messages(ledger)
     return Case(
         [f"{run}~two", f"{run}~beside"],
         lambda ledger: ledger.finish(f"{run}~one", "token", RunState.SUCCEEDED),

@@ -26,6 +26,7 @@ from supervisor.ledger.admission import Placement
 from supervisor.ledger.ledger import Ledger
 from supervisor.operate import control
 from supervisor.sending.publisher import publisher_of
+from tests.jobs import take_messages
 from tests.waiting import scaled, wait_until
 
 
@@ -135,7 +136,7 @@ def test_what_a_library_adds_to_each_message_is_in_that_of_each_call(
     task = guarded(app, overlap="allow")
     for _ in range(3):
         task.delay(1)
-    ledger.client.delete("celery")
+    take_messages(ledger)
     monkeypatch.setattr(Celery, "send_task", traced)
     for _ in range(3):
         task.delay(1)
@@ -184,7 +185,7 @@ def test_calls_that_threads_make_at_the_same_time_have_a_message_each(
 ) -> None:
     task, both = guarded(app, overlap="allow"), Barrier(2)
     task.delay(0)  # its channel is known from now on
-    ledger.client.delete("celery")
+    take_messages(ledger)
     before = functions_called(ledger)
 
     def meet(**_: Any) -> None:

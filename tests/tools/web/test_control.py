@@ -13,7 +13,7 @@ from supervisor.job.run import RunState
 from supervisor.ledger.ledger import Ledger
 from supervisor.operate.question import nominal_time
 from tests.commands import supervisor_at
-from tests.jobs import admitted, begun, job, run_id
+from tests.jobs import admitted, begun, job, lose_run, run_id
 from tests.waiting import wait_until
 
 API = "/api/v1"
@@ -148,7 +148,7 @@ def test_an_item_that_is_gone_has_ended(
     assert bearer.post(f"{API}/runs/{known.id}/cancel").status_code == 409
     # Between the two calls its record goes, as that of an item that ends well.
     monkeypatch.setattr(Ledger, "run", once(known, Ledger.run))
-    ledger.client.delete(ledger.keys.run(known.id))
+    lose_run(ledger, known.id)
     refused = supervisor_at(redis_url)("cancel", known.id)
     assert refused.exit_code == 4
     assert f"{known.id} has ended: unknown by now" in refused.output

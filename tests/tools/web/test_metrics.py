@@ -35,7 +35,19 @@ from supervisor.times import ms_of
 from supervisor.web.access_file import AccessFile
 from supervisor.web.metrics import Metrics, label_names
 from supervisor.web.metrics_table import COUNTERS
-from tests.jobs import MIDNIGHT, admitted, at_work, begin, begun, job, job_has, renew, run_id, ticks
+from tests.jobs import (
+    MIDNIGHT,
+    admitted,
+    at_work,
+    begin,
+    begun,
+    job,
+    job_has,
+    lose_lock,
+    renew,
+    run_id,
+    ticks,
+)
 from tests.presence import beat_is_there, beat_says, worker_is_there
 from tests.programs import needed
 from tests.waiting import scaled, wait_until
@@ -184,7 +196,7 @@ def test_a_lease_that_is_renewed_too_late_is_counted(ledger: Ledger) -> None:
     spec = begun(ledger)
     assert renew(ledger, run_id(spec, 0)) is LeaseState.RENEWED
     assert ("supervisor_leases_reasserted_total",) not in samples(ledger)
-    ledger.client.delete(ledger.keys.lock(spec.lock))
+    lose_lock(ledger, spec)
     assert renew(ledger, run_id(spec, 0)) is LeaseState.REASSERTED
     assert samples(ledger)["supervisor_leases_reasserted_total",] == 1
 

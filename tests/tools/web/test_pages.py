@@ -286,12 +286,12 @@ def test_deadlines_of_a_job_and_how_its_runs_missed_them_are_shown(
     reader: httpx.Client, ledger: Ledger
 ) -> None:
     spec = job(ledger, due_by="45m", max_duration="1h", min_duration="5m")
-    hour_ago = ms_of(ledger.now()) - 3_610_000
-    job_has(ledger, spec.name, loaded=hour_ago)
+    hour_ago = ledger.now() - timedelta(seconds=3_610)
+    job_has(ledger, spec.name, loaded=ms_of(hour_ago))
     at_work(ledger, spec, 0)
     ledger.finish(run_id(spec, 0), "token", RunState.FAILED)
     at_work(ledger, spec, 1)
-    ledger.client.hset(ledger.keys.run(run_id(spec, 1)), "started", hour_ago - 60_000)
+    began_at(ledger, run_id(spec, 1), hour_ago - timedelta(minutes=1))
     listed = reader.get("/").text
     assert re.search(r"success due: <time[^>]*>overdue by 15m", listed)
     text = reader.get("/jobs/nightly").text
