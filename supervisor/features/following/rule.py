@@ -29,7 +29,7 @@ from supervisor.features.following.store import (
     LATEST,
     Edited,
     Effect,
-    Ending,
+    FollowEvent,
     HeldRun,
     Hold,
     Memory,
@@ -82,7 +82,7 @@ class Decisions:
     """To be made then, with the events taken off the list."""
 
 
-def decide(events: Iterable[Ending], snapshot: FollowState) -> Decisions:
+def decide(events: Iterable[FollowEvent], snapshot: FollowState) -> Decisions:
     decisions = Decisions()
     before = {job: memory.fields for job, memory in snapshot.memories.items()}
     for memory in snapshot.memories.values():

@@ -19,8 +19,8 @@ from supervisor.beat.turn import Beat, Part, Turn
 from supervisor.features.following.rule import FollowState, decide
 from supervisor.features.following.store import (
     Edited,
-    Ending,
     Followers,
+    FollowEvent,
     Hold,
     RunEnd,
     event_from,
@@ -42,7 +42,7 @@ SECONDS_PER_TURN = 1.0
 log = get_logger("supervisor.beat")
 
 
-def readable(text: str) -> Ending | None:
+def readable(text: str) -> FollowEvent | None:
     """The ending; None if another version wrote it in a way that this one cannot read."""
     try:
         return event_from(text)
@@ -100,7 +100,7 @@ class Following:
             note_rescue(rescue)
         return settled is not None
 
-    def _snapshot(self, events: Sequence[Ending]) -> FollowState:
+    def _snapshot(self, events: Sequence[FollowEvent]) -> FollowState:
         ended = list(dict.fromkeys(event.job for event in events if isinstance(event, RunEnd)))
         followers = self._followers.of(ended)
         jobs = {name for names in followers.values() for name in names}

@@ -66,7 +66,7 @@ class Edited:
     job: str
 
 
-Ending = RunEnd | Hold | Edited
+FollowEvent = RunEnd | Hold | Edited
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +121,7 @@ class Effect:
         return self.kind, self.subject, self.what, self.value
 
 
-def event_from(text: str) -> Ending:
+def event_from(text: str) -> FollowEvent:
     record = json.loads(text)
     if "held" in record:
         return Hold(record["job"], record["held"], int(record["nominal"]))
