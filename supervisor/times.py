@@ -13,7 +13,7 @@ from zoneinfo import ZoneInfo
 
 from pydantic import AfterValidator, BeforeValidator, PlainSerializer, WithJsonSchema
 
-from supervisor.errors import NotConfigured, shown
+from supervisor.errors import InvalidRequest, NotConfigured, shown
 
 UNITS = {
     "d": timedelta(days=1),
@@ -237,6 +237,22 @@ def in_utc(moment: datetime, zone: ZoneInfo) -> datetime:
         return first_instant(moment, zone) if moment.tzinfo is None else moment.astimezone(UTC)
     except OverflowError:
         raise ValueError(f"{moment.isoformat()} is beyond the calendar") from None
+
+
+def to_come(name: str, named: datetime, zone: ZoneInfo, now: datetime) -> datetime:
+    """A moment that a request names, in UTC.
+
+    Raises InvalidRequest if it is in the past, or too far ahead.
+    """
+    try:
+        moment = in_utc(named, zone)
+    except ValueError as error:
+        raise InvalidRequest(f"{name}: {error}") from error
+    if moment <= now:
+        raise InvalidRequest(f"{name} is in the past")
+    if moment > now + FARTHEST:
+        raise InvalidRequest(f"{name} is more than 100 years from now")
+    return moment
 
 
 def named_moment(text: str, zone: ZoneInfo, now: datetime, *, ahead: bool) -> datetime:

@@ -58,9 +58,15 @@ SOURCES = sorted(PACKAGE.rglob("*.py"))
 DJANGO = PACKAGE / "features" / "django"
 
 
+#: What a feature adds to a tool, in files of these names.
+OF_TOOLS = {"api.py": "web", "metrics.py": "web", "page.py": "web"}
+
+
 def module_of(path: Path) -> str:
     if path.is_relative_to(DJANGO):
         return "django"
+    if path.is_relative_to(PACKAGE / "features") and path.name in OF_TOOLS:
+        return OF_TOOLS[path.name]
     return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
 
 

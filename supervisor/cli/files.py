@@ -57,20 +57,16 @@ def check(context: Context, path: Path | None, secrets: bool, as_json: bool) -> 
     Exits 1 if there are problems, and 2 if the address of the ledger is not valid, or a certificate
     that it names cannot be read.
     """
+    from supervisor.lists.commands import WARNINGS
+
     check_connection(context)
     schedules = read_or_exit(context, path, as_json, os.environ if secrets else None)
-    warn_of_extra(schedules)
+    for warnings in WARNINGS:
+        for warning in warnings(schedules.specs.values()):
+            warn(warning)
     warn_of_senders(context, schedules)
     where = context.schedules(path)
     click.echo("[]" if as_json else f"{where}: {_summary(schedules)}, no problems")
-
-
-def warn_of_extra(schedules: ScheduleSet) -> None:
-    """Warns on standard error if this environment lacks what it takes to send notices."""
-    from supervisor.features.notices.services import missing_extra
-
-    if missing := missing_extra(to for spec in schedules.specs.values() for to in spec.notify):
-        warn(missing)
 
 
 def warn_of_senders(context: Context, schedules: ScheduleSet) -> None:

@@ -186,7 +186,7 @@ def silence(
     It ends by itself. Problems that are over by then are never sent; those that are not are sent
     then. Runs, pings, metrics and Prometheus' alerts are not affected.
     """
-    from supervisor.operate import control
+    from supervisor.features.notices import silences
     from supervisor.operate.words import stamp
 
     if sum((job is not None, bool(label), is_of_all)) != 1:
@@ -194,13 +194,13 @@ def silence(
     ledger = context.ledger
     zone = ledger.spec(job).zone if job else ZoneInfo("UTC")
     moment = moment_of(until, zone, ledger.now())
-    made = control.silence(
+    made = silences.silence(
         ledger, job or "", label, until=moment, duration=duration, by=context.actor, reason=reason
     )
     if as_json:
         print_done("silence", [shaped(made, "silenced")])
         return
-    click.echo(f"{made.id}: {of(made)} silenced until {stamp(made.ends_at)}")
+    click.echo(f"{made.id}: {made.words} silenced until {stamp(made.ends_at)}")
 
 
 @click.command(epilog=examples("silences"))
@@ -208,18 +208,18 @@ def silence(
 @pass_context
 def silences(context: Context, as_json: bool) -> None:
     """List the silences of notices, the first to end first."""
+    from supervisor.features.notices import api
     from supervisor.features.notices.silences import SilenceStore
-    from supervisor.operate import shapes
     from supervisor.operate.tables import Columns
     from supervisor.operate.words import stamp
 
-    silences = SilenceStore(context.ledger).in_force(context.ledger.now())
+    in_force = SilenceStore(context.ledger).in_force(context.ledger.now())
     if as_json:
-        print_json([shapes.Silence.dumped(each) for each in silences])
+        print_json([api.Silence.dumped(each) for each in in_force])
         return
     rows = [
         (each.id, each.target, stamp(each.ends_at), each.by, each.reason, stamp(each.begins_at))
-        for each in silences
+        for each in in_force
     ]
     columns = Columns.named("id, jobs, until, by, reason, since", drops="since, by, reason")
     print_table(columns, rows)
@@ -236,24 +236,17 @@ def unsilence(context: Context, target: str, reason: str, as_json: bool) -> None
     By its id, or all silences of this job or label, or those of all jobs. Problems
     that are not over are sent at once.
     """
-    from supervisor.operate import control
+    from supervisor.features.notices import silences
 
-    ended = control.unsilence(context.ledger, target, by=context.actor, reason=reason)
+    ended = silences.unsilence(context.ledger, target, by=context.actor, reason=reason)
     if as_json:
         print_done("unsilence", [shaped(each, "ended") for each in ended])
         return
     for each in ended:
-        click.echo(f"{each.id}: {of(each)} no longer silenced")
-
-
-def of(silence: Silence) -> str:
-    """``nightly``, ``jobs with tenant=acme``, ``all jobs and the service``"""
-    if silence.is_of_all:
-        return "all jobs and the service"
-    return silence.job or f"jobs with {silence.label}"
+        click.echo(f"{each.id}: {each.words} no longer silenced")
 
 
 def shaped(silence: Silence, state: str) -> dict[str, object]:
-    from supervisor.operate import shapes
+    from supervisor.features.notices import api
 
-    return {"name": silence.target, "state": state, **shapes.Silence.dumped(silence)}
+    return {"name": silence.target, "state": state, **api.Silence.dumped(silence)}

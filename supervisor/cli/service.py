@@ -28,7 +28,6 @@ from supervisor.errors import NotConfigured
 if TYPE_CHECKING:
     from supervisor.ledger.ledger import Ledger
     from supervisor.ledger.queues import Queues
-    from supervisor.settings import Settings
     from supervisor.web.access import Access
     from supervisor.web.record import RecordLog
 
@@ -129,6 +128,7 @@ def serve(
     import uvicorn
 
     from supervisor import logs, process
+    from supervisor.lists.commands import BACKGROUND
     from supervisor.settings import INSTALLATION
     from supervisor.web.budget import ledger_for_answers
     from supervisor.web.metrics import Metrics, label_names
@@ -147,7 +147,8 @@ def serve(
     settings = context.effective_settings
     ledger = ledger_for_answers(settings)
     metrics = Metrics(ledger, broker, labels=labels, access_file=access.file)
-    watch_for_outages(ledger, settings)
+    for start in BACKGROUND:
+        start(ledger, settings)
     name = os.environ.get(INSTALLATION, "")
     app = create(ledger, access, metrics, broker, context.app, name)
     config = uvicorn.Config(
@@ -186,21 +187,6 @@ def access_at(host: str, *, proxied: bool) -> Access:
         file=AccessFile(Path(named)) if named else None,
         prefix=os.environ.get(ROOT_PATH, ""),
     )
-
-
-def watch_for_outages(ledger: Ledger, settings: Settings) -> None:
-    """Starts the watch if notices have destinations. Raises NotConfigured."""
-    from supervisor.features.notices.rules import service_destinations
-    from supervisor.settings import PAGE_URL
-    from supervisor.times import duration_in
-    from supervisor.web.outages import GRACE, NOTIFY_AFTER, Outbox, name_of, watch
-
-    destinations = service_destinations(os.environ)
-    grace = duration_in(os.environ, NOTIFY_AFTER, GRACE)
-    if destinations:
-        outbox = Outbox(destinations, os.environ.get(PAGE_URL, ""))
-        arguments = (ledger, name_of(settings), outbox, grace)
-        Thread(target=watch, args=arguments, name="supervisor-outages", daemon=True).start()
 
 
 def broker_of(context: Context) -> Queues | None:

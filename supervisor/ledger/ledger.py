@@ -249,7 +249,7 @@ class Ledger(JobReads, RunReads):
                 "last": ms_of(p.last_at),
                 "ticks": p.ticks,
                 "history": p.spec.history,
-                "notify": p.spec.notified_events,
+                "notify": p.spec.own_rules.get("notify", ""),
             }
             for p in passed
         ]

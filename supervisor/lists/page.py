@@ -7,13 +7,38 @@ from datetime import datetime
 from typing import Any
 
 from supervisor.features.following import shown as following
+from supervisor.features.notices import page as notices
 from supervisor.features.summary import page as summary
 from supervisor.job.spec import JobSpec
 from supervisor.ledger.ledger import Ledger
+from supervisor.web.access_file import Role
+from supervisor.web.buttons import Button
 
-#: To the first page: names and values for its template.
-FIRST_PAGE: list[Callable[[Ledger, datetime], dict[str, Any]]] = [
-    summary.day,
+#: Templates of parts of the first page, each with the names and values that it needs.
+FIRST_PAGE: list[tuple[str, Callable[[Ledger, datetime], dict[str, Any]]]] = [
+    ("notices/first_page.html", notices.on_first_page),
+    ("summary/day.html", summary.day),
+]
+
+#: The same of the page of a job.
+JOB_PAGE: list[tuple[str, Callable[[Ledger, JobSpec, datetime], dict[str, Any]]]] = [
+    ("notices/silences.html", notices.on_job_page),
+]
+
+#: What is said beside the states of these jobs, by name.
+JOB_NOTES: list[Callable[[Ledger, Sequence[JobSpec], datetime], Mapping[str, str]]] = [
+    notices.notes,
+]
+
+#: Buttons, with their forms.
+BUTTONS: list[Button] = [
+    notices.BEGIN,
+    notices.END,
+]
+
+#: By route, as web/needs.py has them: the role that it takes, and its verb in the record.
+ROUTES: list[Mapping[str, tuple[Role, str]]] = [
+    notices.ROUTES,
 ]
 
 #: To the page of a job: titles, and the names of other jobs.

@@ -9,33 +9,28 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import replace
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any
-from uuid import uuid4
-from zoneinfo import ZoneInfo
 
 from supervisor.catalog.job_checks import LARGEST_ARGUMENTS
-from supervisor.errors import Conflict, InvalidRequest, NotFound, UnknownRun
-from supervisor.features.notices.silences import Silence, SilenceStore
+from supervisor.errors import Conflict, InvalidRequest, UnknownRun
 from supervisor.job.changes import value
 from supervisor.job.policies import OverlapPolicy
 from supervisor.job.run import Run
 from supervisor.job.run_ids import StepId, backfill_id, manual_id
 from supervisor.job.secrets import masked
 from supervisor.job.spec import GuardedTaskSpec, JobSpec
-from supervisor.ledger.actions import LONGEST_NAME, Action, Actor, Change, short
+from supervisor.ledger.actions import Action, Actor, Change
 from supervisor.ledger.admission import Admission
 from supervisor.ledger.attempt import Cancellation
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.run_request import RunRequest
 from supervisor.schedule import schedule_of
 from supervisor.schedule.emission import emission
-from supervisor.times import FARTHEST, in_utc, plus, render_moment
+from supervisor.times import render_moment, to_come
 
 #: Characters of the note of a pause.
 LONGEST_NOTE = 500
-
-UTC_ZONE = ZoneInfo("UTC")
 
 BY_HAND = "cancelled by hand"
 
@@ -146,19 +141,6 @@ def pause(
         return moment
 
 
-def to_come(name: str, named: datetime, zone: ZoneInfo, now: datetime) -> datetime:
-    """The moment in UTC. Raises InvalidRequest if it is in the past, or too far ahead."""
-    try:
-        moment = in_utc(named, zone)
-    except ValueError as error:
-        raise InvalidRequest(f"{name}: {error}") from error
-    if moment <= now:
-        raise InvalidRequest(f"{name} is in the past")
-    if moment > now + FARTHEST:
-        raise InvalidRequest(f"{name} is more than 100 years from now")
-    return moment
-
-
 def resume(ledger: Ledger, job: str, *, catch_up: bool = False, by: Actor, reason: str = "") -> int:
     """Ends a pause; returns how many of its ticks run after all.
 
@@ -211,68 +193,6 @@ def ended_as(ledger: Ledger, run_id: str) -> str:
         return ledger.run(run_id).state.value
     except UnknownRun:
         return "unknown by now"
-
-
-# Silences of notices.
-
-
-def silence(
-    ledger: Ledger,
-    job: str = "",
-    label: str = "",
-    *,
-    until: datetime | None = None,
-    duration: timedelta | None = None,
-    by: Actor,
-    reason: str,
-) -> Silence:
-    """Makes no notices of a job, of those with a label, or without either of all, for a time.
-
-    until: without an offset, a time in the job's zone, else in UTC. duration: in its place. Raises
-    UnknownJob, InvalidRequest, and Conflict when there are too many.
-    """
-    target = job or label or "all"
-    with ledger.actions.trying(
-        Action(by, "silence", target, reason, (job,) if job else ())
-    ) as action:
-        zone = ledger.spec(job).zone if job else UTC_ZONE
-        if job and label:
-            raise InvalidRequest("a silence is of a job or of a label, not of both")
-        if not reason.strip() or len(reason) > LONGEST_NOTE:
-            raise InvalidRequest(f"a silence takes a reason of up to {LONGEST_NOTE} characters")
-        if (until is None) == (duration is None):
-            raise InvalidRequest("say until when, or for how long")
-        now = ledger.now()
-        ends_at = until or plus(now, duration or timedelta()) or datetime.max
-        ends_at = to_come("until" if until else "duration", ends_at, zone, now)
-        made = Silence(
-            id=uuid4().hex[:8],
-            job=job,
-            label=label,
-            begins_at=now,
-            ends_at=ends_at,
-            by=short(by.name, LONGEST_NAME),
-            reason=short(reason, LONGEST_NOTE),
-        )
-        change = Change(target, "until", render_moment(ends_at.replace(microsecond=0)))
-        SilenceStore(ledger).begin(made, replace(action, changes=(change,)))
-        return made
-
-
-def unsilence(ledger: Ledger, target: str, *, by: Actor, reason: str = "") -> list[Silence]:
-    """Ends a silence by its id, or all those that name this job, label, or ``all``.
-
-    What still fails is notified of. Raises NotFound.
-    """
-    with ledger.actions.trying(Action(by, "unsilence", target, reason)) as action:
-        silences = SilenceStore(ledger).in_force(ledger.now())
-        ended = [each for each in silences if target in (each.id, each.target)]
-        if not ended:
-            raise NotFound(f"unknown silence {target!r}: `supervisor silences` lists all")
-        for each in ended:
-            about = (each.job,) if each.job else ()
-            SilenceStore(ledger).end(each.id, replace(action, target=each.target, jobs=about))
-        return ended
 
 
 # Runs for nominal times that have passed: on demand, or for the time of a pause.

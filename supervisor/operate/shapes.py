@@ -336,18 +336,6 @@ class Paused(Shape):
     until: Instant | None
 
 
-class Silence(Shape):
-    """For a time no notices are made of a job, of those with a label, or of all and the service."""
-
-    id: str
-    job: str = Field(description="Empty for a label, and for all.")
-    label: str
-    begins_at: Instant
-    ends_at: Instant
-    by: str
-    reason: str
-
-
 class Resumed(Shape):
     job: str
     caught_up: int
@@ -413,17 +401,6 @@ class Pause(Request):
     until: datetime | None = Field(
         None, description="When the job resumes; without an offset, a time of the job's zone."
     )
-
-
-class NewSilence(Request):
-    """With `job` or `label`, or neither for all; with `until` or `duration`; with a `reason`."""
-
-    job: str = Field("", description="Notices of this job.")
-    label: str = Field("", max_length=500, description="Of those with it: tenant=acme, or tenant.")
-    until: datetime | None = Field(
-        None, description="Without an offset, a time of the job's zone, else in UTC."
-    )
-    duration: Duration | None = Field(None, description="How long, in place of until: 90m, 2h.")
 
 
 class Resume(Request):

@@ -6,7 +6,7 @@
 2. Bound to any other address, or behind a proxy, reading takes a token or a name from the proxy.
 3. Acting always takes one of them: with neither configured there are no actions, and a server of
    rule 2 does not start.
-4. A visitor has a role; `access_file.NEEDS` says which role each route takes.
+4. A visitor has a role; `NEEDS` (needs.py) says which role each route takes.
 
 A program sends a token itself (``Authorization: Bearer``), a browser the cookie of a session, and a
 proxy that authenticates its visitors sends their names, together with a secret of its own.
@@ -33,7 +33,6 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from supervisor.errors import NotConfigured
 from supervisor.web import clock
 from supervisor.web.access_file import (
-    NEEDS,
     NO_FILE,
     AccessFile,
     Policy,
@@ -44,7 +43,8 @@ from supervisor.web.access_file import (
 )
 from supervisor.web.budget import Budget
 from supervisor.web.http import Refused, actor_of, ledger_unavailable, problem_response
-from supervisor.web.record import Visits, verb_of
+from supervisor.web.needs import NEEDS, verb_of
+from supervisor.web.record import Visits
 from supervisor.web.sessions import COOKIE, FormToken, Session, Sessions
 from supervisor.web.templating import path_of, root_of
 

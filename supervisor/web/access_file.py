@@ -21,7 +21,7 @@ import hmac
 import re
 import secrets
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from enum import StrEnum
 from hashlib import sha256
 from pathlib import Path
@@ -54,8 +54,7 @@ HeaderName = Annotated[str, Field(pattern=r"^[A-Za-z0-9-]+$")]
 Text = Annotated[str, Field(min_length=1, max_length=200)]
 
 
-# The roles, and which of them each route takes. A server with a route that is not in `NEEDS` does
-# not start.
+# The roles; needs.py says which of them each route takes.
 
 
 class Role(StrEnum):
@@ -68,72 +67,6 @@ class Role(StrEnum):
     def includes(self, other: Role) -> bool:
         order = list(Role)
         return order.index(self) >= order.index(other)
-
-
-#: "<method> <path>", as the routes spell it. HEAD is GET. None: for everybody.
-NEEDS: Mapping[str, Role | None] = {
-    "GET /healthz": None,
-    "GET /readyz": None,
-    "GET /login": None,
-    "POST /login": None,
-    "POST /logout": None,
-    "GET /metrics": Role.VIEWER,
-    "GET /": Role.VIEWER,
-    "GET /failures": Role.VIEWER,
-    "GET /timeline": Role.VIEWER,
-    "GET /logs/{target:path}": Role.VIEWER,
-    "GET /queues": Role.VIEWER,
-    "GET /record": Role.VIEWER,
-    "GET /jobs/{target:path}": Role.VIEWER,
-    "GET /runs/{target:path}": Role.VIEWER,
-    "GET /actions/backfill/{target:path}": Role.OPERATOR,
-    "POST /actions/backfill/{target:path}": Role.OPERATOR,
-    "GET /actions/trigger/{target:path}": Role.OPERATOR,
-    "POST /actions/trigger/{target:path}": Role.OPERATOR,
-    "GET /actions/pause/{target:path}": Role.OPERATOR,
-    "POST /actions/pause/{target:path}": Role.OPERATOR,
-    "GET /actions/resume/{target:path}": Role.OPERATOR,
-    "POST /actions/resume/{target:path}": Role.OPERATOR,
-    "GET /actions/cancel/{target:path}": Role.OPERATOR,
-    "POST /actions/cancel/{target:path}": Role.OPERATOR,
-    "GET /actions/retry/{target:path}": Role.OPERATOR,
-    "POST /actions/retry/{target:path}": Role.OPERATOR,
-    "GET /actions/bulk": Role.OPERATOR,
-    "POST /actions/bulk": Role.OPERATOR,
-    "GET /actions/silence/{target:path}": Role.OPERATOR,
-    "POST /actions/silence/{target:path}": Role.OPERATOR,
-    "GET /actions/unsilence/{target:path}": Role.OPERATOR,
-    "POST /actions/unsilence/{target:path}": Role.OPERATOR,
-    "GET /actions/remove/{target:path}": Role.EDITOR,
-    "POST /actions/remove/{target:path}": Role.EDITOR,
-    "GET /actions/new": Role.EDITOR,
-    "GET /actions/edit/{target:path}": Role.EDITOR,
-    "POST /actions/check": Role.EDITOR,
-    "POST /actions/put": Role.EDITOR,
-    "GET /api/v1/openapi.json": Role.VIEWER,
-    "GET /api/v1/jobs": Role.VIEWER,
-    "GET /api/v1/jobs/{job:path}": Role.VIEWER,
-    "PUT /api/v1/jobs/{job:path}": Role.EDITOR,
-    "DELETE /api/v1/jobs/{job:path}": Role.EDITOR,
-    "POST /api/v1/jobs/{job:path}/check": Role.EDITOR,
-    "POST /api/v1/jobs/{job:path}/trigger": Role.OPERATOR,
-    "POST /api/v1/jobs/{job:path}/pause": Role.OPERATOR,
-    "POST /api/v1/jobs/{job:path}/resume": Role.OPERATOR,
-    "POST /api/v1/jobs/{job:path}/retry": Role.OPERATOR,
-    "POST /api/v1/runs/{run:path}/retry": Role.OPERATOR,
-    "POST /api/v1/runs/{run:path}/cancel": Role.OPERATOR,
-    "GET /api/v1/runs": Role.VIEWER,
-    "GET /api/v1/failures": Role.VIEWER,
-    "GET /api/v1/runs/{run:path}/log": Role.VIEWER,
-    "GET /api/v1/runs/{run:path}": Role.VIEWER,
-    "GET /api/v1/queues": Role.VIEWER,
-    "GET /api/v1/actions": Role.VIEWER,
-    "GET /api/v1/unguarded": Role.VIEWER,
-    "GET /api/v1/beat": Role.VIEWER,
-    "GET /api/v1/silences": Role.VIEWER,
-    "POST /api/v1/silences": Role.OPERATOR,
-    "DELETE /api/v1/silences/{silence}": Role.OPERATOR,
-}
 
 
 # The file.

@@ -7,7 +7,7 @@ ordinary POST, answered by a redirection to the result.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
@@ -22,16 +22,16 @@ from supervisor.errors import (
     InvalidKey,
     InvalidRequest,
     NotConfigured,
-    NotFound,
 )
-from supervisor.features.notices.silences import Silence, SilenceStore
 from supervisor.job.policies import OverlapPolicy
 from supervisor.ledger.actions import Actor
 from supervisor.ledger.ledger import Ledger
+from supervisor.lists.page import BUTTONS
 from supervisor.operate import control, repeating, shapes
 from supervisor.operate.job_edits import JobEdits
 from supervisor.web.access import Access, Visitor
 from supervisor.web.budget import Threads
+from supervisor.web.buttons import Act, Fields
 from supervisor.web.editor import version_in
 from supervisor.web.http import (
     Refused,
@@ -47,20 +47,13 @@ from supervisor.web.record import Visits
 from supervisor.web.sessions import COOKIE, TTL_SECONDS, Sessions
 from supervisor.web.templating import job_url, page, root_of, run_url
 
-Fields = Mapping[str, str]
-
-
 #: What is refused in the present state of a job or run.
 STATES = (Conflict, InvalidJob, NotConfigured)
 
 
-#: Does what a form asks for, to a job, run or silence, in the name of the sender. Returns the
-#: address of the result.
-Act = Callable[[Ledger, str, Fields, Actor], str]
-
-
 def action_routes(ledger: Ledger, edits: JobEdits, threads: Threads) -> list[Route]:
-    actions: dict[str, Act] = {**ACTIONS, "remove": partial(remove, edits)}
+    of_features = {button.verb: button.act for button in BUTTONS}
+    actions: dict[str, Act] = {**ACTIONS, **of_features, "remove": partial(remove, edits)}
     return [
         Route(f"/actions/{verb}/{{target:path}}", form_endpoint(threads, answer), methods=[method])
         for verb, act in actions.items()
@@ -85,12 +78,14 @@ def form(
     ledger: Ledger, verb: str, request: Request, fields: Fields, error: str = "", status: int = 200
 ) -> Response:
     target = request.path_params["target"]
-    about: dict[str, Any] = {"back": "./", "spec": None, "repeat": None, "error": error}
-    if verb in ("cancel", "retry"):
+    about: dict[str, Any] = {"back": "./", "repeat": None, "error": error, "asks": ""}
+    about |= {"target": target, "what": target, "words": "", "submit": "", "reason_is": None}
+    of_feature = next((button.form for button in BUTTONS if button.verb == verb), None)
+    if of_feature:
+        about |= of_feature(ledger, target)
+    elif verb in ("cancel", "retry"):
         about |= {"run": ledger.run(target), "back": run_url(target)}
-    elif verb == "unsilence":
-        about["silence"] = silence_in_force(ledger, target)
-    elif target:  # without one, a silence is that of a label, or of all jobs
+    else:
         about |= {"spec": ledger.spec(target), "back": job_url(target)}
     if verb == "retry":
         try:
@@ -104,19 +99,10 @@ def form(
         "action.html",
         status,
         verb=verb,
-        target=target,
         policies=list(OverlapPolicy),
         fields=fields,
         **about,
     )
-
-
-def silence_in_force(ledger: Ledger, target: str) -> Silence:
-    """Raises NotFound."""
-    for each in SilenceStore(ledger).in_force(ledger.now()):
-        if target in (each.id, each.target):
-            return each
-    raise NotFound("this silence has ended")
 
 
 #: Fields of the form whose text is JSON.
@@ -169,30 +155,6 @@ def retry(ledger: Ledger, run_id: str, fields: Fields, by: Actor) -> str:
     return run_url(unless_skipped(run).id if run else run_id)
 
 
-def silence(ledger: Ledger, job: str, fields: Fields, by: Actor) -> str:
-    """Of a job; without one, of a label or of all. A named end counts before a duration."""
-    texts = {name: fields.get(name, "").strip() for name in shapes.NewSilence.model_fields}
-    given = {name: text for name, text in texts.items() if text}
-    if "until" in given:
-        given.pop("duration", None)
-    body = validated(shapes.NewSilence, json.dumps(given | ({"job": job} if job else {})))
-    control.silence(
-        ledger,
-        body.job,
-        body.label,
-        until=body.until,
-        duration=body.duration,
-        by=by,
-        reason=body.reason,
-    )
-    return job_url(job) if job else ""
-
-
-def unsilence(ledger: Ledger, target: str, fields: Fields, by: Actor) -> str:
-    [ended, *_] = control.unsilence(ledger, target, by=by, reason=fields.get("reason", ""))
-    return job_url(ended.job) if ended.job else ""
-
-
 def remove(edits: JobEdits, _: Ledger, job: str, fields: Fields, by: Actor) -> str:
     """Removes the version that the form was made from, and no later one."""
     edits.remove(job, version_in(fields), by, fields.get("reason", ""))
@@ -205,8 +167,6 @@ ACTIONS: Mapping[str, Act] = {
     "resume": resume,
     "cancel": cancel,
     "retry": retry,
-    "silence": silence,
-    "unsilence": unsilence,
 }
 
 # The login form: takes the token, gives a session.

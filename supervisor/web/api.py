@@ -9,28 +9,24 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import cache, partial
-from typing import Any, Generic, Literal, Self, TypeVar, get_args, get_origin, get_type_hints
+from typing import Any
 
-from pydantic import BaseModel, TypeAdapter
+from pydantic import TypeAdapter
 from pydantic_core import PydanticSerializationError
-from starlette.datastructures import Headers
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from supervisor.catalog.schema import json_schema
-from supervisor.errors import JobConflict
-from supervisor.features.notices.silences import SilenceStore
 from supervisor.job.run import RunState
 from supervisor.ledger.actions import Action, Actor
-from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.page_reads import RunQuery, latest_failures, search
-from supervisor.ledger.queues import Queues
+from supervisor.lists.api import FeatureOperations
 from supervisor.operate import control, repeating, shapes
 from supervisor.operate.job_documents import Document
-from supervisor.operate.job_edits import JobEdits, LoadedJob, verdict_shape
+from supervisor.operate.job_edits import LoadedJob, verdict_shape
 from supervisor.operate.shapes import (
     Error,
     Job,
@@ -44,6 +40,18 @@ from supervisor.web.budget import Threads
 from supervisor.web.http import Refused, actor_of, document_body, json_body, unless_skipped
 from supervisor.web.jobs_page import names_of
 from supervisor.web.jobs_query import Filter, JobsQuery, Sort
+from supervisor.web.operations import (
+    OPERATIONS,
+    REASON,
+    Operation,
+    Preconditions,
+    Query,
+    Schema,
+    Tagged,
+    etag,
+    operation,
+    up_to,
+)
 from supervisor.web.queues_page import queue_status
 from supervisor.web.record import action_query
 
@@ -54,76 +62,6 @@ MOST_RUNS = 1_000
 MOST_JOBS = 10_000
 MOST_ACTIONS = 1_000
 RUNS_BY_DEFAULT = "50"
-
-Schema = dict[str, Any]
-
-T = TypeVar("T")
-
-
-@dataclass(frozen=True, slots=True)
-class Tagged(Generic[T]):
-    """An answer with the version of what it shows. is_new: the request made it."""
-
-    answer: T
-    version: int
-    is_new: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Preconditions:
-    """The versions that a request requires: those of If-Match, or none with If-None-Match: *."""
-
-    if_match: str | None
-    if_none_match: str | None
-
-    @classmethod
-    def of(cls, headers: Headers) -> Self:
-        return cls(headers.get("if-match"), headers.get("if-none-match"))
-
-    def version(self, job: str, present: int) -> int | None:
-        """The version that may be replaced, 0 for none, None for any. `present`: of the job now.
-
-        Raises JobConflict.
-        """
-        if self.if_none_match is not None:
-            if self.if_none_match.strip() != "*":
-                raise Refused(400, "If-None-Match takes * only")
-            if present:
-                raise JobConflict(job, present)
-            return 0
-        if self.if_match is None:
-            return None
-        tags = {tag.strip() for tag in self.if_match.split(",")}
-        if not present or not tags & {"*", etag(present)}:
-            raise JobConflict(job, present)
-        return present
-
-
-def etag(version: int) -> str:
-    return f'"{version}"'
-
-
-@dataclass(frozen=True, slots=True)
-class Query:
-    """A parameter of the query. `schema` is JSON Schema; by default any text."""
-
-    name: str
-    about: str
-    schema: Schema = field(default_factory=lambda: {"type": "string"})
-
-    def check(self, text: str) -> None:
-        """Raises Refused."""
-        words, most = self.schema.get("enum"), self.schema.get("maximum")
-        if words and text not in words:
-            raise Refused(400, f"{self.name} is one of {', '.join(words)}")
-        is_number = text.isascii() and text.isdigit() and len(text) <= 9
-        if most and not (is_number and 0 < int(text) <= most):
-            raise Refused(400, f"{self.name} is a number from 1 to {most:,}")
-
-
-def up_to(most: int, about: str) -> Query:
-    return Query("limit", about, {"type": "integer", "minimum": 1, "maximum": most})
-
 
 RUN_LIMIT = up_to(MOST_RUNS, "Up to that many of those that match, newest first.")
 SORTS = [sign + word.value for word in Sort for sign in ("", "-")]
@@ -164,69 +102,9 @@ ACTIONS_QUERIES = (
     up_to(MOST_ACTIONS, "Up to that many, newest first."),
     Query("before", "Only older ones than the one of this id."),
 )
-REASON = Query("reason", "Reason, kept in the record of actions.")
-
-Method = Literal["get", "post", "put", "delete"]
 
 
-class Operation:
-    """call: the method of Api. status: of success. errors: other statuses that it may answer.
-
-    What the method takes and returns is read from its annotations once, not at each request.
-    """
-
-    def __init__(
-        self,
-        call: Callable[..., Any],
-        method: Method,
-        path: str,
-        status: int,
-        queries: Sequence[Query],
-        errors: frozenset[int],
-    ) -> None:
-        hints = get_type_hints(call)
-        returned = hints["return"]
-        self.call, self.name, self.about = call, call.__name__, str(call.__doc__)
-        self.method, self.path, self.status = method, path, status
-        self.queries, self.errors = queries, errors
-        self.has_version = get_origin(returned) is Tagged
-        self.answer = TypeAdapter[Any](get_args(returned)[0] if self.has_version else returned)
-        self.body: type[BaseModel] | None = hints.get("body")
-        self.takes_document = "document" in hints
-        self.takes_preconditions = "preconditions" in hints
-        self.is_recorded = "by" in hints
-
-
-OPERATIONS: list[Operation] = []
-
-Call = TypeVar("Call", bound=Callable[..., Any])
-
-
-def operation(
-    method: Method,
-    path: str,
-    status: int = 200,
-    queries: Sequence[Query] = (),
-    errors: Sequence[int] = (),
-) -> Callable[[Call], Call]:
-    """Makes a method of Api an operation; its docstring is the summary."""
-    is_of_one = "{" in path and method != "put"
-    codes = {*errors, *((404,) if is_of_one else ()), *((400,) if queries else ())}
-    codes |= {400, 413, 415} if method in ("post", "put") else set()
-
-    def listed(call: Call) -> Call:
-        OPERATIONS.append(Operation(call, method, path, status, queries, frozenset(codes)))
-        return call
-
-    return listed
-
-
-class Api:
-    def __init__(self, ledger: Ledger, broker: Queues | None, edits: JobEdits) -> None:
-        self._ledger = ledger
-        self._broker = broker
-        self._edits = edits
-
+class Api(FeatureOperations):
     @operation("get", "/jobs", queries=JOBS_QUERIES)
     def jobs(self, query: Mapping[str, str]) -> list[Job]:
         """The loaded jobs."""
@@ -372,31 +250,6 @@ class Api:
         repeated = repeating.retry_each(self._ledger, run_ids, by=by, reason=body.reason)
         return [shapes.Repeated.model_validate(each) for each in repeated]
 
-    @operation("get", "/silences")
-    def silences(self) -> list[shapes.Silence]:
-        """The silences of notices that have not ended, the first to end first."""
-        silences = SilenceStore(self._ledger).in_force(self._ledger.now())
-        return [shapes.Silence.model_validate(each) for each in silences]
-
-    @operation("post", "/silences", 201, errors=(404, 409))
-    def silence(self, body: shapes.NewSilence, by: Actor) -> shapes.Silence:
-        """Make no notices of a job, of those with a label, or of all, for a time."""
-        made = control.silence(
-            self._ledger,
-            body.job,
-            body.label,
-            until=body.until,
-            duration=body.duration,
-            by=by,
-            reason=body.reason,
-        )
-        return shapes.Silence.model_validate(made)
-
-    @operation("delete", "/silences/{silence}", 204, queries=(REASON,))
-    def unsilence(self, silence: str, query: Mapping[str, str], by: Actor) -> None:
-        """End a silence; what still fails is notified of."""
-        control.unsilence(self._ledger, silence, by=by, reason=query.get("reason", ""))
-
     @operation("post", "/runs/{run}/cancel", 202, errors=(409,))
     def cancel(self, run: str, body: shapes.Cancel, by: Actor) -> shapes.Cancelled:
         """End a run."""
@@ -452,26 +305,26 @@ def document() -> Schema:
         ref_template="#/components/schemas/{model}",
     )
     paths: dict[str, Schema] = {}
-    for operation in OPERATIONS:
-        texts = {code: ERRORS[code] for code in operation.errors} | ALWAYS
+    for each in OPERATIONS:
+        texts = {code: ERRORS[code] for code in each.errors} | ALWAYS
         error = schemas["error", "validation"]
         parts = {
-            "operationId": operation.name,
-            "summary": operation.about,
-            "responses": answers_of(operation, schemas[operation.name, "serialization"])
+            "operationId": each.name,
+            "summary": each.about,
+            "responses": answers_of(each, schemas[each.name, "serialization"])
             | {str(code): described(text, error) for code, text in sorted(texts.items())},
             # Reading takes the token where others than this machine reach the server.
-            "security": [{}, {"token": []}] if operation.method == "get" else [{"token": []}],
+            "security": [{}, {"token": []}] if each.method == "get" else [{"token": []}],
         }
-        if parameters := parameters_of(operation):
+        if parameters := parameters_of(each):
             parts["parameters"] = parameters
-        if operation.body:
-            body = schemas[operation.name, "validation"]
+        if each.body:
+            body = schemas[each.name, "validation"]
             parts["requestBody"] = {"required": False, "content": content(body)}
-        if operation.takes_document:
+        if each.takes_document:
             keys = {"$ref": f"#/components/schemas/{KEYS_OF_A_JOB}"}
             parts["requestBody"] = {"required": True, "content": content(keys)}
-        paths.setdefault(API + operation.path, {})[operation.method] = parts
+        paths.setdefault(API + each.path, {})[each.method] = parts
     return {
         "openapi": "3.1.0",
         "info": {

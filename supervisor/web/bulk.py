@@ -25,8 +25,9 @@ from supervisor.errors import SupervisorError
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.page_reads import failed_runs
 from supervisor.operate.failures import groups_of
-from supervisor.web.actions import ACTIONS, Fields
+from supervisor.web.actions import ACTIONS
 from supervisor.web.budget import Threads
+from supervisor.web.buttons import Fields
 from supervisor.web.failures_page import DEFAULT_SPAN, SPANS, FailuresQuery, failures_of
 from supervisor.web.http import Refused, actor_of, form_endpoint
 from supervisor.web.jobs_page import names_of

@@ -22,15 +22,13 @@ from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.queues import Queues
 from supervisor.logs import get_logger
 from supervisor.web.access_file import AccessFile
+from supervisor.web.metric_families import PREFIX, gauge, single
 from supervisor.web.metrics_scrape import Scrape, Scraper
 from supervisor.web.metrics_table import (
     COUNTERS,
-    PREFIX,
-    gauge,
     job_labels,
     of_jobs,
     of_service,
-    single,
 )
 
 VERSION = version("celery-beat-supervisor")

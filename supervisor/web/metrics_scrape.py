@@ -9,7 +9,8 @@ from datetime import datetime, timedelta
 from itertools import chain
 from operator import ge
 
-from supervisor.features.outbound.store import LedgerOutbox, OutboundFigures
+from prometheus_client import Metric
+
 from supervisor.job.durations import Durations, Histogram
 from supervisor.job.spec import JobSpec
 from supervisor.ledger.beat_record import BeatRecord
@@ -24,6 +25,7 @@ from supervisor.ledger.job_record import (
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.presence import Processes
 from supervisor.ledger.queues import LedgerQueues, Queue, Queues, queues
+from supervisor.lists.metrics import METRICS
 from supervisor.schedule import schedule_of
 from supervisor.schedule.expectations import (
     SLACK,
@@ -164,7 +166,7 @@ class Scrape:
     beat: BeatRecord
     processes: Processes
     queues: Sequence[Queue]
-    outbound: OutboundFigures
+    of_features: Sequence[Metric]
 
 
 class Scraper:
@@ -189,10 +191,10 @@ class Scraper:
         jobs = list(self._jobs(specs))
         self._intervals.keep(specs)
         self._served.keep(specs)
-        beat, outbound = LedgerOutbox(ledger).figures()
+        of_features = [metric for metrics in METRICS for metric in metrics(ledger)]
         broker = self._broker or LedgerQueues(ledger.client, processes)
         of_queues = queues(specs.values(), processes, broker, ledger.drains.since())
-        return Scrape(started, jobs, beat, processes, of_queues, outbound)
+        return Scrape(started, jobs, ledger.beat(), processes, of_queues, of_features)
 
     def _jobs(self, specs: Mapping[str, JobSpec]) -> Iterator[ScrapedJob]:
         ledger, now = self._ledger, self._ledger.now()

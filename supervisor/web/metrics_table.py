@@ -8,8 +8,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
-from functools import partial
 from itertools import accumulate
 
 from prometheus_client import Metric
@@ -27,9 +25,8 @@ from supervisor.job.spec import JobSpec, StepSpec
 from supervisor.ledger.presence import WorkerProcess
 from supervisor.ledger.queues import Queue
 from supervisor.schedule.expectations import MAY_WAIT
+from supervisor.web.metric_families import PREFIX, at, counter, gauge, seconds, single
 from supervisor.web.metrics_scrape import Scrape, ScrapedJob
-
-PREFIX = "supervisor_"
 
 # Counters of each job.
 
@@ -169,14 +166,6 @@ def gauges_of(job: ScrapedJob) -> dict[str, float | None]:
     }
 
 
-def at(moment: datetime | None) -> float | None:
-    return moment.timestamp() if moment else None
-
-
-def seconds(duration: timedelta | None) -> float | None:
-    return None if duration is None else duration.total_seconds()
-
-
 #: The upper bounds that are shown, in seconds; the ledger counts finer ones.
 DURATION_BOUNDS, START_DELAY_BOUNDS = (5, 60, 900, 14400), (1, 60)
 
@@ -257,7 +246,7 @@ QUEUE_GAUGES: tuple[tuple[str, str, Callable[[Queue], float | None]], ...] = (
 
 
 def of_service(scrape: Scrape) -> Iterator[Metric]:
-    processes, beat, outbound = scrape.processes, scrape.beat, scrape.outbound
+    processes, beat = scrape.processes, scrape.beat
     for name, help, value in QUEUE_GAUGES:
         yield gauge(name, help, ((queue.name, value(queue)) for queue in scrape.queues), "queue")
     help = "When a worker last reported that it is there."
@@ -281,38 +270,6 @@ def of_service(scrape: Scrape) -> Iterator[Metric]:
     yield counter("redis_clock_set_back", help, single(beat.clock_set_backs))
     help = "0 while the schedule files have problems and are not loaded."
     yield gauge("config_last_reload_successful", help, single(beat.last_reload_successful))
-    help = "What other servers took: notices, pings, check-ins and revocations."
-    yield counter("outbound_sent", help, outbound.sent.items(), "kind")
-    help = "The same that was given up: refused, or not taken for a day."
-    yield counter("outbound_dropped", help, outbound.dropped.items(), "kind")
-    help = "When the oldest of those that wait was to be sent."
-    yield gauge("oldest_unsent_timestamp_seconds", help, single(at(outbound.oldest_at)))
+    yield from scrape.of_features
     taken = time.monotonic() - scrape.started
     yield gauge("scrape_duration_seconds", "How long it took to read all of this.", single(taken))
-
-
-#: Values by what the label says; None leaves the series out.
-Values = Iterable[tuple[str, float | None]]
-
-
-def single(value: float | None) -> Values:
-    """For a metric without a label."""
-    return [("", value)]
-
-
-def filled(
-    kind: type[GaugeMetricFamily | CounterMetricFamily],
-    name: str,
-    help: str,
-    values: Values,
-    label: str = "",
-) -> Metric:
-    family = kind(PREFIX + name, help, labels=[label] if label else [])
-    for named, value in values:
-        if value is not None:
-            family.add_metric([named] if named else [], value)
-    return family
-
-
-gauge = partial(filled, GaugeMetricFamily)
-counter = partial(filled, CounterMetricFamily)

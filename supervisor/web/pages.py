@@ -17,7 +17,6 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
 from supervisor.errors import NotConfigured, UnknownJob
-from supervisor.features.notices.silences import SilenceStore, silenced
 from supervisor.job.reports import LogLine
 from supervisor.job.run import Run, RunState
 from supervisor.job.run_ids import StepId
@@ -28,7 +27,7 @@ from supervisor.ledger.job_record import JobRecord
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.page_reads import neighbours, running_runs, traces
 from supervisor.ledger.queues import Queues
-from supervisor.lists.page import FIRST_PAGE, RELATED
+from supervisor.lists.page import BUTTONS, FIRST_PAGE, JOB_NOTES, JOB_PAGE, RELATED
 from supervisor.operate import repeating
 from supervisor.operate.job_documents import document_text
 from supervisor.operate.job_edits import JobEdits
@@ -106,8 +105,8 @@ def beat(view: View) -> PageContext:
 
 
 def of_features(view: View) -> PageContext:
-    context: PageContext = {}
-    for part in FIRST_PAGE:
+    context: PageContext = {"parts": [template for template, _ in FIRST_PAGE]}
+    for _, part in FIRST_PAGE:
         context |= part(view.ledger, view.now)
     return context
 
@@ -121,7 +120,6 @@ def jobs(view: View) -> PageContext:
     failing_count, failing = failing_jobs(ledger, everything, MOST_SHOWN_NOW)
     listing = listing_of(ledger, JobsQuery.of(view.query), everything)
     rows = rows_of(ledger, listing.names, now)
-    silences = SilenceStore(ledger).in_force(now)
     return {
         "failing": failing,
         "failing_count": failing_count,
@@ -132,10 +130,19 @@ def jobs(view: View) -> PageContext:
         "held_jobs": len(held),
         "listing": listing,
         "rows": rows,
-        "silences": silences,
-        "quiet": silenced({row.job.spec.name: row.job.spec for row in rows}, silences),
+        "notes": notes_of(view, [row.job.spec for row in rows]),
+        "buttons": BUTTONS,
         "has_problems": not listing.names and bool(ledger.beat().problems),
     }
+
+
+def notes_of(view: View, specs: Sequence[JobSpec]) -> Mapping[str, Sequence[str]]:
+    """What features say beside the state of a job."""
+    notes: dict[str, list[str]] = {}
+    for of_feature in JOB_NOTES:
+        for name, words in of_feature(view.ledger, specs, view.now).items():
+            notes.setdefault(name, []).append(words)
+    return notes
 
 
 def job(view: View) -> PageContext:
@@ -146,8 +153,7 @@ def job(view: View) -> PageContext:
     last = traces(view.ledger, [view.target], RUNS_SHOWN)[view.target]
     durations = view.ledger.durations_of([record.spec])[view.target]
     loaded = view.edits.job(view.target)
-    silences = SilenceStore(view.ledger).in_force(view.now)
-    return {
+    context: PageContext = {
         "job": record,
         "pace": pace_of(record.spec, durations, view.now),
         "failing": failing(last, record.failures),
@@ -158,8 +164,12 @@ def job(view: View) -> PageContext:
         },
         "loaded": loaded,
         "keys": document_text(view.edits.shown(loaded)),
-        "silences": [each for each in silences if each.covers(record.spec)],
+        "buttons": BUTTONS,
+        "parts": [template for template, _ in JOB_PAGE],
     }
+    for _, part in JOB_PAGE:
+        context |= part(view.ledger, record.spec, view.now)
+    return context
 
 
 def some_records(ledger: Ledger, names: Sequence[str]) -> tuple[list[JobRecord], int]:

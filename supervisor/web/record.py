@@ -172,13 +172,3 @@ class Visits:
             self._ledger.actions.enter(action, outcome, error)
         except (RedisError, OSError) as unavailable:
             log.warning("action not recorded", verb=action.verb, error=explained(unavailable))
-
-
-def verb_of(method: str, path: str) -> str:
-    """What a route does, by its path; empty if it changes nothing."""
-    if "/silences" in path and method in ("POST", "DELETE"):
-        return "silence" if method == "POST" else "unsilence"
-    if method in ("PUT", "DELETE"):
-        return "put" if method == "PUT" else "remove"
-    word = [part for part in path.split("/") if not part.startswith("{")][-1]
-    return "" if method in ("GET", "HEAD") or word == "check" else word

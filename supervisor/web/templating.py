@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import quote, urlsplit
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 from starlette.requests import Request
 from starlette.responses import Response
@@ -123,7 +123,7 @@ def brief(run_id: str, job: str, now: datetime) -> str:
 
 
 ENVIRONMENT = Environment(
-    loader=PackageLoader("supervisor.web"),
+    loader=ChoiceLoader([PackageLoader("supervisor.web"), PackageLoader("supervisor", "features")]),
     autoescape=True,
     undefined=StrictUndefined,
     finalize=shown,

@@ -10,10 +10,12 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+import httpx
 import pytest
 
 from supervisor.job.run import RunState
 from supervisor.ledger.ledger import Ledger
+from tests.ports import free_port
 from tests.processes import started
 from tests.waiting import wait_until
 
@@ -30,17 +32,13 @@ FEATURES = [
     pytest.param(["run_log"], id="run_log"),
     pytest.param(["holidays"], id="holidays"),
     pytest.param(["summary"], id="summary"),
+    pytest.param(["notices", "summary"], id="notices"),
+    pytest.param(["outbound", "notices", "summary", "pings", "sentry"], id="outbound"),
     pytest.param(["audit"], id="audit"),
     pytest.param(["adoption", "django"], id="adoption"),
     pytest.param(["following"], id="following"),
     pytest.param(["on_commit", "sqlalchemy", "django"], id="on_commit"),
 ]
-
-#: Those that are more than a folder and its lines: what else knows of them.
-KNOWN_ELSEWHERE = {
-    "notices": "silences on the page and in the API, `serve` watches for outages, Lua notes events",
-    "outbound": "notices, pings and sentry send by it",
-}
 
 STARTS = """
 from celery import Celery
@@ -59,17 +57,18 @@ JOBS = "jobs: {a: {task: t, every: 1h}}"
 
 #: A key of a feature, and what is said of its line once the feature is deleted.
 KEYS = {
+    "notices": ("notify: https://example.com/1", "unknown key 'notify'"),
     "sentry": ("sentry_monitor: true", "unknown key 'sentry_monitor'"),
     "pings": ("ping_url: https://hc-ping.com/1", "unknown key 'ping_url'"),
     "holidays": ("exclude: [{holidays: DE}]", "'exclude'"),
 }
 
 
-def test_each_feature_is_deleted_or_said_to_be_known_elsewhere() -> None:
+def test_each_feature_is_deleted() -> None:
     places = (ROOT / "supervisor" / "features").iterdir()
     features = {place.stem for place in places if not place.stem.startswith("__")}
     deleted = {name for param in FEATURES for name in param.values[0]}
-    assert features == deleted | KNOWN_ELSEWHERE.keys()
+    assert features == deleted
 
 
 @pytest.fixture
@@ -148,17 +147,29 @@ def task():
 """
 
 
+def answers(page: str) -> bool:
+    try:
+        return httpx.get(f"{page}/readyz").is_success
+    except httpx.TransportError:
+        return False
+
+
 def test_a_job_runs_without_any_of_them(package: Path, ledger: Ledger, redis_url: str) -> None:
     for feature in {name for param in FEATURES for name in param.values[0]}:
         delete(package, feature)
     directory = package.parent
     (directory / "jobs.yaml").write_text("jobs: {a: {task: t, every: 1s}}")
     (directory / "one.py").write_text(RUNS.format(url=redis_url))
-    celery = [sys.executable, "-m", "celery", "-A", "one"]
-    commands = ([*celery, "beat"], [*celery, "worker", "--pool", "solo"])
+    celery, port = [sys.executable, "-m", "celery", "-A", "one"], free_port()
+    serve = [*celery, "supervisor", "serve", "--port", f"{port}"]
+    commands = ([*celery, "beat"], [*celery, "worker", "--pool", "solo"], serve)
     processes = [started(command, directory, directory / "log") for command in commands]
     try:
         wait_until(lambda: any(run.state is RunState.SUCCEEDED for run in ledger.history("a")), 60)
+        page = f"http://127.0.0.1:{port}"
+        wait_until(lambda: answers(page), 60)
+        for path in ("/", "/jobs/a", "/api/v1/jobs", "/metrics"):
+            assert httpx.get(page + path).is_success, path
     finally:
         for process in processes:
             process.terminate()

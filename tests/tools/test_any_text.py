@@ -21,6 +21,7 @@ from supervisor.cli import SECTIONS
 from supervisor.features.notices.incidents import PendingNotice, notice_of
 from supervisor.features.notices.rules import body, title
 from supervisor.features.notices.services import webhook_body
+from supervisor.features.notices.silences import silence
 from supervisor.features.notices.step import Maker
 from supervisor.features.outbound.store import LedgerOutbox
 from supervisor.job.reports import LINE_LENGTH, Reported, ReportedLine, ReportedProgress, kept_text
@@ -30,10 +31,11 @@ from supervisor.ledger.job_record import AT_RUN_TIME
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.run_reads import note_run
 from supervisor.ledger.run_request import RunRequest
-from supervisor.operate.control import LONGEST_NOTE, pause, silence
+from supervisor.operate.control import LONGEST_NOTE, pause
 from supervisor.testing import comes_due
 from supervisor.web.access import Access
-from supervisor.web.api import API, OPERATIONS
+from supervisor.web.api import API
+from supervisor.web.operations import OPERATIONS
 from supervisor.web.pages import PAGES
 from tests.commands import Supervisor
 from tests.jobs import admitted, begin, job, run_id, ticks

@@ -71,8 +71,8 @@ class Destination(BaseModel):
 
 def wanted_events(destinations: Sequence[Destination]) -> tuple[str, ...]:
     """The events of a job that any of the destinations asks for, in order."""
-    wanted = frozenset().union(*(each.events for each in destinations)) & JOB_EVENTS
-    return tuple(event.value for event in Event if event in wanted)
+    events = frozenset().union(*(each.events for each in destinations)) & JOB_EVENTS
+    return tuple(event.value for event in Event if event in events)
 
 
 MOST_DESTINATIONS = 10
@@ -113,7 +113,7 @@ def _destinations(given: Any) -> list[Destination]:
     if len(given) > MOST_DESTINATIONS:
         what = f"{len(given)} addresses; {MOST_DESTINATIONS} are allowed"
         raise inside([ItemFault((), what)])
-    found: list[Destination] = []
+    destinations: list[Destination] = []
     faults: list[ItemFault] = []
     for number, item in enumerate(given):
         keys = {"url": item} if isinstance(item, str) else item
@@ -121,15 +121,15 @@ def _destinations(given: Any) -> list[Destination]:
         destination = item if isinstance(item, Destination) else None
         if destination is None and not wrong:
             destination = Destination.model_validate(keys)
-        if destination and destination.url in [each.url for each in found]:
+        if destination and destination.url in [each.url for each in destinations]:
             hint = "give it once, with all its events"
             wrong = [ItemFault((number,), "the same address as one before it", hint)]
         if destination:
-            found.append(destination)
+            destinations.append(destination)
         faults += wrong
     if faults:
         raise inside(faults)
-    return found
+    return destinations
 
 
 def _destination_faults(keys: Any, number: int) -> Iterator[ItemFault]:
@@ -195,9 +195,9 @@ def destination_fault(written: Any) -> str | None:
     if TOKEN.match(written):
         return wrong if re.search(r"\s", written) else None
     text = TOKEN.sub("1", written)
-    found = ADDRESS.fullmatch(text)
-    service = found[1].lower() if found else ""
-    if found is None or (service.startswith("http") and not is_address(text)):
+    match = ADDRESS.fullmatch(text)
+    service = match[1].lower() if match else ""
+    if match is None or (service.startswith("http") and not is_address(text)):
         return wrong
     if not decoded(text).isprintable():
         return "an address with an encoded control character"
@@ -303,14 +303,14 @@ def addressed(given: list[Any], shown: list[Any], real: list[Any]) -> list[Any]:
     """Destinations, each found by what is shown of its address: its events may be edited, and
     others added or removed beside it. Of several that look the same, all have to be there still.
     """
-    found = list(given)
+    whole = list(given)
     for url in {keys_of(each)["url"] for each in shown}:
         places = [n for n, each in enumerate(given) if keys_of(each).get("url") == url]
-        known = [n for n, each in enumerate(shown) if keys_of(each)["url"] == url]
-        if len(places) == len(known):
-            for place, number in zip(places, known, strict=True):
-                found[place] = with_secrets(given[place], shown[number], real[number])
-    return found
+        numbers = [n for n, each in enumerate(shown) if keys_of(each)["url"] == url]
+        if len(places) == len(numbers):
+            for place, number in zip(places, numbers, strict=True):
+                whole[place] = with_secrets(given[place], shown[number], real[number])
+    return whole
 
 
 def with_secrets(given: Any, shown: Any, real: Any) -> Any:

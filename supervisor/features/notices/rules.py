@@ -121,8 +121,8 @@ ERROR = re.compile(r"(?:step \S+ )?(?:failed: )?([A-Za-z_][\w.]{0,80})(?=[:(])")
 
 def cause_of(event: Event, reason: str) -> str:
     """Events of one cause go together: the class of an error; else all of one kind."""
-    found = ERROR.match(reason) if event is Event.FAILED else None
-    return found[1].rpartition(".")[2] if found else ""
+    match = ERROR.match(reason) if event is Event.FAILED else None
+    return match[1].rpartition(".")[2] if match else ""
 
 
 # Notices of the service itself.

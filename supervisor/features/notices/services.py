@@ -39,6 +39,7 @@ from supervisor.features.notices.rules import Notice, body, title
 from supervisor.features.outbound.answer import Answer
 from supervisor.features.outbound.http import TIMEOUT_SECONDS, USER_AGENT, answer_to, post
 from supervisor.job.secrets import TOKEN, resolved
+from supervisor.job.spec import JobSpec
 from supervisor.settings import NOTIFY_SECRET
 from supervisor.times import render_moment
 
@@ -92,6 +93,12 @@ def missing_extra(
         if not (TOKEN.match(url) or each.secret or is_webhook(url)):
             return MISSING
     return None
+
+
+def warnings(specs: Iterable[JobSpec]) -> Iterator[str]:
+    """What this environment lacks to send the notices of these jobs."""
+    if missing := missing_extra(to for spec in specs for to in spec.notify):
+        yield missing
 
 
 # A webhook.
@@ -210,7 +217,7 @@ def _notify(service: Any, notice: Notice) -> tuple[Answer, str]:
         )
     if is_taken:
         return Answer.TAKEN, ""
-    status = next((found[1] for line in lines if (found := STATUS.search(line))), None)
+    status = next((match[1] for line in lines if (match := STATUS.search(line))), None)
     name = str(service.service_name)
     if status is None:
         return Answer.UNAVAILABLE, f"{name}: not taken, and Apprise does not say why"

@@ -217,16 +217,15 @@ class Notices:
         page = self._environ.get(PAGE_URL, "")
         notice = notice_of(pending, entry.key, entry.name, page)
         answer, reason = self._deliver(to, notice, self._environ)
-        facts = {"address": str(masked_url(to.url)), "notice": entry.id, "key": entry.key}
-        return Result(answer, reason, facts)
+        fields = {"address": str(masked_url(to.url)), "notice": entry.id, "key": entry.key}
+        return Result(answer, reason, fields)
 
     def tell_of_files(self, problems: Sequence[str]) -> None:
         """Reports what is wrong with the schedule files, or that nothing is, when that changes."""
         if self._service and problems != self._problems:
             event = Event.SCHEDULE_REJECTED if problems else Event.RECOVERED
             words = "\n".join(problems[:MOST_PROBLEMS])
-            found = Finding(SERVICE, OF_FILES, event, "", words)
-            self._store.note([found])
+            self._store.note([Finding(SERVICE, OF_FILES, event, "", words)])
             self._problems = problems
 
 

@@ -71,12 +71,12 @@ class Outbox(Protocol):
 class Result:
     """What became of an attempt to send. reason: in words without addresses and secrets.
 
-    facts: more fields of a log line about it.
+    fields: more fields of a log line about it.
     """
 
     answer: Answer
     reason: str = ""
-    facts: Mapping[str, str] = field(default_factory=dict)
+    fields: Mapping[str, str] = field(default_factory=dict)
 
 
 Send = Callable[[Unsent], Result]
@@ -158,21 +158,21 @@ class Outbound:
     def _is_done_with(self, entry: Unsent, now: Callable[[], datetime]) -> bool:
         """Whether the next one of the destination may be sent."""
         result = self._result(entry)
-        facts = {"destination": entry.name, **result.facts}
+        fields = {"destination": entry.name, **result.fields}
         if result.answer is not Answer.UNAVAILABLE:
             self._waits.pop(entry.destination, None)
         match result.answer:
             case Answer.TAKEN:
                 if entry.kind is Kind.NOTICE:
-                    log.info("notice sent", **facts)
+                    log.info("notice sent", **fields)
                 return self._outbox.take_off(entry, End.SENT)
             case Answer.UNWANTED:
                 return self._outbox.take_off(entry, End.UNWANTED)
             case Answer.REFUSED:
-                log.error(DROPPED[entry.kind], **facts, reason=result.reason)
+                log.error(DROPPED[entry.kind], **fields, reason=result.reason)
                 return self._outbox.take_off(entry, End.DROPPED)
             case Answer.UNAVAILABLE if now() - entry.since > GIVE_UP_AFTER:
-                log.error(DROPPED[entry.kind], **facts, reason="too old", error=result.reason)
+                log.error(DROPPED[entry.kind], **fields, reason="too old", error=result.reason)
                 self._outbox.take_off(entry, End.DROPPED)
                 return False
             case Answer.UNAVAILABLE:
@@ -180,7 +180,7 @@ class Outbound:
                 self._waits[entry.destination] = wait
                 self._outbox.put_off(entry, now() + wait)
                 seconds = wait.total_seconds()
-                log.warning(NOT_SENT[entry.kind], **facts, error=result.reason, again_in=seconds)
+                log.warning(NOT_SENT[entry.kind], **fields, error=result.reason, again_in=seconds)
                 return False
             case _:
                 assert_never(result.answer)

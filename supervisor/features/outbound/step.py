@@ -28,7 +28,7 @@ class Revocations:
 
     def send(self, entry: Unsent) -> Result:
         report = RunReport.model_validate_json(entry.text)
-        facts = {"job": report.job, "run": report.run}
+        fields = {"job": report.job, "run": report.run}
         task = self.app.tasks.get(report.job)
         backend = self.app.backend if task is None else task.backend
         options = next((run.options for run in self.ledger.runs([report.run])), {})
@@ -36,7 +36,7 @@ class Revocations:
         try:
             revoke(backend, report.run, reason, options)
         except Exception as error:  # noqa: BLE001 - each backend has errors of its own
-            return Result(Answer.UNAVAILABLE, str(error), facts)
+            return Result(Answer.UNAVAILABLE, str(error), fields)
         return Result(Answer.TAKEN)
 
 

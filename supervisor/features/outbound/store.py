@@ -20,7 +20,6 @@ from typing import Annotated
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict
 
-from supervisor.ledger.beat_record import BeatRecord, beat_from
 from supervisor.ledger.function_library import digest
 from supervisor.ledger.ledger import Ledger
 from supervisor.times import instant, ms_of
@@ -155,26 +154,24 @@ class LedgerOutbox:
         """Its destination is unavailable, and is not tried before. Returns as `take_off`."""
         return self._settle(entry, ms_of(until))
 
-    def figures(self) -> tuple[BeatRecord, OutboundFigures]:
-        """The figures for a scrape, and the record of beat, in one round trip."""
+    def figures(self) -> OutboundFigures:
         with self._client.pipeline(transaction=False) as pipe:
-            pipe.hgetall(self._keys.beat)
             pipe.hgetall(self._keys.outbound_counts)
             pipe.zrange(self._keys.unsent, 0, 0, withscores=True)
-            beat, counts, oldest = pipe.execute()
+            counts, oldest = pipe.execute()
 
         def of(end: End) -> Mapping[str, int]:
             return {kind.value: int(counts.get(f"{end}:{kind}", 0)) for kind in Kind}
 
         oldest_at = instant(oldest[0][1]) if oldest else None
-        return beat_from(beat), OutboundFigures(of(End.SENT), of(End.DROPPED), oldest_at)
+        return OutboundFigures(of(End.SENT), of(End.DROPPED), oldest_at)
 
     def _settle(self, entry: Unsent, result: str | int) -> bool:
-        facts = (entry.destination, entry.id, entry.text, result)
-        return bool(self._functions("delivered", *facts))
+        arguments = (entry.destination, entry.id, entry.text, result)
+        return bool(self._functions("delivered", *arguments))
 
 
 def written_at(text: str, now: datetime) -> datetime:
     """When an entry of a list was written; `now` if it does not say so."""
-    found = WRITTEN_AT.search(text)
-    return instant(found[1]) if found else now
+    match = WRITTEN_AT.search(text)
+    return instant(match[1]) if match else now

@@ -13,10 +13,10 @@ from supervisor.ledger.ledger import Ledger
 
 def day(ledger: Ledger, now: datetime) -> dict[str, Any]:
     """The last day that is summed up."""
-    found = SummaryStore(ledger).latest()
-    if found is None:
+    days = SummaryStore(ledger).latest()
+    if days is None:
         return {"summary": None}
-    summary, before = found
+    summary, before = days
     last = Day.before(now, ZoneInfo(summary.zone))
     return {
         "summary": summary,

@@ -84,11 +84,11 @@ class Daily:
         """text: of the variable `name`. Raises NotConfigured."""
         if not text:
             return cls(ZoneInfo("UTC"))
-        found = DAILY.fullmatch(text.strip())
+        match = DAILY.fullmatch(text.strip())
         try:
-            if found is None:
+            if match is None:
                 raise ValueError("not a time")
-            return cls(ZoneInfo(found[3] or "UTC"), time(int(found[1]), int(found[2])))
+            return cls(ZoneInfo(match[3] or "UTC"), time(int(match[1]), int(match[2])))
         except (ValueError, KeyError, OSError):
             such_as = "a time and a zone, such as 07:00 Europe/Berlin"
             raise NotConfigured(f"{name}: {text!r} is not {such_as}") from None
@@ -145,8 +145,8 @@ def is_late(job: str, run: PastRun, late_after: timedelta) -> bool:
 
 
 def durations(runs: Iterable[PastRun]) -> list[float]:
-    known = (run.seconds for run in runs if run.state is RunState.SUCCEEDED)
-    return [seconds for seconds in known if seconds is not None]
+    lengths = (run.seconds for run in runs if run.state is RunState.SUCCEEDED)
+    return [seconds for seconds in lengths if seconds is not None]
 
 
 def slower(seconds: Sequence[float], before: Sequence[float]) -> float | None:
@@ -191,8 +191,8 @@ class Summary(BaseModel):
     @property
     def words(self) -> str:
         """``3 failed, 1 late``, or ``nothing went wrong``."""
-        found = [f"{count:,} {word}" for word, count in self.figures.items() if count]
-        return ", ".join(found) or "nothing went wrong"
+        counts = [f"{count:,} {word}" for word, count in self.figures.items() if count]
+        return ", ".join(counts) or "nothing went wrong"
 
 
 def summary_of(day: Day, counts: Mapping[str, int], jobs: Sequence[JobDay]) -> Summary:

@@ -26,13 +26,13 @@ class SummaryStore:
     def counts(self, day: Day) -> Mapping[str, int]:
         """What happened on the day, of all jobs: failed, skipped, missed."""
         first, end = (ms_of(at) // to_ms(QUARTER) for at in (day.start, day.end))
-        found: Counter[str] = Counter()
+        counts: Counter[str] = Counter()
         for number in range(first // QUARTERS_A_DAY, (end - 1) // QUARTERS_A_DAY + 1):
             for field, count in self._client.hgetall(self._keys.day(str(number))).items():
                 quarter, _, what = field.partition(" ")
                 if first <= int(quarter) < end:
-                    found[what] += int(count)
-        return found
+                    counts[what] += int(count)
+        return counts
 
     def is_older(self, job: str, moment: datetime) -> bool:
         """Whether the job was loaded before then."""
@@ -51,8 +51,8 @@ class SummaryStore:
     def saved(self) -> dict[date, Summary]:
         """The summaries that are kept, by their day."""
         texts = self._client.hgetall(self._keys.days).values()
-        found = (Summary.model_validate_json(text) for text in texts)
-        return {each.date: each for each in found}
+        summaries = (Summary.model_validate_json(text) for text in texts)
+        return {each.date: each for each in summaries}
 
     def latest(self) -> tuple[Summary, Summary | None] | None:
         """The newest summary and that of the day before it, where they are known."""

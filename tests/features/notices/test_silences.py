@@ -8,6 +8,7 @@ from datetime import timedelta
 import pytest
 
 from supervisor.errors import Conflict, InvalidRequest, NotFound, UnknownJob
+from supervisor.features.notices import silences
 from supervisor.features.notices.incidents import by_id
 from supervisor.features.notices.keys import Event
 from supervisor.features.notices.silences import Silence, SilenceStore
@@ -18,7 +19,6 @@ from supervisor.ledger.actions import ActionQuery, Actor
 from supervisor.ledger.leader import Leader
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.limits import MOST_SILENCES
-from supervisor.operate import control
 from tests.commands import supervisor_at
 from tests.features.notices.test_notices import Service, ended, leader, sent, told
 
@@ -29,7 +29,7 @@ HOUR = timedelta(hours=1)
 
 
 def silence(ledger: Ledger, **about: str) -> Silence:
-    return control.silence(ledger, duration=HOUR, by=ANN, reason="a new disk", **about)
+    return silences.silence(ledger, duration=HOUR, by=ANN, reason="a new disk", **about)
 
 
 @pytest.mark.parametrize("about", [{"job": "nightly"}, {"label": "tenant=acme"}, {}], ids=str)
@@ -78,7 +78,7 @@ def test_a_silence_that_is_ended_by_hand_holds_nothing_back(ledger: Ledger, lead
     ended(ledger, told(ledger), 0, RunState.FAILED)
     sent(ledger, leader, service, at)
     assert not leader.look().has_notices
-    control.unsilence(ledger, made.id, by=ANN)
+    silences.unsilence(ledger, made.id, by=ANN)
     assert leader.look().has_notices, "beat need not wait for the end that was planned"
     for minutes in (1, 2):
         sent(ledger, leader, service, at + timedelta(minutes=minutes))
@@ -95,7 +95,7 @@ def test_the_service_is_silenced_where_all_is(ledger: Ledger, leader: Leader) ->
     maker, at = Maker(ledger.led_by(leader.leadership), service), ledger.now()
     maker.make(at)
     assert not ledger.client.exists(ledger.keys.unsent)
-    control.unsilence(ledger, made.id, by=ANN)
+    silences.unsilence(ledger, made.id, by=ANN)
     maker.make(ledger.now())
     assert ledger.client.exists(ledger.keys.unsent)
 
@@ -121,7 +121,7 @@ def test_silences_are_bounded(ledger: Ledger) -> None:
 def test_who_silenced_what_until_when_and_why_is_on_record(ledger: Ledger) -> None:
     told(ledger)
     made = silence(ledger, job="nightly")
-    control.unsilence(ledger, "nightly", by=ANN, reason="done sooner")
+    silences.unsilence(ledger, "nightly", by=ANN, reason="done sooner")
     end, begin = ledger.actions.search(ActionQuery(job="nightly"))
     assert (begin.action.verb, begin.action.reason) == ("silence", "a new disk")
     assert [(c.key, c.text) for c in begin.action.changes] == [
@@ -141,13 +141,13 @@ def test_what_makes_no_sense_is_refused(ledger: Ledger) -> None:
     with pytest.raises(InvalidRequest, match="not of both"):
         silence(ledger, job="nightly", label="tenant")
     with pytest.raises(InvalidRequest, match="reason"):
-        control.silence(ledger, duration=HOUR, by=ANN, reason=" ")
+        silences.silence(ledger, duration=HOUR, by=ANN, reason=" ")
     with pytest.raises(InvalidRequest, match="until when, or for how long"):
-        control.silence(ledger, by=ANN, reason="r")
+        silences.silence(ledger, by=ANN, reason="r")
     with pytest.raises(InvalidRequest, match="past"):
-        control.silence(ledger, until=ledger.now() - HOUR, by=ANN, reason="r")
+        silences.silence(ledger, until=ledger.now() - HOUR, by=ANN, reason="r")
     with pytest.raises(NotFound):
-        control.unsilence(ledger, "nothing", by=ANN)
+        silences.unsilence(ledger, "nothing", by=ANN)
     assert SilenceStore(ledger).in_force(ledger.now()) == []
 
 

@@ -17,6 +17,7 @@ from supervisor import jobs as at_run_time
 from supervisor.catalog.entries import Entries
 from supervisor.cli import main
 from supervisor.errors import Conflict, InvalidJob, JobConflict
+from supervisor.features.notices import silences
 from supervisor.job.policies import OverlapPolicy
 from supervisor.job.run import RunState
 from supervisor.job.spec import MOST_JOBS, JobSpec
@@ -76,7 +77,7 @@ ACTING: dict[str, tuple[Callable[[Ledger], object], str]] = {
     "undrain": (lambda ledger: ledger.drains.drain("reports"), "reports"),
     "silence": (lambda ledger: job(ledger), "nightly --for 2h"),
     "unsilence": (
-        lambda ledger: control.silence(
+        lambda ledger: silences.silence(
             ledger, label="tenant", duration=timedelta(hours=1), by=ANN, reason="r"
         ),
         "tenant",

@@ -17,6 +17,7 @@ from playwright.sync_api import Browser, BrowserContext, Page, expect
 from supervisor import jobs
 from supervisor.app import supervise
 from supervisor.deploy.embedded import EmbeddedServer
+from supervisor.features.notices import silences
 from supervisor.features.summary.rule import Summary
 from supervisor.features.summary.store import SummaryStore
 from supervisor.job.run import Run, RunState
@@ -24,7 +25,6 @@ from supervisor.job.run_ids import ulid
 from supervisor.job.spec import JobSpec
 from supervisor.ledger.actions import Actor
 from supervisor.ledger.ledger import Ledger
-from supervisor.operate import control
 from supervisor.settings import Settings
 from supervisor.web import record
 from supervisor.web.access import Access
@@ -296,7 +296,7 @@ def test_rows_of_jobs_stay_where_they_are_whatever_happens(
     expect(status).to_contain_text("line 19")
     SummaryStore(ledger).save(A_DAY)
     expect(status).to_contain_text("Slower than usual")
-    control.silence(ledger, duration=timedelta(days=1), by=Actor("ann", "cli"), reason="a move")
+    silences.silence(ledger, duration=timedelta(days=1), by=Actor("ann", "cli"), reason="a move")
     expect(status).to_contain_text("a move")
     at_work(ledger, a, 0)
     ledger.admit(ticks(a, 1, 2, 3))
@@ -539,7 +539,7 @@ def in_every_state(workers: Workers) -> JobSpec:
     ledger.pause(spec.name, "for a reason")
     SummaryStore(ledger).save(A_DAY)
     by = Actor("ann", "cli")
-    control.silence(ledger, "made", duration=timedelta(days=1), by=by, reason="an upgrade")
+    silences.silence(ledger, "made", duration=timedelta(days=1), by=by, reason="an upgrade")
     return spec
 
 

@@ -17,9 +17,10 @@ from supervisor.ledger.actions import Action, ActionQuery, Actor, Change, Entry,
 from supervisor.ledger.ledger import Ledger
 from supervisor.operate import control
 from supervisor.web.access import Access
-from supervisor.web.access_file import NEEDS, digest
+from supervisor.web.access_file import digest
 from supervisor.web.api import API
-from supervisor.web.record import RecordLog, Visits, verb_of
+from supervisor.web.needs import NEEDS, verb_of
+from supervisor.web.record import RecordLog, Visits
 from supervisor.web.server import create
 from tests.contents import digests
 from tests.jobs import MIDNIGHT, begin, job, pause, ticks

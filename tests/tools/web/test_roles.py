@@ -12,12 +12,12 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from supervisor.features.notices import silences
 from supervisor.ledger.actions import Actor
 from supervisor.ledger.ledger import Ledger
-from supervisor.operate import control
 from supervisor.times import DAY
 from supervisor.web.access import guarded, keys_of
-from supervisor.web.access_file import NEEDS
+from supervisor.web.needs import NEEDS
 from supervisor.web.record import Visits
 from supervisor.web.server import create
 from tests.jobs import at_work, job
@@ -94,7 +94,7 @@ def tried(serve: Serve, ledger: Ledger, directory: Path) -> Iterator[tuple[str, 
         answers = []
         for client, headers in visitors:
             if "silence" in path:  # one of them ends it
-                control.silence(ledger, "nightly", duration=DAY, by=BY, reason="r")
+                silences.silence(ledger, "nightly", duration=DAY, by=BY, reason="r")
             answers.append(answer(client, method, filled(path, "nightly", run), headers))
         yield (f"`{method} {shown(path)}`", *answers)
 

@@ -8,9 +8,9 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from supervisor.features.notices.keys import Destination
+from supervisor.features.notices.outages import REPEAT, Outages, Outbox, Seen, after_look
 from supervisor.features.outbound.sender import Outbound
 from supervisor.features.outbound.store import Kind
-from supervisor.web.outages import REPEAT, Outages, Outbox, Seen, after_look
 from tests.listener import listening
 from tests.logged import capture_logs
 from tests.waiting import wait_until

@@ -20,17 +20,19 @@ within which no two reported outages begin.
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from hashlib import sha256
+from threading import Thread
 
 from redis.exceptions import RedisError
 
 from supervisor.features.notices.incidents import SERVICE
 from supervisor.features.notices.keys import Destination, Event
-from supervisor.features.notices.rules import Notice
+from supervisor.features.notices.rules import Notice, service_destinations
 from supervisor.features.notices.services import send
 from supervisor.features.notices.silences import SilenceStore, silenced
 from supervisor.features.outbound.sender import Outbound, Result
@@ -38,9 +40,9 @@ from supervisor.features.outbound.store import End, Kind, Unsent
 from supervisor.job.secrets import masked_url
 from supervisor.ledger.ledger import Ledger
 from supervisor.logs import get_logger
-from supervisor.settings import Settings, database_of
+from supervisor.settings import PAGE_URL, Settings, database_of
 from supervisor.store.connection import NotServed, explained
-from supervisor.times import ms_of
+from supervisor.times import duration_in, ms_of
 
 log = get_logger("supervisor.notices")
 
@@ -229,6 +231,16 @@ def watch(ledger: Ledger, name: str, outbox: Outbox, grace: timedelta) -> None:
         except Exception:  # whatever failed, the next look must happen
             log.exception("look failed")
         time.sleep(LOOK_SECONDS)
+
+
+def start(ledger: Ledger, settings: Settings) -> None:
+    """Starts the watch if notices have destinations. Raises NotConfigured."""
+    destinations = service_destinations(os.environ)
+    grace = duration_in(os.environ, NOTIFY_AFTER, GRACE)
+    if destinations:
+        outbox = Outbox(destinations, os.environ.get(PAGE_URL, ""))
+        arguments = (ledger, name_of(settings), outbox, grace)
+        Thread(target=watch, args=arguments, name="supervisor-outages", daemon=True).start()
 
 
 def name_of(settings: Settings) -> str:
