@@ -27,7 +27,8 @@ from supervisor.catalog.faults import JobFault
 from supervisor.catalog.fitness import arguments_of, cannot_run
 from supervisor.catalog.job_checks import Tasks, runs_by_itself
 from supervisor.errors import NoQueue, NotConfigured, SupervisorError
-from supervisor.job.spec import JobSpec, StepSpec
+from supervisor.job.spec import JobSpec
+from supervisor.job.step_spec import StepSpec
 from supervisor.logs import get_logger
 from supervisor.sending.app_settings import (
     NEEDED,

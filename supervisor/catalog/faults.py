@@ -14,7 +14,8 @@ from pydantic_core import ErrorDetails
 from supervisor.catalog.yaml_source import KeyPath
 from supervisor.errors import closest, shown
 from supervisor.job.fields import ClockChanges, ItemFault
-from supervisor.job.spec import JobSpec, StepSpec
+from supervisor.job.spec import JobSpec
+from supervisor.job.step_spec import StepSpec
 
 
 @dataclass(frozen=True, slots=True)

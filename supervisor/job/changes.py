@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from supervisor.job.secrets import masked
-from supervisor.job.spec import JobSpec, StepSpec
+from supervisor.job.spec import JobSpec
+from supervisor.job.step_spec import StepSpec
 from supervisor.lists.keys import ADDRESSES
 
 #: Keys of a job and of a step that its `mask` is about.

@@ -11,9 +11,7 @@ from functools import cached_property
 from typing import Annotated, Any, Self
 
 from pydantic import (
-    BaseModel,
     BeforeValidator,
-    ConfigDict,
     Field,
     ValidationInfo,
     field_validator,
@@ -40,7 +38,6 @@ from supervisor.job.policies import (
     AfterPolicy,
     Catchup,
     OnCrash,
-    OnItemFailure,
     OnLeaseLost,
     OnMaxSkips,
     OnStepFailure,
@@ -48,6 +45,7 @@ from supervisor.job.policies import (
     RunLog,
 )
 from supervisor.job.run import RunRules
+from supervisor.job.step_spec import StepSpec
 from supervisor.job.templates import SERIAL_LOCK, lock_key, placeholders
 from supervisor.job.when import KINDS, When
 from supervisor.lists.keys import FeatureKeys
@@ -61,63 +59,8 @@ MOST_JOBS = 100_000
 #: of each. What is dropped is derived again.
 KEPT_AT_HAND = 20_000
 
-#: What is a job's own, and how JSON has it. Jobs of one kind differ in nothing else.
-OWN = {"name": str, "args": list, "kwargs": dict, "labels": dict, "description": str}
-
-#: A step's name is a part of its run's id, and the last part of its task's name by default.
-LONGEST_NAME = 100
-
-Percentage = Annotated[str, Field(pattern=r"^(100|[0-9]{1,2})%$")]
-
-
-class StepSpec(BaseModel):
-    """A task of a job, its place in the order, and what it says other than the job."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
-
-    task: Annotated[str, Field(min_length=1, max_length=255)]
-    """Name of the Celery task, as the worker registers it."""
-    priority: Annotated[int, Field(ge=0, le=1_000, strict=True)]
-    """Steps of equal priority run in parallel; those of the next lower one when all are done."""
-    name: Name | None = None
-    """What the step is called; by default the last part of its task's name."""
-    args: tuple[Any, ...] = ()
-    """Positional arguments; the item of a batch comes before them."""
-    kwargs: dict[str, Any] = {}
-    """Keyword arguments; parameters that are not given here are filled from the run's params."""
-    queue: Name | None = None
-    """Queue of this step; by default the job's."""
-    max_retries: Count | None = None
-    """How often a failed attempt of this step is tried again; by default as the job says."""
-    retry_backoff: Duration | None = None
-    """Wait before the first retry; by default as the job says."""
-    soft_time_limit: AtLeastASecond | None = None
-    """After this the task sees SoftTimeLimitExceeded; by default as the job says."""
-    time_limit: AtLeastASecond | None = None
-    """After this the task's process is killed; by default as the job says."""
-    foreach: Annotated[str, Field(min_length=1, max_length=100)] | None = None
-    """Name of the param that holds a list: the task runs once for each of its items."""
-    max_parallel: Annotated[Count, Field(ge=1)] | None = None
-    """How many items may be queued or running at once; by default up to 1,000."""
-    on_item_failure: OnItemFailure = OnItemFailure.FAIL
-    """What a batch does with an item that failed after its retries."""
-    max_failed: Count | Percentage | None = None
-    """With `on_item_failure: threshold`: the most that may fail, a number or such as 5%."""
-
-    @model_validator(mode="after")
-    def _batch_keys_together(self) -> Self:
-        if self.foreach is None:
-            check_needed(self, "foreach", "max_parallel", "max_failed", "on_item_failure")
-        if (self.on_item_failure is OnItemFailure.THRESHOLD) != (self.max_failed is not None):
-            text = "'on_item_failure: threshold' and 'max_failed' need each other"
-            raise conflict(text, "max_failed", "on_item_failure")
-        return self
-
-    @property
-    def label(self) -> str:
-        """The step's name; unique in its job."""
-        return self.name or self.task.rpartition(".")[2][:LONGEST_NAME]
-
+#: The keys in which jobs of one kind differ, and how JSON has their values.
+VARYING_KEYS = {"name": str, "args": list, "kwargs": dict, "labels": dict, "description": str}
 
 SERIAL_PREFIX = "serial."
 
@@ -453,17 +396,17 @@ class JobSpec(FeatureKeys, When):
 
     @cached_property
     def shared(self) -> dict[str, Any]:
-        """What was derived of all but OWN; jobs of one kind have it in common."""
+        """What was derived of all but VARYING_KEYS; jobs of one kind have it in common."""
         return {}
 
-    def with_own(self, own: Mapping[str, Any]) -> Self:
-        """A job of the same kind. own: values of OWN, which are not validated.
+    def varied(self, values: Mapping[str, Any]) -> Self:
+        """A job of the same kind. values: of VARYING_KEYS; they are not validated.
 
-        `shared` and `when` depend on no key of OWN, and so are worked out once for all of the kind.
+        `shared` and `when` depend on none of these, and so are worked out once for all of the kind.
         """
         copied = copy(self)  # half of the time of model_copy(), at each tick of each job
-        vars(copied).update(own, shared=self.shared, when=self.when)
-        copied.model_fields_set.update(own)
+        vars(copied).update(values, shared=self.shared, when=self.when)
+        copied.model_fields_set.update(values)
         return copied
 
     @property

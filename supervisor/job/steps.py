@@ -20,7 +20,8 @@ from supervisor.job.content import content_line
 from supervisor.job.policies import OnItemFailure
 from supervisor.job.run import NO_RULES, RunRules
 from supervisor.job.secrets import has_references
-from supervisor.job.spec import JobSpec, StepSpec
+from supervisor.job.spec import JobSpec
+from supervisor.job.step_spec import StepSpec
 from supervisor.times import to_ms
 
 #: Items of a batch that are queued or running at once, unless `max_parallel` is less. Their

@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from supervisor.job.policies import OverlapPolicy
-from supervisor.job.spec import JobSpec, StepSpec
+from supervisor.job.spec import JobSpec
+from supervisor.job.step_spec import StepSpec
 
 DEFAULT_QUEUE = "celery"
 DEFAULT_WORKER = "default"

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
-from supervisor.job.spec import KEPT_AT_HAND, OWN, GuardedTaskSpec, JobSpec
+from supervisor.job.spec import KEPT_AT_HAND, VARYING_KEYS, GuardedTaskSpec, JobSpec
 from supervisor.job.when import When
 from supervisor.logs import get_logger
 
@@ -29,16 +29,16 @@ def read_job(text: str) -> JobSpec | None:
     """
     try:
         keys = json.loads(text)
-        own = {key: keys.pop(key) for key in OWN if key in keys}
+        own = {key: keys.pop(key) for key in VARYING_KEYS if key in keys}
     except (ValueError, TypeError, AttributeError):
         return read_spec(JobSpec, text)
-    is_known = "name" in own and all(type(own[key]) is OWN[key] for key in own)
+    is_known = "name" in own and all(type(own[key]) is VARYING_KEYS[key] for key in own)
     kind = _kind(json.dumps(keys)) if is_known and "after" not in keys else None
     if kind is None:  # one that follows others may not follow itself
         return read_spec(JobSpec, text)
     if "args" in own:
         own["args"] = tuple(own["args"])
-    return kind.with_own(own)
+    return kind.varied(own)
 
 
 def read_spec(kind: type[S], text: str) -> S | None:

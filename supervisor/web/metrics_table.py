@@ -21,7 +21,8 @@ from prometheus_client.core import (
 from supervisor.job.durations import Histogram
 from supervisor.job.policies import Catchup, OnCrash, OverlapPolicy, SkipReason
 from supervisor.job.run import EXCLUDED_REASONS, MISSED_REASONS, OUTCOMES
-from supervisor.job.spec import JobSpec, StepSpec
+from supervisor.job.spec import JobSpec
+from supervisor.job.step_spec import StepSpec
 from supervisor.ledger.presence import WorkerProcess
 from supervisor.ledger.queues import Queue
 from supervisor.schedule.expectations import MAY_WAIT

@@ -15,6 +15,7 @@ import yaml
 
 from supervisor.catalog.job_checks import check_job
 from supervisor.catalog.job_text import ORDER, entry_text
+from supervisor.catalog.schema import DEFAULTS
 from supervisor.catalog.yaml_source import read
 from supervisor.job.fields import NAME_PATTERN
 from supervisor.job.secrets import escaped
@@ -73,8 +74,8 @@ def _cleaned(text: str) -> str:
 
 WIDTH = 96
 
-#: What a job has without the key.
-DEFAULTS = {"args": [], "kwargs": {}, "description": "", "timezone": "UTC", "paused": False}
+#: What every source says of a job: only written where it is not the default.
+SOURCES_SAY = ("args", "kwargs", "description", "timezone", "paused")
 
 
 @dataclass(slots=True)
@@ -153,7 +154,7 @@ def without_defaults(values: Mapping[str, Any]) -> dict[str, Any]:
     return {
         key: values[key]
         for key in ORDER
-        if values.get(key) is not None and values[key] != DEFAULTS.get(key)
+        if values.get(key) is not None and not (key in SOURCES_SAY and values[key] == DEFAULTS[key])
     }
 
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from supervisor.catalog.job_checks import KEYS
 from supervisor.catalog.schedule_files import LONGEST_PROBLEM, UNJUDGED, load
 from supervisor.errors import Problem, ScheduleFilesInvalid
-from supervisor.job.spec import StepSpec
+from supervisor.job.step_spec import StepSpec
 
 fuzzed = settings(
     max_examples=100,

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from supervisor.job.run_ids import StepId
-from supervisor.job.spec import JobSpec, StepSpec
+from supervisor.job.spec import JobSpec
+from supervisor.job.step_spec import StepSpec
 from supervisor.ledger.ledger import Ledger
 from supervisor.testing import slot_key
 
