@@ -228,10 +228,9 @@ def everything_happens(ledger: Ledger) -> None:
 
 def test_the_page_has_every_metric_and_no_other(ledger: Ledger, tmp_path: Path) -> None:
     everything_happens(ledger)
-    rows = re.findall(r"^\| `(supervisor_\w+)` \| (\w+) \| ([\w, ]*) \|", PAGE.read_text(), re.M)
-    documented = {
-        name: (kind, set(filter(None, labels.split(", ")))) for name, kind, labels in rows
-    }
+    _, _, page = PAGE.read_text().partition("\n## Of each job\n")
+    of_jobs, _, others = page.partition("\n## Of the service\n")
+    documented = documented_in(of_jobs, {"job"}) | documented_in(others, set())
     served: dict[str, tuple[str, set[str]]] = {}
     path = tmp_path / "access.yaml"
     path.write_text("tokens: []")
@@ -242,6 +241,14 @@ def test_the_page_has_every_metric_and_no_other(ledger: Ledger, tmp_path: Path) 
         suffix = "_total" if family.type == "counter" else ""
         served[family.name + suffix] = ("info" if is_info else family.type, labels)
     assert documented == served
+
+
+def documented_in(table: str, common: set[str]) -> dict[str, tuple[str, set[str]]]:
+    """Type and labels of each metric. common: those that the page says once, of all of them."""
+    rows = re.findall(r"^\| `(supervisor_\w+)` \| (\w+) \| ([\w, ]*) \|", table, re.M)
+    return {
+        name: (kind, common.union(filter(None, labels.split(", ")))) for name, kind, labels in rows
+    }
 
 
 def test_labels_are_shown_of_the_jobs_that_have_those_named(ledger: Ledger) -> None:
