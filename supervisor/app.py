@@ -309,14 +309,14 @@ def _make_serial_queues(instance: Any, **_: Any) -> None:
 def _prepare_worker(sender: Any, **_: Any) -> None:
     if getattr(sender.app, "supervisor", None) is None:
         return
-    # Beat and the command line never need the worker's side.
-    from supervisor.worker.startup import prepare
-
     try:
         required_settings(sender.app)
     except SupervisorError as error:  # Celery would log an exception and go on
         raise SystemExit(str(error)) from None
     try:
+        # Beat and the command line never need the worker's side.
+        from supervisor.worker.startup import prepare
+
         prepare(sender)
     except Exception as error:
         # Celery would log it and start a worker without the guard.

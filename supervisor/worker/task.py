@@ -21,7 +21,7 @@ from functools import cache
 from typing import Any
 from uuid import uuid4
 
-from billiard.common import terminate_handler_fired  # type: ignore[attr-defined]
+from billiard import common
 from celery import Celery, Task, current_app
 from celery._state import _task_stack  # type: ignore[attr-defined]
 from celery.app import trace
@@ -132,7 +132,7 @@ class GuardedTask(Task):  # type: ignore[type-arg]
                 self.backend.mark_as_revoked(attempt.run_id, "cancelled", request=self.request)
             raise Ignore(reason_of(interruption)) from interruption
         except SystemExit as error:
-            if terminate_handler_fired():
+            if has_term_signal():
                 raise
             raise self._retry_or(attempt, JobRaised(error)) from error
         except MemoryError as error:
@@ -343,3 +343,8 @@ def reporter_of(app: Celery, pid: int) -> Reporter:
         return Ledger.open_without_retries(required_settings(app)).reports
 
     return Reporter(connect)
+
+
+def has_term_signal() -> bool:
+    """Whether billiard's handler of SIGTERM raised it; billiard 4.2 has no function for this."""
+    return bool(common._should_have_exited[0])  # type: ignore[attr-defined]
