@@ -166,14 +166,15 @@ def queues(deployment: Deployment) -> Findings:
             options = " -c 1" if queue.is_serial else ""
             yield Finding(
                 f"no worker consumes the queue {queue.name}",
-                "runs that are sent there wait until they expire",
+                "runs that are sent there wait"
+                + ("" if queue.drained_at else ", until they expire"),
                 f"start one: `celery -A proj worker -Q {queue.name}{options}`",
             )
         if queue.drained_at:
             ago = span(deployment.ago(queue.drained_at).total_seconds())
             yield Finding(
                 f"the queue {queue.name} has been drained for {ago}",
-                "its runs wait, and none of them expires",
+                "its runs wait, however long their start_deadline is",
                 f"once the work on it is done: `supervisor undrain {queue.name}`",
                 is_note=True,
             )

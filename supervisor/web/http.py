@@ -68,7 +68,10 @@ def unless_skipped(run: Run) -> Run:
     return run
 
 
-def problem_response(request: Request, problem: HTTPException) -> Response:
+def problem_response(
+    request: Request, problem: HTTPException, *, reloads: bool = False
+) -> Response:
+    """reloads: the page asks for itself again until there is an answer."""
     status, headers = problem.status_code, dict(problem.headers or {})
     if status == 401:
         headers["WWW-Authenticate"] = "Bearer"
@@ -77,7 +80,7 @@ def problem_response(request: Request, problem: HTTPException) -> Response:
     if path_of(request).startswith("/api/") or "text/html" not in request.headers.get("accept", ""):
         fields = problem.fields if isinstance(problem, Refused) else {}
         return JSONResponse({"error": problem.detail, **fields}, status, headers)
-    answer = page(request, "problem.html", status, problem=problem)
+    answer = page(request, "problem.html", status, problem=problem, reloads=reloads)
     answer.headers.update(headers)
     return answer
 
@@ -85,7 +88,8 @@ def problem_response(request: Request, problem: HTTPException) -> Response:
 def ledger_unavailable(request: Request, error: Exception) -> Response:
     """Does not show the error, which contains the ledger's address and is logged."""
     log.warning("ledger unavailable", error=explained(error))
-    return problem_response(request, Refused(503, "the ledger is unavailable"))
+    problem = Refused(503, "the ledger is unavailable")
+    return problem_response(request, problem, reloads=request.method == "GET")
 
 
 def refused(request: Request, error: Exception) -> Response:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+import re
 import socket
 import threading
 import time
 from collections.abc import Mapping
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -20,15 +22,17 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from supervisor.cli import main
+from supervisor.deploy.embedded import EmbeddedServer
 from supervisor.job.run import RunState
 from supervisor.ledger.ledger import Ledger
+from supervisor.settings import Settings
 from supervisor.web.access import Access, AccessCheck
 from supervisor.web.budget import Threads, check
 from supervisor.web.http import EXCEPTION_HANDLERS, MOST_BYTES
 from supervisor.web.sessions import Sessions
 from tests.jobs import begin, job
 from tests.tools.web.conftest import Serve
-from tests.tools.web.visits import FROM_OUR_PAGE, TOKEN, log_in, serving_app
+from tests.tools.web.visits import FROM_OUR_PAGE, TOKEN, log_in, serving, serving_app
 from tests.waiting import scaled, wait_until
 
 TRIGGER = "/api/v1/jobs/nightly/trigger"
@@ -216,6 +220,30 @@ def test_work_ends_when_its_budget_is_spent(ledger: Ledger) -> None:
     with serving_app(gated(work, ledger)) as address:
         assert httpx.get(address, timeout=scaled(20)).status_code == 503
         wait_until(work.ended.is_set)
+
+
+def test_a_page_without_the_ledger_asks_for_itself_again_and_a_form_does_not(
+    tmp_path: Path,
+) -> None:
+    with EmbeddedServer(tmp_path) as server:
+        ledger = Ledger.open(Settings(redis_url=server.url))
+        job(ledger)
+        headers = {"Accept": "text/html", **FROM_OUR_PAGE}
+        with (
+            serving(ledger, Access(TOKEN)) as address,
+            httpx.Client(base_url=address, headers=headers, timeout=scaled(20)) as client,
+        ):
+            log_in(client)
+            token = re.search(
+                r'name="csrf" value="([^"]+)"', client.get("/actions/pause/nightly").text
+            )
+            assert token
+            server.stop()
+            page = client.get("/")
+            form = client.post("/actions/pause/nightly", data={"csrf": token})
+    assert (page.status_code, form.status_code) == (503, 503)
+    assert 'http-equiv="refresh"' in page.text
+    assert 'http-equiv="refresh"' not in form.text
 
 
 def gated(work: Work, ledger: Ledger) -> Starlette:
