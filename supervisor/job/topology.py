@@ -29,19 +29,22 @@ def pool_name(pool: type) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Needs:
-    """What a job needs of the pool that runs it, in addition to the guard."""
+    """What runs of a job, or of its steps, need of a pool in addition to the guard."""
 
     time_limit: bool = False
     soft_time_limit: bool = False
     replace: bool = False
 
     @classmethod
-    def of(cls, spec: JobSpec) -> Needs:
-        parts: tuple[JobSpec | StepSpec, ...] = (spec, *spec.steps)
+    def of(cls, spec: JobSpec, steps: Iterable[StepSpec] = ()) -> Needs:
+        """steps: those in question, of a job of several. Each has the job's limits if it has none;
+        `overlap` is not in their messages.
+        """
+        parts: tuple[JobSpec | StepSpec, ...] = (spec, *steps)
         return cls(
             any(part.time_limit is not None for part in parts),
             any(part.soft_time_limit is not None for part in parts),
-            spec.overlap is OverlapPolicy.REPLACE,
+            spec.overlap is OverlapPolicy.REPLACE and not spec.steps,
         )
 
     def unmet_by(self, pool: str) -> str | None:

@@ -5,13 +5,16 @@ Each finding says what is the case, why it matters, and what to do about it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import TypeVar
 
+from supervisor.job.spec import JobSpec
+from supervisor.job.step_spec import StepSpec
 from supervisor.job.topology import Needs
 from supervisor.ledger.presence import BeatProcess, WorkerProcess
+from supervisor.ledger.queues import Queue
 from supervisor.operate.deployment import AppSetup, Deployment
 from supervisor.operate.words import listed, span
 
@@ -190,12 +193,13 @@ def queues(deployment: Deployment) -> Findings:
 
 def pools(deployment: Deployment) -> Findings:
     """Without any worker, the check of queues says so."""
-    needs = {spec.name: Needs.of(spec) for spec in deployment.specs}
+    specs = {spec.name: spec for spec in deployment.specs}
     for queue in deployment.queues:
         consumers = [w for w in deployment.processes.workers if queue.name in w.queues]
         in_use = {worker.pool for worker in consumers}
-        for job in needs.keys() & queue.jobs:
-            unmet = {pool: what for pool in in_use if (what := needs[job].unmet_by(pool))}
+        for job in specs.keys() & queue.jobs:
+            needs = Needs.of(specs[job], steps_to(queue, specs[job], deployment.queues))
+            unmet = {pool: what for pool in in_use if (what := needs.unmet_by(pool))}
             for pool, what in unmet.items():
                 yield Finding(
                     f"workers of the queue {queue.name} have the pool {pool}, which lacks what job"
@@ -205,6 +209,15 @@ def pools(deployment: Deployment) -> Findings:
                     " from the job (docs/how-to/adopting.md, Pools)",
                     is_note=in_use > unmet.keys(),
                 )
+
+
+def steps_to(queue: Queue, spec: JobSpec, queues: Sequence[Queue]) -> list[StepSpec]:
+    """Steps that name no queue go to one of the job's that no step names, if there is one."""
+    names = {step.queue or spec.routed_queue for step in spec.steps}
+    others = {each.name for each in queues if spec.name in each.jobs} - names
+    goes_by_route = not others or queue.name in others
+    named = ((step, step.queue or spec.routed_queue) for step in spec.steps)
+    return [step for step, name in named if (name == queue.name if name else goes_by_route)]
 
 
 # The ledger: its schedule files.

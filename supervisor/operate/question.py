@@ -10,6 +10,7 @@ from supervisor.errors import UnknownRun
 from supervisor.job.run import Run, RunState, StepRecord
 from supervisor.job.run_ids import StepId, tick_id
 from supervisor.job.spec import JobSpec
+from supervisor.job.step_spec import StepSpec
 from supervisor.job.topology import Needs
 from supervisor.ledger.beat_record import BeatRecord
 from supervisor.ledger.job_record import JobRecord
@@ -39,7 +40,7 @@ Upstreams = Mapping[str, RunState | None]
 class Workers:
     """How many running workers consume a queue, and how many processes they have together.
 
-    unknown_task: the task of the run, when none of them knows it. unmet: what the job needs and
+    unknown_task: the task of the run, when none of them knows it. unmet: what the run needs and
     none of their pools has.
     """
 
@@ -198,7 +199,8 @@ def view_of(
 ) -> RunView:
     """step: if it is the run of one, or of an item of it."""
     spec = ledger.some_specs([run.job]).get(run.job)
-    queue = run.queue or queue_of_step(spec, step) or (spec.routed_queue if spec else None)
+    own = step_spec(spec, step)
+    queue = run.queue or (own and own.queue) or (spec.routed_queue if spec else None)
     has_usual = run.state is RunState.RUNNING or not looks_deeper
     waits_for_worker = run.state in (RunState.QUEUED, RunState.EXPIRED) and not run.has_steps
     waits_for_others = run.is_held and run.state is RunState.WAITING and run.after is None
@@ -213,16 +215,16 @@ def view_of(
         steps=steps,
         blocker=view_of(ledger, blocker, looks_deeper=False) if blocker else None,
         no_beat=no_beat_at(ledger, run),
-        workers=workers_of(ledger, queue, spec, task) if waits_for_worker else None,
+        workers=workers_of(ledger, queue, spec, task, own) if waits_for_worker else None,
         drained_at=ledger.drains.since().get(run.queue or "") if waits_for_worker else None,
         upstreams=upstreams_of(ledger, spec, run.nominal_at) if spec and waits_for_others else {},
         queued_steps=dict(queued_steps(ledger, steps)) if run.state.is_open else {},
     )
 
 
-def queue_of_step(spec: JobSpec | None, step: StepRecord | None) -> str | None:
+def step_spec(spec: JobSpec | None, step: StepRecord | None) -> StepSpec | None:
     steps = spec.steps if spec and step else ()
-    return next((each.queue for each in steps if step and each.label == step.name), None)
+    return next((each for each in steps if step and each.label == step.name), None)
 
 
 def queued_steps(ledger: Ledger, steps: Sequence[StepRecord]) -> Iterator[tuple[str, RunView]]:
@@ -249,12 +251,17 @@ def no_beat_at(ledger: Ledger, run: Run) -> tuple[datetime, datetime] | None:
 
 
 def workers_of(
-    ledger: Ledger, queue: str | None, spec: JobSpec | None, task: str | None
+    ledger: Ledger,
+    queue: str | None,
+    spec: JobSpec | None,
+    task: str | None,
+    step: StepSpec | None,
 ) -> Workers:
     running = ledger.presences.processes().workers
     consumers = [worker for worker in running if queue is None or queue in worker.queues]
     is_unknown = consumers and task and task not in ledger.presences.tasks(consumers)
-    unmet = [Needs.of(spec).unmet_by(worker.pool) for worker in consumers] if spec else []
+    needs = Needs.of(spec, [step] if step else ()) if spec else Needs()
+    unmet = [needs.unmet_by(worker.pool) for worker in consumers] if spec else []
     return Workers(
         count=len(consumers),
         processes=sum(worker.pool_size for worker in consumers),

@@ -83,9 +83,13 @@ def test_what_a_job_needs_decides_which_pools_may_run_it(
     assert {pool for pool in (*POOLS.values(), "odd:Pool") if not found.unmet_by(pool)} == pools
 
 
-def test_a_limit_of_a_step_is_a_need_of_its_job() -> None:
+def test_a_step_needs_what_its_own_message_says() -> None:
     steps = [{"task": "t", "priority": 1}, {"task": "u", "priority": 0, "time_limit": "1m"}]
-    assert Needs.of(spec("job", task=None, steps=steps)).time_limit
+    job = spec("job", task=None, steps=steps, soft_time_limit="30s", overlap="replace")
+    assert [Needs.of(job, [step]) for step in job.steps] == [
+        Needs(soft_time_limit=True),
+        Needs(time_limit=True, soft_time_limit=True),
+    ]
 
 
 def test_a_pool_made_of_celerys_is_known_by_its_name() -> None:

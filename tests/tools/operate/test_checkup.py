@@ -31,8 +31,8 @@ def worker(name: str = "w@host", *queues: str, pool_size: int = 1) -> Present:
     return present(WorkerProcess(name, queues or ("celery",), pool_size, "digest"))
 
 
-def in_pool(pool: str) -> Present:
-    return present(WorkerProcess("w@host", ("celery",), 1, "digest", pool))
+def in_pool(pool: str, *queues: str) -> Present:
+    return present(WorkerProcess("w@host", queues or ("celery",), 1, "digest", pool))
 
 
 def beat(name: str, offset: timedelta | None = timedelta()) -> Present:
@@ -49,6 +49,12 @@ def processes(*present: Present) -> Processes:
 BEAT = BeatRecord("a", NOW, True, NOW, ())
 
 SPECS = [JobSpec(name=name, task="proj.nightly", every="1h") for name in ("job0", "job1")]
+STEPS = [
+    {"task": "proj.load", "priority": 1, "queue": "q1", "time_limit": "60s"},
+    {"task": "proj.mail", "priority": 1, "queue": "q2"},
+    {"task": "proj.sum", "priority": 1, "soft_time_limit": "60s"},
+]
+STEPPED = JobSpec(name="job1", steps=STEPS, every="1h")
 LIMITED = JobSpec(name="job1", task="proj.nightly", every="1h", time_limit="5m")
 
 HEALTHY = Deployment(
@@ -105,6 +111,19 @@ def test_a_healthy_deployment_has_no_findings() -> None:
             [
                 "WRONG workers of the queue celery have the pool threads, which lacks what job "
                 "job1 needs: time_limit"
+            ],
+        ),
+        (
+            {
+                "processes": processes(*BEATS, in_pool("threads", "q1", "q2", "celery")),
+                "specs": [STEPPED],
+                "queues": [Queue(q, 0, 1, False, ("job1",)) for q in ("q1", "q2", "celery")],
+            },
+            [
+                "WRONG workers of the queue q1 have the pool threads, which lacks what job "
+                "job1 needs: time_limit",
+                "WRONG workers of the queue celery have the pool threads, which lacks what job "
+                "job1 needs: soft_time_limit",
             ],
         ),
         (

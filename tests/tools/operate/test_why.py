@@ -170,6 +170,19 @@ def test_a_step_that_is_queued_says_what_it_waits_for(
     assert "no worker that consumes mails knows the task mail" in why(supervisor, spec.name)
 
 
+def test_a_step_needs_no_limit_of_another(ledger: Ledger, supervisor: Supervisor) -> None:
+    steps = [
+        {"task": "load", "priority": 1, "queue": "q1", "time_limit": "60s"},
+        {"task": "mail", "priority": 1, "queue": "q2"},
+    ]
+    spec = admitted(ledger, 0, task=None, steps=steps)
+    worker = Registration(ledger.client, ledger.keys, Broker("celery", False))
+    worker.say(WorkerProcess("w1", ("q2",), 4, "", "threads"))
+    assert "lacks" not in why(supervisor, spec.name)
+    worker.say(WorkerProcess("w1", ("q1",), 4, "", "threads"))
+    assert "their pool lacks what its job needs: time_limit" in why(supervisor, spec.name)
+
+
 def test_times_without_a_record_are_told_apart(ledger: Ledger, supervisor: Supervisor) -> None:
     clear_of(3_600, 20)
     spec, now = job(ledger, every="1h", history=1), ledger.now()
