@@ -50,7 +50,7 @@ HEART = (
 CELERYS = ("5.4", "5.5", "5.6", "5.7")
 PYTHONS = ("3.11", "3.12", "3.13", "3.14")
 
-SHOWN = ("celery", "kombu", "redis", "celery-redbeat")
+SHOWN = ("celery", "billiard", "kombu", "redis", "celery-redbeat")
 
 
 @dataclass(frozen=True)
@@ -151,7 +151,8 @@ def main() -> int:
             row.prepare()
             results.append((row, row.run(server, asked.jobs)))
     sys.stdout.write(
-        "| Python | Celery | kombu | redis-py | celery-redbeat | |\n|---|---|---|---|---|---|\n"
+        "| Python | Celery | billiard | kombu | redis-py | celery-redbeat | |\n"
+        "|---|---|---|---|---|---|---|\n"
     )
     for row, (_, told) in results:
         cells = [
