@@ -321,11 +321,18 @@ def queued(view: RunView, question: Question) -> Iterator[str]:
 
 
 def of_its_steps(view: RunView, question: Question) -> Iterator[str]:
-    """The steps that are queued, each with what it waits for, and those of later stages."""
+    """The steps that are queued, those alike together, with what they wait for; and later ones."""
+    alike: dict[tuple[str, ...], list[str]] = {}
     for name, step in view.queued_steps.items():
-        since = since_words(step.run.queued_at, question)
-        yield f"step {name} has been queued{in_queue(step)}{since}"
-        yield from what_it_waits_for(step, question)
+        queued = f"been queued{in_queue(step)}{since_words(step.run.queued_at, question)}"
+        alike.setdefault((queued, *what_it_waits_for(step, question)), []).append(name)
+    before: set[str] = set()
+    for (queued, *causes), names in alike.items():
+        verb = "step {} has" if len(names) == 1 else "steps {} have"
+        heading = f"{verb.format(listed(names, MOST_STEPS))} {queued}"
+        yield "; ".join((heading, *(cause for cause in causes if cause in before)))
+        yield from (cause for cause in causes if cause not in before)
+        before.update(causes)
     present = [step.name for step in view.steps if step.run and step.run.state.is_open]
     later = [step.name for step in view.steps if not (step.run or step.done)]
     if present and later:

@@ -333,6 +333,22 @@ TABLE = {
         "it was kept from starting at 09:30 by vm:12: no task",
         "step tell waits for the end of load, sum",
     ),
+    "queued, of steps that wait for the same": told(
+        RunView(
+            run("queued", has_steps=True),
+            FIVE_PAST,
+            queued_steps={
+                **{f"s{n}": RunView(run("queued"), workers=Workers(0, 0)) for n in range(60)},
+                "mail": RunView(run("queued"), queue="q", workers=Workers(0, 0)),
+            },
+        ),
+        "09:05 has been queued since 09:05",
+        "steps s0, s1, s2, s3, s4 and 55 more have been queued since 09:05, 55m1s",
+        "no worker is running",
+        "its message has not been sent yet",
+        "step mail has been queued in q since 09:05, 55m1s; its message has not been sent yet",
+        "no worker consumes q",
+    ),
     "running, and a step is queued": told(
         RunView(
             run("running", started_at=at(9, 5), has_steps=True),
