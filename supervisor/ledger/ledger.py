@@ -559,10 +559,16 @@ class Ledger(JobReads, RunReads):
         """The message of a run is to say this (job/content.py), and not what its job says."""
         self.functions("note_content", run_id, line)
 
-    def note_obstacle(self, run_ids: Sequence[str], by: str, text: str) -> None:
-        """These runs, as far as they are queued, were kept from starting: by whom, and why."""
+    def note_obstacle(
+        self, run_ids: Sequence[str], by: str, text: str, *, is_minor: bool = False
+    ) -> None:
+        """These runs, as far as they are queued, were kept from starting: by whom, and why.
+
+        is_minor: a run keeps another obstacle that it has, and the count of it.
+        """
         if run_ids:
-            self.functions("note_obstacle", by, kept_text(text)[:REASON_LENGTH], *run_ids)
+            line = kept_text(text)[:REASON_LENGTH]
+            self.functions("note_obstacle", by, line, int(is_minor), *run_ids)
 
     def note_shared_queue(self, queue: str, other: str) -> bool:
         """A message of another ledger came by this queue. Whether that is new."""

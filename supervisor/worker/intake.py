@@ -107,7 +107,7 @@ class Intake(bootsteps.StartStopStep):
         self._consumer._limit_task(request, bucket, tokens)
         if bucket.contents:
             limit = f"its message waits in the worker for the rate limit, {request.task.rate_limit}"
-            self._refused.note_obstacle(request.message, limit)
+            self._refused.note_obstacle(request.message, limit, is_minor=True)
 
     def _take(self, message: Any) -> Any:
         header = run_header(message)

@@ -66,10 +66,11 @@ class RefusedRuns:
         message.ack_log_error(getLogger(__name__), self._consumer.connection_errors)
         return True
 
-    def note_obstacle(self, message: Any, text: str) -> None:
+    def note_obstacle(self, message: Any, text: str, *, is_minor: bool = False) -> None:
         """Notes with its run, if it is one of this ledger, why it does not start here.
 
-        For each message, but for a while after a ledger that is unavailable.
+        For each message, but for a while after a ledger that is unavailable. is_minor: it takes the
+        place of no other obstacle.
         """
         header = run_header(message)
         ledger_of_run = header.get(LEDGER) if header else None
@@ -78,7 +79,8 @@ class RefusedRuns:
             return
         try:
             ledger = publisher_of(self._consumer.app).ledger
-            ledger.note_obstacle([header["run"]], self._consumer.hostname, text)
+            by = self._consumer.hostname
+            ledger.note_obstacle([header["run"]], by, text, is_minor=is_minor)
         except (RedisError, WrongSchema):
             self._ledger_asked_from = clock() + REPORTED_EVERY
 

@@ -58,6 +58,29 @@ def test_a_message_that_differs_from_the_job_starts_nothing(
     assert ledger.run(run).obstacle is None
 
 
+def test_a_wait_for_a_rate_limit_between_does_not_count_its_refusals_from_one(
+    ledger: Ledger,
+) -> None:
+    spec = job(ledger)
+    ledger.admit(ticks(spec, 0))
+    run, counts = run_id(spec, 0), []
+    for _ in range(3):
+        ledger.note_obstacle([run], "worker", "rate limit", is_minor=True)
+        counts.append(begins(ledger, run, task="proj.other").detail)
+    assert counts == ["1", "2", "3"]
+    ledger.note_obstacle([run], "worker", "unknown task")
+    obstacle = ledger.run(run).obstacle
+    assert obstacle and (obstacle.text, obstacle.times) == ("unknown task", 1)
+
+
+def test_of_waits_for_a_rate_limit_alone_the_last_is_said(ledger: Ledger) -> None:
+    run = run_id(admitted(ledger, 0), 0)
+    for _ in range(2):
+        ledger.note_obstacle([run], "worker", "rate limit", is_minor=True)
+    obstacle = ledger.run(run).obstacle
+    assert obstacle and (obstacle.text, obstacle.times) == ("rate limit", 2)
+
+
 def test_only_a_queued_run_is_noted_to_say_something_else(ledger: Ledger) -> None:
     queued, ended = (run_id(admitted(ledger, 0, name=name), 0) for name in ("queued", "ended"))
     ledger.cancel(ended, "enough")
