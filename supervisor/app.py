@@ -9,8 +9,9 @@ from __future__ import annotations
 import os
 import sys
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
+from functools import wraps
 from inspect import ismodule
 from logging import getLevelName, getLogger
 from pathlib import Path
@@ -300,28 +301,38 @@ def overridden(app: Celery) -> Iterator[Overridden]:
             yield Overridden(name, value, needed)
 
 
+def _or_ends(handler: Callable[..., None]) -> Callable[..., None]:
+    """Celery logs an error of a signal's handler and goes on: here, without supervision."""
+
+    @wraps(handler)
+    def handle(*args: Any, **kwargs: Any) -> None:
+        try:
+            handler(*args, **kwargs)
+        except SupervisorError as error:
+            raise SystemExit(str(error)) from None
+        except Exception as error:
+            log.exception("process not prepared")
+            raise SystemExit(f"this process cannot be supervised: {error!r}") from error
+
+    return handle
+
+
+@_or_ends
 def _make_serial_queues(instance: Any, **_: Any) -> None:
     """Before the worker looks up the queues that its command names."""
     if hasattr(instance.app, "supervisor"):
         make_serial_queues(instance.app)
 
 
+@_or_ends
 def _prepare_worker(sender: Any, **_: Any) -> None:
     if getattr(sender.app, "supervisor", None) is None:
         return
-    try:
-        required_settings(sender.app)
-    except SupervisorError as error:  # Celery would log an exception and go on
-        raise SystemExit(str(error)) from None
-    try:
-        # Beat and the command line never need the worker's side.
-        from supervisor.worker.startup import prepare
+    required_settings(sender.app)
+    # Beat and the command line never need the worker's side.
+    from supervisor.worker.startup import prepare
 
-        prepare(sender)
-    except Exception as error:
-        # Celery would log it and start a worker without the guard.
-        log.exception("worker not prepared")
-        raise SystemExit(f"the worker cannot be supervised: {error!r}") from error
+    prepare(sender)
 
 
 def _say_what_differs(instance: Any, **_: Any) -> None:
@@ -359,6 +370,7 @@ def _hear_of_beats() -> None:
         signals.beat_init.connect(redbeat.acquire_distributed_beat_lock)
 
 
+@_or_ends
 def _prepare_beat(sender: Any, **_: Any) -> None:
     """Takes the place of RedBeat's own scheduler, refuses those made of it, and warns of others."""
     if getattr(sender.app, "supervisor", None) is None:

@@ -1,4 +1,4 @@
-"""A worker that cannot be supervised does not start: Celery would run the jobs without a guard."""
+"""A worker or a beat that cannot be supervised does not start: Celery would go on without it."""
 
 from __future__ import annotations
 
@@ -7,21 +7,34 @@ import sys
 
 import pytest
 from celery import Celery, signals
+from celery.utils.dispatch import Signal
 
 from supervisor.app import supervise
 
 
-class Worker:
+class Program:
+    """What Celery gives to the handlers of a signal, of a worker and of a beat."""
+
     def __init__(self, app: Celery) -> None:
         self.app = app
 
 
-def test_a_worker_ends_whose_side_cannot_be_imported(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("signal", "module"),
+    [
+        (signals.worker_init, "supervisor.worker.startup"),
+        (signals.beat_init, "supervisor.beat.scheduler"),
+    ],
+    ids=["worker", "beat"],
+)
+def test_a_program_ends_whose_side_cannot_be_imported(
+    signal: Signal, module: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """As with a library of another version; Celery only logs an error of a signal's handler."""
     app = supervise(Celery("proj", broker="redis://127.0.0.1:1", set_as_current=False))
-    monkeypatch.setitem(sys.modules, "supervisor.worker.startup", None)
-    with pytest.raises(SystemExit, match="the worker cannot be supervised: "):
-        signals.worker_init.send(sender=Worker(app))
+    monkeypatch.setitem(sys.modules, module, None)
+    with pytest.raises(SystemExit, match="this process cannot be supervised: "):
+        signal.send(sender=Program(app))
 
 
 def test_the_workers_side_is_imported_with_an_older_billiard() -> None:
