@@ -173,7 +173,9 @@ local function refuse(run, token, since, rival, till, is_over)
     end
     return rival and till and count_overlap(run, token, till) or nil
   end
-  if not rival or redis.call('HSETNX', K.run(rival), 'seen:' .. token, digits(till)) == 0 then return rival end
+  -- There is no record of it: its lock keeps that it was counted.
+  local state = K.lock_state(run.rules.lock)
+  if not rival or redis.call('HSETNX', state, 'seen:' .. token, digits(till)) == 0 then return rival end
   count_beside(run, rival, since, till)
   return rival
 end

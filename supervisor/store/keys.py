@@ -51,7 +51,8 @@ class Keys:
     #         without a bound), given_up (a line "<token> <run id>" for each attempt that was, and
     #         that has no successor yet, up to ATTEMPTS_KEPT), failed_at (ms at which rescue last
     #         failed to promote a run that waits for the lock), began:<slot> ("<fencing token> <run
-    #         id>" of the run that began there last); expires HISTORY_TTL after use
+    #         id>" of the run that began there last), seen:<token> (that the overlap of an attempt
+    #         without a record is counted); expires HISTORY_TTL after use
     lock_state = Named("lock:{%s}:state")
     # ZSET    run id -> order of arrival, negative for those that replace the holder; runs that wait
     #         for the lock; goes when empty

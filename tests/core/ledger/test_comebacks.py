@@ -181,6 +181,20 @@ def test_a_run_given_up_for_a_comeback_overlaps_with_it(ledger: Ledger) -> None:
     assert ledger.job(spec.name).counters["overlaps"] == 1
 
 
+def test_an_attempt_without_a_record_overlaps_once(ledger: Ledger) -> None:
+    """The ledger lost its data, and more began beside it than may; then others in their place."""
+    spec = job(ledger, max_running=2)
+    first = at_work(ledger, spec, 0, "token-0").granted
+    empty(ledger)
+    job(ledger, max_running=2)
+    for second in (1, 2, 3):
+        at_work(ledger, spec, second, f"token-{second}")
+        if second > 1:
+            assert ledger.restore(work(spec, 0), "token-0", first).state is LeaseState.LOST
+            ledger.finish(run_id(spec, second), f"token-{second}", RunState.SUCCEEDED)
+    assert ledger.job(spec.name).counters["overlaps"] == 1
+
+
 def crashed_and_begun_again(ledger: Ledger) -> tuple[JobSpec, GrantedAttempt]:
     """The server lost its data after a run had begun again, and that attempt came back.
 

@@ -59,7 +59,7 @@ def test_a_request_class_that_cannot_be_guarded_takes_no_run() -> None:
     def odd() -> None: ...
 
     pool = SimpleNamespace(apply_async=None)
-    strategies = RunStrategies(SimpleNamespace(app=app, pool=pool))
+    strategies = RunStrategies(SimpleNamespace(app=app, pool=pool), lambda *_: None)
     with pytest.raises(InvalidTaskError, match=r"task 'proj\.odd' cannot be put under the guard"):
         strategies["proj.odd"]
     assert app.tasks["proj.odd"].Request is int
