@@ -37,4 +37,4 @@ def test_the_dashboard_says_in_json_whose_it_is(tmp_path: Path) -> None:
     CliRunner().invoke(main, ["render", "monitoring", "--output", str(tmp_path)])
     written = json.loads((tmp_path / targets.DASHBOARD).read_text())
     assert 'grafana/periodic-jobs.json, by "supervisor render monitoring"' in written.pop("//")
-    assert written == json.loads(targets.text_of(targets.DASHBOARD))
+    assert written == json.loads(targets.packaged(targets.DASHBOARD))
