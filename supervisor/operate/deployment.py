@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -30,7 +30,7 @@ class Deployment:
     """info: what INFO says of the server. snapshots: its `save` setting, empty for none; None where
     it is not revealed, or does not matter. specs: of the loaded jobs. shared_queues: each with the
     other ledger. app: if one was named. refusal: why Redis refuses writes; then beats and workers
-    that run cannot say so.
+    that run cannot say so. apart: jobs by why Celery has to make the message of each of their runs.
     """
 
     now: datetime
@@ -43,6 +43,7 @@ class Deployment:
     shared_queues: Sequence[tuple[str, str]] = ()
     app: AppSetup | None = None
     refusal: str | None = None
+    apart: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
     def ago(self, moment: datetime) -> timedelta:
         return self.now - moment
@@ -74,7 +75,19 @@ def read(ledger: Ledger, broker: Queues | None = None) -> Deployment:
         shared_queues=ledger.shared_queues(now),
         specs=specs,
         refusal=ledger.refusal(),
+        apart=by_reason(ledger, specs),
     )
+
+
+def by_reason(ledger: Ledger, specs: Sequence[JobSpec]) -> Mapping[str, Sequence[str]]:
+    reasons = ledger.read_each(
+        [spec.name for spec in specs], lambda pipe, job: pipe.hget(ledger.keys.job(job), "apart")
+    )
+    jobs: dict[str, list[str]] = {}
+    for job, reason in reasons:
+        if reason:
+            jobs.setdefault(reason, []).append(job)
+    return jobs
 
 
 def snapshots(ledger: Ledger) -> str | None:

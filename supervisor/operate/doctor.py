@@ -234,6 +234,16 @@ def files(deployment: Deployment) -> Findings:
         )
 
 
+def messages(deployment: Deployment) -> Findings:
+    for reason, jobs in sorted(deployment.apart.items()):
+        yield Finding(
+            f"Celery makes the message of each run of {listed(jobs, 5)}: {reason}",
+            "beat sends a few hundred of them a second, instead of thousands",
+            "nothing, unless more of their runs are due at once",
+            is_note=True,
+        )
+
+
 # The app, where it is known: its settings, its broker, what else its beat emits.
 
 
@@ -298,6 +308,7 @@ CHECKS: Mapping[str, Callable[[Deployment], Findings]] = {
     "queues": queues,
     "pools": pools,
     "schedule files": files,
+    "messages": messages,
 }
 
 #: Made only where the app is known.

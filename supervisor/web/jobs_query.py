@@ -13,11 +13,11 @@ PAGE_SIZE = 50
 T = TypeVar("T")
 
 
-def page_of(items: Sequence[T], number: int, size: int = PAGE_SIZE) -> tuple[Sequence[T], int, int]:
+def page_of(items: Sequence[T], number: int) -> tuple[Sequence[T], int, int]:
     """The items of a page, its number, and how many pages there are; at most the last."""
-    pages = max(1, -(-len(items) // size))
+    pages = max(1, -(-len(items) // PAGE_SIZE))
     number = min(max(1, number), pages)
-    return items[(number - 1) * size : number * size], number, pages
+    return items[(number - 1) * PAGE_SIZE : number * PAGE_SIZE], number, pages
 
 
 def number_of(query: Mapping[str, str]) -> int:

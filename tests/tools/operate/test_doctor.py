@@ -30,7 +30,7 @@ from supervisor.operate.deployment import setup_of
 from supervisor.operate.doctor import examine
 from supervisor.settings import Settings
 from tests.commands import supervisor_at
-from tests.jobs import job
+from tests.jobs import job, job_has
 from tests.presence import beat_is_there, beat_says, worker_is_there
 from tests.waiting import wait_until
 
@@ -55,9 +55,17 @@ def healthy(ledger: Ledger) -> Ledger:
     return ledger
 
 
+def test_why_celery_makes_each_message_is_a_note(healthy: Ledger, redis_url: str) -> None:
+    [spec, *_] = healthy.scheduled().values()
+    job_has(healthy, spec.name, apart="a router of task_routes is code")
+    [finding] = said(redis_url)
+    assert (finding["check"], finding["wrong"]) == ("messages", False)
+    assert f"each run of {spec.name}: a router of task_routes is code" in finding["what"]
+
+
 def test_nothing_is_wrong(healthy: Ledger, redis_url: str) -> None:
     result = doctor(redis_url)
-    assert (result.exit_code, result.output) == (0, "10 checks: 0 wrong, 0 to note\n")
+    assert (result.exit_code, result.output) == (0, "11 checks: 0 wrong, 0 to note\n")
     assert said(redis_url) == []
 
 
