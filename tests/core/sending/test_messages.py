@@ -197,6 +197,20 @@ def test_an_edited_step_is_not_mixed_with_the_plan_of_an_older_run(
     assert loads(b64decode(message["body"]))[0] == ["two"]
 
 
+def test_a_run_that_waits_has_the_arguments_of_an_edit(ledger: Ledger, redis_url: str) -> None:
+    app, keys = app_on(redis_url), {"task": "shop.plain", "overlap": "queue_all"}
+    for args in (["as it was"], ["edited"]):
+        spec = job(ledger, **keys, args=args)
+        with_messages(ledger, app)
+        if args == ["as it was"]:
+            ledger.admit(ticks(spec, 0, 1))
+    begin(ledger, run_id(spec, 0))
+    ledger.finish(run_id(spec, 0), "token", RunState.SUCCEEDED)
+    said = [loads(b64decode(message["body"]))[0] for message in sent(ledger.client, "celery")]
+    assert said == [["as it was"], ["edited"]]
+    begin(ledger, run_id(spec, 1))
+
+
 @pytest.mark.parametrize("changed", [{"key": "another"}, {"history": 7}], ids=str)
 def test_a_run_of_other_rules_or_another_lock_is_left_to_celery(
     ledger: Ledger, redis_url: str, changed: dict[str, Any]
