@@ -25,13 +25,19 @@ from supervisor.errors import (
     closest,
     shown,
 )
-from supervisor.job.spec import JobSpec
+from supervisor.job.spec import OF_FEATURES, JobSpec
 from supervisor.job.when import KINDS
+from supervisor.lists.keys import OFFERED
 from supervisor.schedule import is_fixed, schedule_of
 from supervisor.schedule.cron import parse as parse_cron
 from supervisor.times import EPOCH
 
-KEYS = tuple(key for key in JobSpec.model_fields if key != "name")
+#: Without those whose feature was deleted.
+KEYS = tuple(
+    key
+    for key in JobSpec.model_fields
+    if key != "name" and (key not in OF_FEATURES or any(key in keys for keys in OFFERED))
+)
 
 #: Keys that say times of their own, which may be beyond the calendar.
 EDGES = ("end_at", "start_at", "exclude")

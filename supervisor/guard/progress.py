@@ -7,7 +7,7 @@
    reports is dropped: the thread is not there, and a lock of its parent's may never be released.
 3. A report with news is written at once, and again no sooner than `INTERVAL` later, in one call.
    However often a job reports meanwhile, the last progress and the newest lines are kept.
-   Lines that are captured (run_log.py) are bounded for themselves, since they may be very many.
+   Lines that are captured (features/run_log) may be very many, and are bounded for themselves.
 4. While the ledger is unavailable, what was taken is kept and sent again; later news is bounded.
 5. When a job's code has ended, its report is closed before the end is stored or reported. The rest
    is written, or dropped after `TIMEOUT`. Nothing is published once `close` has returned.

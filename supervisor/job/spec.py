@@ -62,6 +62,9 @@ KEPT_AT_HAND = 20_000
 #: The keys in which jobs of one kind differ, and how JSON has their values.
 VARYING_KEYS = {"name": str, "args": list, "kwargs": dict, "labels": dict, "description": str}
 
+#: Keys that do something only with a feature, which offers them in `lists.keys.OFFERED`.
+OF_FEATURES = ("after", "after_match", "after_policy", "log", "entry")
+
 SERIAL_PREFIX = "serial."
 
 #: Up to this many of the jobs that a job follows are named in one line.

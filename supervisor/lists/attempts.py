@@ -6,8 +6,8 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any
 
-from supervisor.features import run_log
 from supervisor.features.opentelemetry import tracing as opentelemetry
+from supervisor.features.run_log import lines as run_log
 from supervisor.guard.attempt import Attempt
 from supervisor.guard.guard import Hook
 

@@ -1,7 +1,8 @@
-"""The keys of a job that features add."""
+"""The keys of a job that features add, and those of the core that do nothing without a feature."""
 
 from __future__ import annotations
 
+from supervisor.features import adoption, following, run_log
 from supervisor.features.notices import keys as notices
 from supervisor.features.pings import keys as pings
 from supervisor.features.sentry import keys as sentry
@@ -16,6 +17,14 @@ class FeatureKeys(
 ):
     """Those of all features: JobSpec inherits them."""
 
+
+#: Keys that the core has and a feature gives a meaning: those of `job.spec.OF_FEATURES` that are
+#: not here are unknown in a schedule file.
+OFFERED: list[tuple[str, ...]] = [
+    adoption.KEYS,
+    following.KEYS,
+    run_log.KEYS,
+]
 
 #: Keys with addresses, which are secrets.
 ADDRESSES: dict[str, AddressKey] = {

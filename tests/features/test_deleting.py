@@ -60,6 +60,9 @@ KEYS = {
     "notices": ("notify: https://example.com/1", "unknown key 'notify'"),
     "sentry": ("sentry_monitor: true", "unknown key 'sentry_monitor'"),
     "pings": ("ping_url: https://hc-ping.com/1", "unknown key 'ping_url'"),
+    "run_log": ("log: capture", "unknown key 'log'"),
+    "following": ("after: [b]", "unknown key 'after'"),
+    "adoption": ("entry: every hour", "unknown key 'entry'"),
     "holidays": ("exclude: [{holidays: DE}]", "'exclude'"),
 }
 
@@ -87,7 +90,7 @@ def delete(package: Path, feature: str) -> None:
     else:
         place.with_suffix(".py").unlink()
     (package / "cli" / f"{feature}.py").unlink(missing_ok=True)
-    for path in (found for pattern in LISTS for found in package.glob(pattern)):
+    for path in (file for pattern in LISTS for file in package.glob(pattern)):
         lines = path.read_text().splitlines(keepends=True)
         names: set[str] = set()
         gone: set[int] = set()

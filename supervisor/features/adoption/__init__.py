@@ -2,3 +2,6 @@
 
 #: The source of the jobs that are rows of django-celery-beat.
 DJANGO = "django-celery-beat"
+
+#: Keys of a job that do something only with this feature.
+KEYS = ("entry",)

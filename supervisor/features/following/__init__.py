@@ -1,1 +1,4 @@
 """Jobs that run after others."""
+
+#: Keys of a job that do something only with this feature.
+KEYS = ("after", "after_match", "after_policy")

@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 import pytest
 
 from supervisor import CurrentRun, RunFilter
-from supervisor.features.run_log import line_of
+from supervisor.features.run_log.lines import line_of
 from supervisor.guard.current_run import mark_records, set_current_run
 from supervisor.logs import fill_formats
 
@@ -86,7 +86,7 @@ def test_an_event_that_a_formatter_would_render_is_a_line() -> None:
 
 CAPTURES = """
 import logging
-from supervisor.features.run_log import capture_lines
+from supervisor.features.run_log.lines import capture_lines
 kept = logging.getLogger("kept")
 kept.addHandler(logging.StreamHandler())
 capture_lines()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from supervisor.features.run_log import LARGEST, traceback_text
+from supervisor.features.run_log.lines import LARGEST, traceback_text
 from supervisor.job.secrets import Mask, hidden_in, without_hidden
 
 

@@ -1,4 +1,4 @@
-"""What is kept from a run's code: its log lines, and the traceback of a failed attempt.
+"""The lines of a run's code that become lines of its log, and the text of its traceback.
 
 1. If the job has `log: capture`, the log records of its code are also lines of the run's own log. A
    handler after the app's own takes them, as the app's filters have left them, and hands them to
