@@ -6,7 +6,8 @@ import gc
 from collections.abc import Iterator
 
 import pytest
-from celery import signals
+from celery import Celery, signals
+from celery.beat import Service
 
 import supervisor.beat.emitter  # noqa: F401 - as beat does
 from supervisor import process
@@ -21,5 +22,5 @@ def as_before() -> Iterator[None]:
 
 def test_beat_says_so_when_it_starts() -> None:
     assert gc.get_threshold() != process.RARELY
-    signals.beat_init.send(sender=None)
+    signals.beat_init.send(sender=Service(Celery(set_as_current=False)))
     assert gc.get_threshold() == process.RARELY
