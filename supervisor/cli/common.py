@@ -182,12 +182,13 @@ def is_on_terminal() -> bool:
 
 
 COLOURS = {
-    "red": "failed failing timed_out lost overdue WRONG",
-    "yellow": "skipped missed expired cancelled replaced retrying paused late stuck warning",
+    "red": "failed, failing, timed out, lost, overdue, WRONG",
+    "yellow": "skipped, missed, expired, cancelled, replaced, retrying, "
+    "paused, late, stuck, warning",
     "green": "succeeded",
-    "cyan": "running queued waiting",
+    "cyan": "running, queued, waiting",
 }
-COLOUR_OF = {word: colour for colour, words in COLOURS.items() for word in words.split()}
+COLOUR_OF = {word: colour for colour, words in COLOURS.items() for word in words.split(", ")}
 
 #: A state that is a cell of a table, or begins one.
 STATE = re.compile(rf"(?:(?<=  )|^)({'|'.join(COLOUR_OF)})(?=  | \(|:|,|$)")
@@ -250,7 +251,7 @@ def option_group(*decorators: Callable[[Any], Any]) -> Callable[[Command], Comma
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 #: For verbs that change something.
-reason_option = click.option("--reason", default="", help="Reason, for the record of actions.")
+reason_option = click.option("--reason", default="", help="Why, kept in the record of actions.")
 
 #: Where the schedule files are. If it is left out, `Context.schedules` says where.
 path_argument = click.argument(

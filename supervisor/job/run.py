@@ -17,7 +17,7 @@ from supervisor.job.secrets import masked
 
 
 class RunState(StrEnum):
-    """One word for logs, metrics, pages and the command line."""
+    """One word for logs, metrics, the API and ``--json``."""
 
     WAITING = "waiting"
     QUEUED = "queued"
@@ -37,6 +37,11 @@ class RunState(StrEnum):
     @property
     def is_open(self) -> bool:
         return self in OPEN_STATES
+
+    @property
+    def words(self) -> str:
+        """The state for people: ``timed out``."""
+        return self.value.replace("_", " ")
 
 
 OPEN_STATES = frozenset({RunState.WAITING, RunState.QUEUED, RunState.RUNNING, RunState.RETRYING})

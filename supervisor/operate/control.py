@@ -190,7 +190,7 @@ def cancel(ledger: Ledger, run_id: str, *, by: Actor, reason: str = "") -> Cance
 def ended_as(ledger: Ledger, run_id: str) -> str:
     """An item that succeeded leaves no record."""
     try:
-        return ledger.run(run_id).state.value
+        return ledger.run(run_id).state.words
     except UnknownRun:
         return "unknown by now"
 

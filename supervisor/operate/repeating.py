@@ -184,7 +184,7 @@ def check_is_over(run: Run) -> None:
             f"{run.id} is a part of a run: run {step.run} again, from that step on"
         )
     if run.state.is_open:
-        raise Conflict(f"{run.id} has not ended: it is {run.state.value}")
+        raise Conflict(f"{run.id} has not ended: it is {run.state.words}")
     if run.state in (RunState.MISSED, RunState.EXCLUDED):
         raise InvalidRequest(f"{run.id} never became a run: see supervisor backfill")
 

@@ -38,9 +38,9 @@ def named(run: Run, job: str, question: Question) -> str:
 def went(state: RunState) -> str:
     """``is running``, ``failed``, ``was skipped``"""
     if state.is_open:
-        return f"is {state.value}"
+        return f"is {state.words}"
     verbs = (RunState.SUCCEEDED, RunState.FAILED, RunState.TIMED_OUT, RunState.EXPIRED)
-    return state.value.replace("_", " ") if state in verbs else f"was {state.value}"
+    return state.words if state in verbs else f"was {state.words}"
 
 
 def times(count: int) -> str:
@@ -301,7 +301,7 @@ def blocked_words(view: RunView, question: Question) -> str:
     is_running = other.state is RunState.RUNNING
     since = since_words(other.started_at if is_running else other.queued_at, question)
     worker = on_worker(other.worker if is_running else None)
-    return f": {name} has been {other.state.value}{worker}{since}{usual(blocker)}"
+    return f": {name} has been {other.state.words}{worker}{since}{usual(blocker)}"
 
 
 def upstream_words(upstreams: Upstreams) -> str:

@@ -19,6 +19,7 @@ from supervisor.operate.words import (
     failure_lines,
     harmless,
     items_words,
+    outcome_words,
     param_words,
     progress_words,
     reason_words,
@@ -70,7 +71,7 @@ def run_shape(ledger: Ledger, run: Run) -> dict[str, Any]:
 def state_line(run: Run) -> str:
     """``nightly@2026-03-01T02:00:00Z skipped: overlap``"""
     reason = reason_words(run)
-    return harmless(f"{run.id} {run.state.value}" + (f": {reason}" if reason else ""))
+    return harmless(f"{run.id} {run.state.words}" + (f": {reason}" if reason else ""))
 
 
 def how_far(ledger: Ledger, run: Run) -> str:
@@ -95,12 +96,14 @@ def field_lines(ledger: Ledger, run: Run) -> Iterator[str]:
         attempts, shape["attempt"] = [], None
     for name, by in run.returned_twice.items():
         shape["returned_twice"] = f"{name} by {', '.join(by)}; that of {by[-1]} is used"
+    shape["state"] = run.state.words
     for key, value in shape.items():
         if value is not None:
             yield f"{key:<18}{harmless(str(value))}"
     if dropped := dropped_words(run):
         yield dropped
     for attempt in attempts:
+        attempt["outcome"] = outcome_words(attempt["outcome"]) or None
         words = (f"{key} {value}" for key, value in attempt.items() if value is not None)
         yield harmless("  ".join(words))
 
@@ -119,7 +122,7 @@ def item_lines(ledger: Ledger, run: Run) -> Iterator[str]:
     for item in [*started[:ITEMS_SHOWN], *ledger.runs(ledger.steps.kept_items(run.id))]:
         crashed = f"its worker died {item.crashes} times" if item.crashes else ""
         words = (progress_words(item.progress), reason_words(item), crashed)
-        yield f"{item.id}  {item.state.value}  {harmless(', '.join(filter(None, words)))}".rstrip()
+        yield f"{item.id}  {item.state.words}  {harmless(', '.join(filter(None, words)))}".rstrip()
 
 
 def log_lines(ledger: Ledger, run: Run) -> Iterator[str]:
@@ -138,7 +141,7 @@ def follow(ledger: Ledger, run_id: str) -> Iterator[str]:
         lines = ledger.reports.lines(run_id, last)
         last = lines[-1].id if lines else last
         yield from log.of(lines)
-        state = f"{run.state.value} {how_far(ledger, run)}".rstrip()
+        state = f"{run.state.words} {how_far(ledger, run)}".rstrip()
         if state != shown:
             yield state
         shown = state

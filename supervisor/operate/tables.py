@@ -23,6 +23,7 @@ from supervisor.operate.words import (
     duration,
     harmless,
     items_words,
+    outcome_words,
     progress_words,
     reason_words,
     seconds_between,
@@ -105,7 +106,7 @@ def job_row(job: JobRecord, now: datetime) -> Sequence[str]:
         state_words(job, now),
         ahead(job.next_run_at, now),
         age(job.last_start_at, now),
-        job.last_outcome or "",
+        outcome_words(job.last_outcome),
         str(job.counters.get("started", 0)),
         str(job.counters.get("finished:succeeded", 0)),
         str(job.counters.get("finished:failed", 0)),
@@ -119,15 +120,15 @@ def run_rows(run: Run, now: datetime, how_far: str = "") -> Iterator[Sequence[st
     is_running = run.state is RunState.RUNNING
     ended = bool(run.attempts) and not run.state.is_open
     if not is_running and not ended:
-        yield (run.id, "", run.state.value, span_of(run), "", reason_words(run))
+        yield (run.id, "", run.state.words, span_of(run), "", reason_words(run))
     for attempt in reversed(run.attempts):
         last = attempt is run.attempts[-1]
-        state = run.state.value if last and (is_running or ended) else str(attempt.outcome)
+        state = run.state if last and (is_running or ended) else attempt.outcome
         lasted = seconds_between(attempt.started_at, attempt.finished_at or now)
         yield (
             run.id,
             str(attempt.number),
-            state,
+            outcome_words(state),
             stamp(attempt.started_at),
             duration(lasted),
             (", ".join(filter(None, (how_far, reason_words(run)))) if last else attempt.reason)
@@ -155,7 +156,7 @@ def step_row(step: StepRecord, now: datetime) -> Sequence[str]:
         str(step.priority),
         step.task,
         str(run.attempt or ""),
-        run.state.value,
+        run.state.words,
         stamp(started),
         duration(seconds_between(started, ended or now)),
         harmless(", ".join(filter(None, (progress, run.reason, earlier)))),

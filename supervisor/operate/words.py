@@ -119,6 +119,11 @@ class LocalTime:
 # Jobs and runs.
 
 
+def outcome_words(outcome: str | None) -> str:
+    """``timed out``; nothing for none."""
+    return RunState(outcome).words if outcome else ""
+
+
 def state_words(job: JobRecord, now: datetime) -> str:
     """The state; of a paused job why and until when, else whether its `due_by` has passed."""
     due = job.success_due_at

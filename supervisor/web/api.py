@@ -275,7 +275,7 @@ def after(names: list[str], query: Mapping[str, str]) -> list[str]:
 ERRORS = {
     400: "Something in the request is not valid.",
     404: "There is no such job, run or silence.",
-    409: "Not done: the run was skipped, or has ended; or the job is from elsewhere.",
+    409: "Nothing was changed: the run was skipped, or has ended; or the job is from elsewhere.",
     412: "The job has another version; nothing was changed.",
     413: "The body is too large.",
     415: "The body is not JSON.",

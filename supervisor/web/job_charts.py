@@ -138,7 +138,7 @@ def medians(
 
 
 def title_of(run: Trace, seconds: float) -> str:
-    return f"{stamp(run.started_at)} {run.state.value.replace('_', ' ')} in {duration(seconds)}"
+    return f"{stamp(run.started_at)} {run.state.words} in {duration(seconds)}"
 
 
 # Outcomes by day and hour.
@@ -201,7 +201,7 @@ def hour_of(runs: Sequence[Trace], day: date, hour: int) -> Hour:
         return Hour("", "", "")
     counts = Counter(run.state for run in runs)
     word = word_of(counts)
-    words = ", ".join(f"{n} {state.value.replace('_', ' ')}" for state, n in counts.most_common())
+    words = ", ".join(f"{n} {state.words}" for state, n in counts.most_common())
     return Hour(word, SIGNS[word], f"{day:%b %d} {hour:02}:00: {words}")
 
 

@@ -135,18 +135,18 @@ def spell(run: Run, now: datetime) -> tuple[datetime, datetime]:
 
 def bar_of(run: Run, attempt: RunAttempt, lane: int, window: Window, now: datetime) -> Bar:
     end = attempt.finished_at or now
-    state = attempt.outcome or run.state.value
+    state = RunState(attempt.outcome or run.state)
     number = f", attempt {attempt.number}" if len(run.attempts) > 1 else ""
     lasted = duration((end - attempt.started_at).total_seconds())
     reason = f", {attempt.reason}" if attempt.reason else ""
     overlap = f", overlapped with {run.overlapped_with}" if run.overlapped_with else ""
     return Bar(
         run=run.id,
-        state=state,
+        state=state.value,
         x=window.x(attempt.started_at),
         width=max(LEAST_WIDTH, window.width(attempt.started_at, end)),
         y=TOP_HEIGHT + lane * LANE_HEIGHT + (LANE_HEIGHT - BAR_HEIGHT) // 2,
-        title=f"{stamp(attempt.started_at)} {state}, {lasted}{number}{reason}{overlap}",
+        title=f"{stamp(attempt.started_at)} {state.words}, {lasted}{number}{reason}{overlap}",
         overlaps=run.overlapped_with is not None,
     )
 
@@ -164,7 +164,7 @@ def hold_of(run: Run, window: Window, now: datetime) -> Wait | None:
         return None
     state = RunState.WAITING if run.attempts else run.state
     lasted = f" for {duration((end - start).total_seconds())}" if end > start else ""
-    title = f"{stamp(start)} {state}{lasted}, {reason_words(run)}".rstrip(", ")
+    title = f"{stamp(start)} {state.words}{lasted}, {reason_words(run)}".rstrip(", ")
     return Wait(run.id, state.value, window.x(start), window.width(start, end), title)
 
 

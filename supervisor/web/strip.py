@@ -94,7 +94,7 @@ def mark_of(trace: Trace, place: int, top: float) -> Mark:
 def title_of(trace: Trace) -> str:
     lasted = trace.duration_seconds
     parts = [
-        f"{stamp(trace.nominal_at)} {trace.state.value}",
+        f"{stamp(trace.nominal_at)} {trace.state.words}",
         f"in {duration(lasted)}" if lasted is not None and trace.state not in NEVER_STARTED else "",
         f"blocked by {trace.blocked_by}" if trace.blocked_by else "",
         trace.reason or "",
@@ -104,7 +104,7 @@ def title_of(trace: Trace) -> str:
 
 def words_of(traces: Sequence[Trace]) -> str:
     """``18 succeeded, 5 skipped``: the chart for people who cannot see it."""
-    counts = Counter(trace.state.value for trace in traces)
+    counts = Counter(trace.state.words for trace in traces)
     return ", ".join(f"{count} {state}" for state, count in counts.most_common()) or "no runs yet"
 
 

@@ -373,7 +373,7 @@ def mark_title(together: Sequence[Trace], worst: Trace, now: datetime) -> str:
     if len(together) == 1:
         lasted = (end_of(worst, now) - begin_of(worst)).total_seconds()
         parts = [
-            f"{stamp(begin_of(worst))} {worst.state.value.replace('_', ' ')}",
+            f"{stamp(begin_of(worst))} {worst.state.words}",
             duration(lasted) if lasted else "",
             f"blocked by {worst.blocked_by}" if worst.blocked_by and is_hold(worst) else "",
             worst.reason or "",
@@ -385,7 +385,7 @@ def mark_title(together: Sequence[Trace], worst: Trace, now: datetime) -> str:
 
 def counted(runs: Iterable[Trace]) -> str:
     """``18 succeeded, 1 timed out``"""
-    counts = Counter(run.state.value.replace("_", " ") for run in runs)
+    counts = Counter(run.state.words for run in runs)
     return ", ".join(f"{count:,} {word}" for word, count in counts.most_common())
 
 

@@ -307,10 +307,10 @@ class JobAdmin(admin.ModelAdmin):
             try:
                 done = act(row)
             except SupervisorError as error:
-                messages.error(request, f"Not done for {row.name}: {error}")
+                messages.error(request, f"{row.name} was not changed: {error}")
                 continue
             except RedisError as error:
-                messages.error(request, f"Not done for {row.name}: {explained(error)}")
+                messages.error(request, f"{row.name} was not changed: {explained(error)}")
                 return
             self.log_change(request, row, done)
             messages.success(request, f"{done}: {row.name}")
@@ -346,7 +346,7 @@ def ticks_of(row: Job, count: int) -> list[str]:
 
 def run_words(run: Trace, now: datetime) -> str:
     at = run.finished_at or run.started_at or run.nominal_at
-    return f"{run.state.value} {age(at, now)}".strip()
+    return f"{run.state.words} {age(at, now)}".strip()
 
 
 def triggered(row: Job, by: EditingUser) -> str:

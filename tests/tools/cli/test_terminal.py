@@ -23,7 +23,7 @@ RED, RESET = "\x1b[31m", "\x1b[0m"
         "{}  Redis may evict keys",
     ],
 )
-@pytest.mark.parametrize("state", ["failed", "timed_out", "WRONG"])
+@pytest.mark.parametrize("state", ["failed", "timed out", "WRONG"])
 def test_a_state_in_its_cell_is_coloured(line: str, state: str) -> None:
     assert coloured(line.format(state)) == line.format(f"{RED}{state}{RESET}")
 

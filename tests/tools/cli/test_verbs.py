@@ -67,6 +67,17 @@ def test_runs_has_a_line_for_each_attempt(ledger: Ledger, supervisor: Supervisor
     assert len(as_json(supervisor("runs", "--outcome", "skipped", "--json"))) == 1
 
 
+@pytest.mark.parametrize("words", [("jobs",), ("runs", "nightly"), ("show", "RUN"), ("why", "RUN")])
+def test_only_json_says_timed_out_with_an_underscore(
+    ledger: Ledger, supervisor: Supervisor, words: tuple[str, ...]
+) -> None:
+    run = run_id(begun(ledger), 0)
+    ledger.finish(run, "token", RunState.TIMED_OUT)
+    text = supervisor(*(run if word == "RUN" else word for word in words)).stdout
+    assert ("timed out" in text, "timed_out" in text) == (True, False)
+    assert as_json(supervisor("show", run, "--json"))["state"] == "timed_out"
+
+
 def test_attempts_that_are_not_kept_are_told_by_their_number(
     ledger: Ledger, supervisor: Supervisor
 ) -> None:

@@ -371,6 +371,17 @@ def test_the_timeline_has_attempts_and_what_was_held_back(
     assert f"blocked by {run_id(spec, 0)}" in text
 
 
+@pytest.mark.parametrize("path", ["/", "/jobs/nightly", "/failures", "/timeline", "RUN"])
+def test_people_read_that_a_run_timed_out_in_plain_words(
+    reader: httpx.Client, ledger: Ledger, path: str
+) -> None:
+    spec = begun(ledger)
+    ledger.finish(run_id(spec, 0), "token", RunState.TIMED_OUT)
+    shown = reader.get(f"/runs/{run_id(spec, 0)}" if path == "RUN" else path).text
+    text = re.sub(r'class="[^"]*"|value="timed_out"', "", shown)
+    assert ("timed out" in text, "timed_out" in text) == (True, False)
+
+
 def test_a_run_says_how_many_attempts_are_not_kept(reader: httpx.Client, ledger: Ledger) -> None:
     spec = admitted(ledger, 0)
     try_often(ledger, run_id(spec, 0), ATTEMPTS_KEPT + 2)
