@@ -35,7 +35,7 @@ from supervisor.beat.redbeat_entries import RedBeatEntries
 from supervisor.beat.reload import Reloading
 from supervisor.beat.service_starts import ServiceStarts
 from supervisor.beat.sources import FollowedSources
-from supervisor.beat.turn import Beat, Part, TurnStep
+from supervisor.beat.turn import BeatContext, Part, TurnStep
 from supervisor.catalog.entries import Entries
 from supervisor.job.spec import JobSpec
 from supervisor.ledger.leader import Leader
@@ -44,7 +44,7 @@ from supervisor.sending.app_settings import required_settings, schedules_of
 from supervisor.sending.publisher import Publisher
 from supervisor.sending.queues import broker_of
 
-MakePart = Callable[[Beat], Part]
+MakePart = Callable[[BeatContext], Part]
 
 
 class TurnSteps:
@@ -61,7 +61,7 @@ class TurnSteps:
     ) -> None:
         files, ledger = schedules_of(app), ledger.led_by(leader.leadership)
         self.entries = Entries(app, ledger)
-        beat = Beat(app, ledger, self.entries, leads)
+        beat = BeatContext(app, ledger, self.entries, leads)
         self._parts = tuple(make(beat) for make in make_parts)
         self.log = AdmissionLog()
         self.reloading = Reloading(files, ledger, self.entries) if files else None

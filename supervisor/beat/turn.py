@@ -70,7 +70,7 @@ class TurnStep(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Beat:
+class BeatContext:
     """What the part of a feature is made with."""
 
     app: Celery

@@ -154,7 +154,7 @@ def failure_of(error: Exception) -> click.ClickException | None:
     """The message that is shown in place of a traceback; None for an error that needs one."""
     from redis.exceptions import AuthenticationError, NoPermissionError, RedisError
 
-    from supervisor.cli.common import Failure
+    from supervisor.cli.common import CommandFailed
     from supervisor.errors import REFUSED, UNAVAILABLE
     from supervisor.operate.words import harmless
     from supervisor.store.connection import explained
@@ -164,13 +164,13 @@ def failure_of(error: Exception) -> click.ClickException | None:
             return click.UsageError(harmless(str(error)))
         case SupervisorError():
             lines = map(harmless, str(error).split("\n"))
-            return Failure("\n".join(lines), error.exit_code)
+            return CommandFailed("\n".join(lines), error.exit_code)
         case NoPermissionError() | AuthenticationError():
-            return Failure(explained(error), REFUSED)
+            return CommandFailed(explained(error), REFUSED)
         case RedisError():
-            return Failure(explained(error), UNAVAILABLE)
+            return CommandFailed(explained(error), UNAVAILABLE)
         case OSError(errno=errno) if errno == ENOSPC:
-            return Failure(str(error), WRONG)
+            return CommandFailed(str(error), WRONG)
         case _:
             return None
 

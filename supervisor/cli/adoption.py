@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import click
 
 from supervisor.cli.common import (
+    CommandFailed,
     Context,
-    Failure,
     examples,
     json_option,
     pass_context,
@@ -258,7 +258,7 @@ def release(context: Context, dry_run: bool, yes: bool, no_entries: bool, as_jso
     would, taken = "would be " if dry_run else "", None
     if running and not dry_run and not yes:
         what = f"these are running: {', '.join(running)}; stop them, or use --yes"
-        raise Failure(harmless(what), REFUSED)
+        raise CommandFailed(harmless(what), REFUSED)
     if not dry_run:
         taken = give_back(app, ledger, released)
         if taken is None and not as_json:

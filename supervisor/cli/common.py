@@ -130,7 +130,7 @@ pass_context = click.make_pass_decorator(Context)
 # Tables and JSON on standard output.
 
 
-class Failure(click.ClickException):
+class CommandFailed(click.ClickException):
     """One message on standard error, and an exit code."""
 
     def __init__(self, message: str, exit_code: int) -> None:
@@ -223,7 +223,7 @@ def progress(words: str) -> Iterator[None]:
 # Options of several verbs, and types that click does not have.
 
 
-Command = TypeVar("Command", bound=Callable[..., Any])
+CommandFunction = TypeVar("CommandFunction", bound=Callable[..., Any])
 
 
 def examples(*lines: str) -> str:
@@ -237,10 +237,10 @@ def examples(*lines: str) -> str:
     return "\n".join(["\b", "Examples:", *shown])
 
 
-def option_group(*decorators: Callable[[Any], Any]) -> Callable[[Command], Command]:
+def option_group(*decorators: Callable[[Any], Any]) -> Callable[[CommandFunction], CommandFunction]:
     """Several options as one decorator; --help lists them in this order."""
 
-    def decorated(command: Command) -> Command:
+    def decorated(command: CommandFunction) -> CommandFunction:
         for option in reversed(decorators):
             command = option(command)
         return command

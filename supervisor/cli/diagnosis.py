@@ -11,8 +11,8 @@ from zoneinfo import ZoneInfo
 import click
 
 from supervisor.cli.common import (
+    CommandFailed,
     Context,
-    Failure,
     MomentText,
     MomentType,
     coloured,
@@ -163,7 +163,7 @@ def question_for(ledger: Ledger, job: str, time: str | None) -> Question:
     except UnknownJob as error:
         words = removal_words(ledger, job)
         removed = f"; {words}" if words else ""
-        raise Failure(f"{error}{removed}{problems_of(ledger)}", error.exit_code) from error
+        raise CommandFailed(f"{error}{removed}{problems_of(ledger)}", error.exit_code) from error
     if time is None:
         return question_of_job(ledger, job)
     try:

@@ -9,8 +9,8 @@ import click
 
 from supervisor.cli import documentation
 from supervisor.cli.common import (
+    CommandFailed,
     Context,
-    Failure,
     examples,
     json_option,
     pass_context,
@@ -99,7 +99,7 @@ def init(context: Context, path: Path | None, as_json: bool) -> None:
                 made.write(text)
     except FileExistsError as error:
         what = f"{error.filename} exists already: nothing was written"
-        raise Failure(what, REFUSED) from error
+        raise CommandFailed(what, REFUSED) from error
     except OSError as error:
         what = f"{error.filename}: cannot be written: {error.strerror}"
         raise SupervisorError(what) from error

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from supervisor.cli.common import Failure, json_option, option_group, print_done
+from supervisor.cli.common import CommandFailed, json_option, option_group, print_done
 from supervisor.errors import REFUSED, SupervisorError
 
 #: Where a schedule file is written to.
@@ -26,7 +26,7 @@ to_file = option_group(
 
 def refuse_to_overwrite(output: Path | None, force: bool) -> None:
     if output is not None and output.exists() and not force:
-        raise Failure(f"{output} exists already; --force overwrites it", REFUSED)
+        raise CommandFailed(f"{output} exists already; --force overwrites it", REFUSED)
 
 
 def write_file(

@@ -10,8 +10,8 @@ from zoneinfo import ZoneInfo
 import click
 
 from supervisor.cli.common import (
+    CommandFailed,
     Context,
-    Failure,
     MomentText,
     MomentType,
     examples,
@@ -162,7 +162,7 @@ def backfill_ticks(
     ticks = ticks_between(schedule_of(spec), first - INSTANT, last - INSTANT, limit + 1)
     if len(ticks) > limit:
         what = f"there are more than {limit} nominal times: raise --limit, or take a shorter span"
-        raise Failure(what, REFUSED)
+        raise CommandFailed(what, REFUSED)
     if dry_run and as_json:
         results = (result(spec.name, "planned", None, tick) for tick in ticks)
         print_done("backfill", results, done=False)

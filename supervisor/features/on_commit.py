@@ -43,7 +43,7 @@ Kwargs = Mapping[str, Any] | None
 
 
 @dataclass(frozen=True, slots=True)
-class Trigger:
+class PendingTrigger:
     """`facts`: what it takes to ask for the same run by hand."""
 
     run_id: str
@@ -65,7 +65,7 @@ def trigger_of(
     kwargs: Kwargs,
     app: Celery | None,
     options: Mapping[str, Any],
-) -> Trigger:
+) -> PendingTrigger:
     """Raises NotConfigured, InvalidGuard, InvalidKey, and TypeError."""
     if isinstance(job_or_task, str):
         return trigger_of_job(job_or_task, args, kwargs, supervised(app), options)
@@ -78,7 +78,7 @@ def trigger_of(
 
 def trigger_of_job(
     job: str, args: Args, kwargs: Kwargs, app: Celery, options: Mapping[str, Any]
-) -> Trigger:
+) -> PendingTrigger:
     args, kwargs = as_sent(job, args, kwargs)
     guard = GuardedCall.of(options, job)
     run_id = manual_id(job)
@@ -91,12 +91,12 @@ def trigger_of_job(
         max_wait=guard.max_wait,
     )
     facts = {"job": job, "args": args, "kwargs": kwargs, "options": options}
-    return Trigger(run_id, facts, partial(trigger_job, app, job, request))
+    return PendingTrigger(run_id, facts, partial(trigger_job, app, job, request))
 
 
 def trigger_of_task(
     task: Any, given: Args, given_kwargs: Kwargs, options: Mapping[str, Any]
-) -> Trigger:
+) -> PendingTrigger:
     required_settings(task.app)
     args, kwargs = as_sent(task.name, *dumped(task, given or (), given_kwargs or {}))
     options = dict(options)
@@ -108,7 +108,7 @@ def trigger_of_task(
     shown = partial(masked, spec_of(task).mask if guarded else False)
     facts = {"task": task.name, "args": shown(args), "kwargs": shown(kwargs), "options": options}
     send = partial(task.apply_async, args, kwargs, task_id=run_id, **options)
-    return Trigger(run_id, facts, send)
+    return PendingTrigger(run_id, facts, send)
 
 
 def trigger_job(app: Celery, job: str, request: RunRequest) -> None:

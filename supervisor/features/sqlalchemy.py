@@ -20,7 +20,7 @@ from sqlalchemy import event
 from sqlalchemy.exc import InvalidRequestError
 from sqlalchemy.orm import Session, SessionTransaction, scoped_session
 
-from supervisor.features.on_commit import Trigger, trigger_of
+from supervisor.features.on_commit import PendingTrigger, trigger_of
 
 if TYPE_CHECKING:
     # It needs greenlet, which programs without asyncio do not have.
@@ -36,7 +36,7 @@ PENDING = "supervisor.features"
 class Pending:
     """`holder`: the transaction that must commit next; None when the outermost has."""
 
-    trigger: Trigger
+    trigger: PendingTrigger
     holder: SessionTransaction | None
 
 

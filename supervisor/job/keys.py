@@ -9,7 +9,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict
 
 
-class Keys(BaseModel):
+class KeyGroup(BaseModel):
     """Some keys of a job. A feature has a class of these; JobSpec inherits all that are listed."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)

@@ -14,7 +14,7 @@ from supervisor.job.run import FAILURES, RunState
 from supervisor.job.spec import GuardedTaskSpec, JobSpec
 from supervisor.ledger.limits import BOUNDS
 from supervisor.schedule.deadlines import Deadline, next_deadline
-from supervisor.schedule.ticks import Pause
+from supervisor.schedule.ticks import PausePeriod
 from supervisor.times import optional_instant
 
 #: The fields of a job's hash that hold its histograms: the buckets, and the sum in ms.
@@ -84,7 +84,7 @@ class Mark:
 
     watermark: datetime | None
 
-    pause: Pause | None
+    pause: PausePeriod | None
     """The present one, or else the last."""
 
     file_paused: bool | None
@@ -105,11 +105,11 @@ def mark_from(values: Sequence[str | None]) -> Mark:
     )
 
 
-def pause_from(fields: Mapping[str, str | None]) -> Pause | None:
+def pause_from(fields: Mapping[str, str | None]) -> PausePeriod | None:
     is_paused = fields["paused"] == "1"
     start = optional_instant(fields["paused_at"] if is_paused else fields["pause_from"])
     end = optional_instant(fields["paused_until"] if is_paused else fields["pause_to"])
-    return Pause(start, end) if start else None
+    return PausePeriod(start, end) if start else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -74,11 +74,11 @@ from supervisor.ledger.runs import Reports, Steps
 from supervisor.schedule.ticks import PassedOver, Tick
 from supervisor.settings import Settings
 from supervisor.store.connection import (
+    UNREACHABLE,
     Client,
     NotWritable,
     RedisError,
     ResponseError,
-    Unavailable,
     connect,
     connect_for_heartbeat,
     explained,
@@ -205,13 +205,13 @@ class Ledger(JobReads, RunReads):
 
         A call whose reply is lost is made once more, under the same ids: runs that it has recorded
         are then duplicates, but for those that it skipped. Raises InvalidKey, RedisError when the
-        server refuses one of them, and Unavailable: then it is not known which were recorded.
+        server refuses one of them or is unreachable: then it is not known which were recorded.
         """
         run_ids = [request.run_id or manual_id(spec.name) for request in requests]
         runs = [run_of_request(spec, i, r) for i, r in zip(run_ids, requests, strict=True)]
         try:
             admissions = self._admitted(runs, action)
-        except Unavailable:
+        except UNREACHABLE:
             admissions = self._admitted(runs, action)
             skipped = {run.id: run for run in self.runs(run_ids) if run.state is RunState.SKIPPED}
             admissions = [

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from supervisor.beat.turn import Beat, Part
+from supervisor.beat.turn import BeatContext, Part
 from supervisor.features.adoption import step as adoption
 from supervisor.features.audit import step as audit
 from supervisor.features.following import step as following
@@ -15,7 +15,7 @@ from supervisor.features.pings import step as pings
 from supervisor.features.sentry import step as sentry
 from supervisor.features.summary import step as summary
 
-PARTS: tuple[Callable[[Beat], Part], ...] = (
+PARTS: tuple[Callable[[BeatContext], Part], ...] = (
     opentelemetry.part,
     adoption.part,
     notices.part,

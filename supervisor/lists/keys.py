@@ -6,14 +6,14 @@ from supervisor.features import adoption, following, run_log
 from supervisor.features.notices import keys as notices
 from supervisor.features.pings import keys as pings
 from supervisor.features.sentry import keys as sentry
-from supervisor.job.keys import AddressKey, Keys
+from supervisor.job.keys import AddressKey, KeyGroup
 
 
 class FeatureKeys(
     notices.NoticeKeys,
     pings.PingKeys,
     sentry.SentryKeys,
-    Keys,
+    KeyGroup,
 ):
     """Those of all features: JobSpec inherits them."""
 

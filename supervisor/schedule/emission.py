@@ -18,7 +18,7 @@ from supervisor.job.policies import Catchup
 from supervisor.job.run import RunState
 from supervisor.job.spec import JobSpec
 from supervisor.schedule import Schedule, missed_before, ticks_between
-from supervisor.schedule.ticks import PassedOver, Pause, Tick
+from supervisor.schedule.ticks import PassedOver, PausePeriod, Tick
 from supervisor.times import INSTANT
 
 #: Ticks of up to this age are prompt: longer than a change of leaders takes.
@@ -43,7 +43,7 @@ def emission(
     schedule: Schedule,
     watermark: datetime,
     now: datetime,
-    pause: Pause | None = None,
+    pause: PausePeriod | None = None,
 ) -> Emission:
     """What is due for a job whose ticks up to `watermark` have been dealt with."""
     if pause is None or pause.start > now:

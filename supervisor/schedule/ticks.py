@@ -37,7 +37,7 @@ class PassedOver:
 
 
 @dataclass(frozen=True, slots=True)
-class Pause:
+class PausePeriod:
     """Ticks from `start` to before `end` are excluded; without `end` it goes on."""
 
     start: datetime

@@ -143,7 +143,7 @@ class HandshakeUnanswered(RedisError):
 
 #: The server cannot be reached, or takes no writes after a failover. Scripts are idempotent, so a
 #: caller may try again.
-Unavailable = (
+UNREACHABLE = (
     HandshakeUnanswered,
     RedisConnectionError,
     RedisTimeoutError,
@@ -161,11 +161,11 @@ HEARTBEAT_TIMEOUT_SECONDS = 2
 ANSWER_TIMEOUT_SECONDS = 2
 
 __all__ = [
+    "UNREACHABLE",
     "Client",
     "Pipeline",
     "RedisError",
     "ResponseError",
-    "Unavailable",
     "connect",
     "connect_for_answers",
     "connect_for_heartbeat",
@@ -184,7 +184,7 @@ NOT_NOW_CODES = ("BUSY", "MISCONF", "NOREPLICAS", "ACL failure")
 
 def may_pass(error: Exception) -> bool:
     """Whether the same call may succeed later: the fault is not in what it asks for."""
-    return isinstance(error, (*Unavailable, *NOT_NOW)) or str(error).startswith(NOT_NOW_CODES)
+    return isinstance(error, (*UNREACHABLE, *NOT_NOW)) or str(error).startswith(NOT_NOW_CODES)
 
 
 def refuses_writes(error: Exception) -> bool:

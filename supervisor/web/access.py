@@ -42,7 +42,7 @@ from supervisor.web.access_file import (
     is_same,
 )
 from supervisor.web.budget import Budget
-from supervisor.web.http import Refused, actor_of, ledger_unavailable, problem_response
+from supervisor.web.http import RequestRefused, actor_of, ledger_unavailable, problem_response
 from supervisor.web.needs import NEEDS, verb_of
 from supervisor.web.record import Visits
 from supervisor.web.sessions import COOKIE, FormToken, Session, Sessions
@@ -185,15 +185,15 @@ READING = ("GET", "HEAD")
 #: The longest path with its query, in bytes.
 LONGEST_ADDRESS = 8 * 1024
 
-NO_ACTIONS = Refused(
+NO_ACTIONS = RequestRefused(
     403, "this server is read-only: start it with SUPERVISOR_TOKEN to allow actions"
 )
-NOT_OUR_HOST = Refused(421, "this server answers to loopback names only")
-TOO_LONG = Refused(414, f"the address has more than {LONGEST_ADDRESS:,} bytes")
-TWO_LENGTHS = Refused(400, "the request has both Content-Length and Transfer-Encoding")
-NO_TOKEN = Refused(401, "send the token: Authorization: Bearer ...")
-NOT_LOGGED_IN = Refused(401, "log in first")
-NOT_OUR_PAGE = Refused(403, "the request comes from a page of another site")
+NOT_OUR_HOST = RequestRefused(421, "this server answers to loopback names only")
+TOO_LONG = RequestRefused(414, f"the address has more than {LONGEST_ADDRESS:,} bytes")
+TWO_LENGTHS = RequestRefused(400, "the request has both Content-Length and Transfer-Encoding")
+NO_TOKEN = RequestRefused(401, "send the token: Authorization: Bearer ...")
+NOT_LOGGED_IN = RequestRefused(401, "log in first")
+NOT_OUR_PAGE = RequestRefused(403, "the request comes from a page of another site")
 
 
 @dataclass(frozen=True, slots=True)
@@ -323,13 +323,13 @@ def refusal_to_read(request: Request, visitor: Visitor) -> Response | None:
     if visitor.role or path.startswith(FOR_EVERYBODY):
         return None
     if visitor.name:
-        return problem_response(request, Refused(403, f"{visitor.name} has no role here"))
+        return problem_response(request, RequestRefused(403, f"{visitor.name} has no role here"))
     if path.startswith(FOR_PROGRAMS):
         return problem_response(request, NO_TOKEN)
     return to_login(request)
 
 
-def refusal_to_act(request: Request, visitor: Visitor, access: Access) -> Refused | None:
+def refusal_to_act(request: Request, visitor: Visitor, access: Access) -> RequestRefused | None:
     path = path_of(request)
     if not path.startswith(("/api/", "/actions/", "/login", "/logout")):
         return None if visitor.role else NO_TOKEN
@@ -402,7 +402,7 @@ class RoleCheck:
             # A method that the route does not take is answered by the route.
             role = self._needs.get(request.method)
             first = check_role(request, role) if role else None
-        except Refused as error:
+        except RequestRefused as error:
             verb, by = verb_of(request.method, self._path), actor_of(request)
             if verb and by.name:
                 target = next(iter(request.path_params.values()), "")
@@ -420,4 +420,4 @@ def check_role(request: Request, role: Role) -> Response | None:
     if visitor.may(role):
         return None
     who = visitor.name or "everybody else"
-    raise Refused(403, f"this needs the role {role}; {who} has {visitor.role or 'none'}")
+    raise RequestRefused(403, f"this needs the role {role}; {who} has {visitor.role or 'none'}")

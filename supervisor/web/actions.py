@@ -34,7 +34,7 @@ from supervisor.web.budget import Threads
 from supervisor.web.buttons import Act, Fields
 from supervisor.web.editor import version_in
 from supervisor.web.http import (
-    Refused,
+    RequestRefused,
     actor_of,
     form_body,
     form_endpoint,
@@ -67,9 +67,9 @@ def action_routes(ledger: Ledger, edits: JobEdits, threads: Threads) -> list[Rou
 def result(ledger: Ledger, verb: str, act: Act, request: Request, fields: Fields) -> Response:
     try:
         address = act(ledger, request.path_params["target"], fields, actor_of(request))
-    except (Refused, InvalidKey, InvalidRequest, *STATES) as error:
+    except (RequestRefused, InvalidKey, InvalidRequest, *STATES) as error:
         status = 409 if isinstance(error, STATES) else 400
-        status = error.status_code if isinstance(error, Refused) else status
+        status = error.status_code if isinstance(error, RequestRefused) else status
         return form(ledger, verb, request, fields, str(error), status)
     return RedirectResponse(f"{root_of(request)}/{address}", 303)
 
@@ -125,7 +125,7 @@ def parsed(name: str, text: str) -> Any:
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise Refused(400, f"{name} is not JSON: {error}") from error
+        raise RequestRefused(400, f"{name} is not JSON: {error}") from error
 
 
 def pause(ledger: Ledger, job: str, fields: Fields, by: Actor) -> str:
@@ -138,7 +138,7 @@ def pause(ledger: Ledger, job: str, fields: Fields, by: Actor) -> str:
 
 def resume(ledger: Ledger, job: str, fields: Fields, by: Actor) -> str:
     if not ledger.paused([job]):
-        raise Refused(409, "it is not paused")
+        raise RequestRefused(409, "it is not paused")
     reason = fields.get("reason", "")
     control.resume(ledger, job, catch_up="catch_up" in fields, by=by, reason=reason)
     return job_url(job)

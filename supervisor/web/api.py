@@ -37,7 +37,7 @@ from supervisor.operate.shapes import (
     WholeRun,
 )
 from supervisor.web.budget import Threads
-from supervisor.web.http import Refused, actor_of, document_body, json_body, unless_skipped
+from supervisor.web.http import RequestRefused, actor_of, document_body, json_body, unless_skipped
 from supervisor.web.jobs_page import names_of
 from supervisor.web.jobs_query import Filter, JobsQuery, Sort
 from supervisor.web.operations import (
@@ -265,7 +265,7 @@ def after(names: list[str], query: Mapping[str, str]) -> list[str]:
     if query.get("sort", Sort.NAME) == Sort.NAME:
         return [name for name in names if name > last]
     if last not in names:
-        raise Refused(400, "after is the name of a job that was listed")
+        raise RequestRefused(400, "after is the name of a job that was listed")
     return names[names.index(last) + 1 :]
 
 

@@ -19,7 +19,7 @@ from supervisor.operate import control
 from supervisor.schedule import schedule_of, ticks_between
 from supervisor.times import INSTANT, in_utc
 from supervisor.web.budget import Threads
-from supervisor.web.http import Refused, actor_of, form_endpoint
+from supervisor.web.http import RequestRefused, actor_of, form_endpoint
 from supervisor.web.templating import job_url, page, root_of
 
 Fields = Mapping[str, str]
@@ -104,7 +104,7 @@ def send(ledger: Ledger, request: Request, fields: Fields) -> Response:
 def scheduled(ledger: Ledger, request: Request) -> JobSpec:
     spec = ledger.spec(request.path_params["target"])
     if not spec.has_schedule:
-        raise Refused(409, f"{spec.name} has no schedule, and so no times that have passed")
+        raise RequestRefused(409, f"{spec.name} has no schedule, and so no times that have passed")
     return spec
 
 

@@ -29,7 +29,7 @@ from supervisor.web.actions import ACTIONS
 from supervisor.web.budget import Threads
 from supervisor.web.buttons import Fields
 from supervisor.web.failures_page import DEFAULT_SPAN, SPANS, FailuresQuery, failures_of
-from supervisor.web.http import Refused, actor_of, form_endpoint
+from supervisor.web.http import RequestRefused, actor_of, form_endpoint
 from supervisor.web.jobs_page import names_of
 from supervisor.web.jobs_query import JobsQuery
 from supervisor.web.templating import page, root_of
@@ -80,7 +80,7 @@ def chosen_in(ledger: Ledger, query: QueryParams, now: datetime) -> Chosen:
     """Raises Refused."""
     verb, is_all = query.get("verb", ""), "all" in query
     if verb not in VERBS:
-        raise Refused(400, f"verb is one of {', '.join(VERBS)}")
+        raise RequestRefused(400, f"verb is one of {', '.join(VERBS)}")
     picked = query.getlist("pick")
     if query.get("of") == "failures":
         failures = FailuresQuery.of(query)
@@ -106,7 +106,7 @@ def result(ledger: Ledger, request: Request, fields: Fields) -> Response:
         return shown(request, chosen, fields, error=what, status=409)
     try:
         undone = done_to_each(ledger, chosen, request, fields)
-    except Refused as error:
+    except RequestRefused as error:
         return shown(request, chosen, fields, error=str(error), status=error.status_code)
     if undone:
         return shown(request, chosen, fields, undone=undone)
@@ -125,7 +125,7 @@ def done_to_each(
             return undone | dict.fromkeys(chosen.targets[number:], late)
         try:
             act(ledger, target, fields, by)
-        except Refused as error:
+        except RequestRefused as error:
             if error.status_code == 400:
                 raise
             undone[target] = str(error)

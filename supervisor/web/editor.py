@@ -25,7 +25,7 @@ from supervisor.ledger.queues import Queue, Queues
 from supervisor.operate.job_documents import Document, job_text
 from supervisor.operate.job_edits import JobEdits, Verdict
 from supervisor.web.budget import Threads
-from supervisor.web.http import Refused, actor_of, form_endpoint
+from supervisor.web.http import RequestRefused, actor_of, form_endpoint
 from supervisor.web.queues_page import queues_of
 from supervisor.web.templating import job_url, page, root_of
 
@@ -108,7 +108,7 @@ class Editor:
         name = request.path_params["target"]
         job = self._jobs.job(name)
         if not job.is_editable:
-            raise Refused(409, f"{name} is not edited here: it is from {job.origin.place}")
+            raise RequestRefused(409, f"{name} is not edited here: it is from {job.origin.place}")
         text = job_text(name, self._jobs.shown(job))
         fields = {"version": str(job.origin.version), "text": text, "edits": name}
         return self._page(request, fields, self._check(written(fields)))
@@ -206,7 +206,7 @@ def version_in(fields: Fields) -> int:
     """Raises Refused."""
     text = fields.get("version", "")
     if not (text.isascii() and text.isdigit() and len(text) <= 20):
-        raise Refused(400, "the form has no version")
+        raise RequestRefused(400, "the form has no version")
     return int(text)
 
 

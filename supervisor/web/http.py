@@ -50,7 +50,7 @@ def visitor_at(request: Request, name: str = "", origin: str = "page") -> Actor:
 log = get_logger("supervisor.web")
 
 
-class Refused(HTTPException):
+class RequestRefused(HTTPException):
     """The request is refused, in a sentence for people. The API answers `fields` as well."""
 
     def __init__(self, status: int, text: str, **fields: Any) -> None:
@@ -64,7 +64,7 @@ class Refused(HTTPException):
 def unless_skipped(run: Run) -> Run:
     """Raises Refused for a run that was skipped; it stays on record as such."""
     if run.state is RunState.SKIPPED:
-        raise Refused(409, f"skipped: {reason_words(run)}", run=shapes.Run.dumped(run))
+        raise RequestRefused(409, f"skipped: {reason_words(run)}", run=shapes.Run.dumped(run))
     return run
 
 
@@ -78,7 +78,7 @@ def problem_response(
     if status in (400, 413, 503):
         headers["Connection"] = "close"  # the rest of a body is not waited for, nor guessed at
     if path_of(request).startswith("/api/") or "text/html" not in request.headers.get("accept", ""):
-        fields = problem.fields if isinstance(problem, Refused) else {}
+        fields = problem.fields if isinstance(problem, RequestRefused) else {}
         return JSONResponse({"error": problem.detail, **fields}, status, headers)
     answer = page(request, "problem.html", status, problem=problem, reloads=reloads)
     answer.headers.update(headers)
@@ -88,7 +88,7 @@ def problem_response(
 def ledger_unavailable(request: Request, error: Exception) -> Response:
     """Does not show the error, which contains the ledger's address and is logged."""
     log.warning("ledger unavailable", error=explained(error))
-    problem = Refused(503, "the ledger is unavailable")
+    problem = RequestRefused(503, "the ledger is unavailable")
     return problem_response(request, problem, reloads=request.method == "GET")
 
 
@@ -103,7 +103,7 @@ def answered_with(status: int, *names: str) -> Callable[[Request, Exception], Re
 
     def answer(request: Request, error: Exception) -> Response:
         also = {name: getattr(error, name) for name in names}
-        return problem_response(request, Refused(status, str(error), **also))
+        return problem_response(request, RequestRefused(status, str(error), **also))
 
     return answer
 
@@ -152,7 +152,7 @@ async def bounded_body(request: Request) -> bytes:
     except TimeoutError as error:
         raise OutOfTime("the body was sent too slowly") from error
     if length > MOST_BYTES:
-        raise Refused(413, f"the body has more than {MOST_BYTES:,} bytes")
+        raise RequestRefused(413, f"the body has more than {MOST_BYTES:,} bytes")
     return bytes(body)
 
 
@@ -166,9 +166,9 @@ async def document_body(request: Request) -> Document:
     try:
         document = loads(await json_text(request))
     except ValueError as error:
-        raise Refused(400, f"the body is not valid JSON: {error}") from error
+        raise RequestRefused(400, f"the body is not valid JSON: {error}") from error
     if not isinstance(document, dict):
-        raise Refused(400, "the body is not an object of a job's keys")
+        raise RequestRefused(400, "the body is not an object of a job's keys")
     return document
 
 
@@ -176,7 +176,7 @@ async def json_text(request: Request) -> bytes:
     text = await bounded_body(request)
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if text and kind != "application/json":
-        raise Refused(415, "the body must be application/json")
+        raise RequestRefused(415, "the body must be application/json")
     return text
 
 
@@ -197,7 +197,7 @@ async def signed_form(request: Request) -> dict[str, str]:
     fields = await form_body(request)
     token = request.state.visitor.form_token
     if token is None or not token.fits(fields.pop("csrf", "")):
-        raise Refused(403, "this form is not valid any more: load its page again")
+        raise RequestRefused(403, "this form is not valid any more: load its page again")
     return fields
 
 
@@ -206,7 +206,7 @@ async def form_body(request: Request) -> dict[str, str]:
     try:
         return dict(parse_qsl(text, keep_blank_values=True, max_num_fields=MOST_FIELDS))
     except ValueError as error:
-        raise Refused(400, f"the form has more than {MOST_FIELDS} fields") from error
+        raise RequestRefused(400, f"the form has more than {MOST_FIELDS} fields") from error
 
 
 def validated(model: type[Body], text: str | bytes) -> Body:
@@ -215,7 +215,7 @@ def validated(model: type[Body], text: str | bytes) -> Body:
         return model.model_validate_json(text)
     except ValidationError as error:
         faults = error.errors(include_url=False, include_context=False, include_input=False)
-        raise Refused(400, "; ".join(map(fault_text, faults))) from error
+        raise RequestRefused(400, "; ".join(map(fault_text, faults))) from error
 
 
 def fault_text(fault: object) -> str:

@@ -13,7 +13,7 @@ from supervisor.errors import JobConflict
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.queues import Queues
 from supervisor.operate.job_edits import JobEdits
-from supervisor.web.http import Refused
+from supervisor.web.http import RequestRefused
 
 Schema = dict[str, Any]
 
@@ -47,7 +47,7 @@ class Preconditions:
         """
         if self.if_none_match is not None:
             if self.if_none_match.strip() != "*":
-                raise Refused(400, "If-None-Match takes * only")
+                raise RequestRefused(400, "If-None-Match takes * only")
             if present:
                 raise JobConflict(job, present)
             return 0
@@ -75,10 +75,10 @@ class Query:
         """Raises Refused."""
         words, most = self.schema.get("enum"), self.schema.get("maximum")
         if words and text not in words:
-            raise Refused(400, f"{self.name} is one of {', '.join(words)}")
+            raise RequestRefused(400, f"{self.name} is one of {', '.join(words)}")
         is_number = text.isascii() and text.isdigit() and len(text) <= 9
         if most and not (is_number and 0 < int(text) <= most):
-            raise Refused(400, f"{self.name} is a number from 1 to {most:,}")
+            raise RequestRefused(400, f"{self.name} is a number from 1 to {most:,}")
 
 
 def up_to(most: int, about: str) -> Query:
@@ -120,7 +120,7 @@ class Operation:
 
 OPERATIONS: list[Operation] = []
 
-Call = TypeVar("Call", bound=Callable[..., Any])
+Endpoint = TypeVar("Endpoint", bound=Callable[..., Any])
 
 
 def operation(
@@ -129,13 +129,13 @@ def operation(
     status: int = 200,
     queries: Sequence[Query] = (),
     errors: Sequence[int] = (),
-) -> Callable[[Call], Call]:
+) -> Callable[[Endpoint], Endpoint]:
     """Makes a method of Operations one; its docstring is the summary."""
     is_of_one = "{" in path and method != "put"
     codes = {*errors, *((404,) if is_of_one else ()), *((400,) if queries else ())}
     codes |= {400, 413, 415} if method in ("post", "put") else set()
 
-    def listed(call: Call) -> Call:
+    def listed(call: Endpoint) -> Endpoint:
         OPERATIONS.append(Operation(call, method, path, status, queries, frozenset(codes)))
         return call
 

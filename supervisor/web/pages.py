@@ -42,7 +42,7 @@ from supervisor.web.access_file import Role
 from supervisor.web.budget import Threads, check
 from supervisor.web.clock import zone
 from supervisor.web.failures_page import FailuresQuery, failures_page
-from supervisor.web.http import Refused
+from supervisor.web.http import RequestRefused
 from supervisor.web.job_charts import days_of, durations_of
 from supervisor.web.job_timeline import SPANS, timeline_of
 from supervisor.web.jobs_page import (
@@ -149,7 +149,7 @@ def job(view: View) -> PageContext:
     try:
         record = view.ledger.job(view.target)
     except UnknownJob as error:
-        raise Refused(404, f"{error}{removal_of(view)}") from error
+        raise RequestRefused(404, f"{error}{removal_of(view)}") from error
     last = traces(view.ledger, [view.target], RUNS_SHOWN)[view.target]
     durations = view.ledger.durations_of([record.spec])[view.target]
     loaded = view.edits.job(view.target)

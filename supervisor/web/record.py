@@ -18,7 +18,7 @@ from supervisor.logs import get_logger
 from supervisor.operate import shapes
 from supervisor.operate.words import LOOKED_AT
 from supervisor.store.connection import explained
-from supervisor.web.http import Refused
+from supervisor.web.http import RequestRefused
 
 log = get_logger("supervisor.record")
 
@@ -36,10 +36,10 @@ def action_query(query: Mapping[str, str], limit: int = ENTRIES_SHOWN) -> Action
     """What an address asks for. Raises Refused."""
     before, since = query.get("before"), query.get("since")
     if before is not None and not ENTRY_ID.fullmatch(before):
-        raise Refused(400, "before is the id of an entry that was listed")
+        raise RequestRefused(400, "before is the id of an entry that was listed")
     job, by, verb = (query.get(name, "").strip() or None for name in ("job", "by", "verb"))
     if max(len(text or "") for text in (job, by, verb)) > LONGEST_PATTERN:
-        raise Refused(400, f"job, by and verb have up to {LONGEST_PATTERN} characters")
+        raise RequestRefused(400, f"job, by and verb have up to {LONGEST_PATTERN} characters")
     moment = moment_in(since) if since else None
     return ActionQuery(job, by, verb, moment, before, limit)
 
@@ -50,7 +50,7 @@ def moment_in(text: str) -> datetime:
         moment = datetime.fromisoformat(text)
         return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).astimezone(UTC)
     except (ValueError, OverflowError):
-        raise Refused(400, "since is a time such as 2026-03-01T02:00:00Z") from None
+        raise RequestRefused(400, "since is a time such as 2026-03-01T02:00:00Z") from None
 
 
 def record_page(ledger: Ledger, query: Mapping[str, str]) -> dict[str, Any]:

@@ -41,7 +41,7 @@ NEVER_STARTED = frozenset(
 
 
 @dataclass(frozen=True, slots=True)
-class Mark:
+class ChartBar:
     run: str
     state: str
     x: int
@@ -54,7 +54,7 @@ class Mark:
 class Chart:
     """limit_y: where a bar would be as high as the interval is long."""
 
-    marks: tuple[Mark, ...]
+    bars: tuple[ChartBar, ...]
     limit_y: float | None
     words: str
     width: int = LENGTH * PITCH
@@ -69,19 +69,19 @@ def chart_of(traces: Sequence[Trace], interval_seconds: float | None) -> Chart:
     top = max(longest, interval_seconds or 0) if is_near else longest
     first = LENGTH - len(shown)
     return Chart(
-        tuple(mark_of(trace, first + place, top) for place, trace in enumerate(shown)),
+        tuple(bar_of(trace, first + place, top) for place, trace in enumerate(shown)),
         HEIGHT * (1 - interval_seconds / top) if is_near and interval_seconds else None,
         words_of(shown),
     )
 
 
-def mark_of(trace: Trace, place: int, top: float) -> Mark:
+def bar_of(trace: Trace, place: int, top: float) -> ChartBar:
     height = float(LEAST_HEIGHT)
     if trace.state is RunState.RUNNING:
         height = HEIGHT / 2
     elif trace.state not in NEVER_STARTED and top:
         height = max(height, HEIGHT * (trace.duration_seconds or 0) / top)
-    return Mark(
+    return ChartBar(
         run=trace.id,
         state=trace.state.value,
         x=place * PITCH,

@@ -40,7 +40,7 @@ from supervisor.schedule import cron, rrule
 from supervisor.settings import SentinelUrl, database_of
 from supervisor.web.access import host_in, is_loopback
 from supervisor.web.actions import own_path
-from supervisor.web.http import Refused, validated
+from supervisor.web.http import RequestRefused, validated
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)
@@ -311,7 +311,7 @@ WORDS = [*PLAIN.split(), *SPACED, "\x9b", "\u0660", "\u2028"]
 
 
 def refuses(parser: Callable[[str], object], text: str) -> None:
-    with suppress(errors.SupervisorError, ValueError, LookupError, Refused):
+    with suppress(errors.SupervisorError, ValueError, LookupError, RequestRefused):
         parser(text)
 
 

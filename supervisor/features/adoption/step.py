@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from supervisor.beat.turn import Beat, Part
+from supervisor.beat.turn import BeatContext, Part
 from supervisor.features.adoption import DJANGO
 from supervisor.job.changes import register
 from supervisor.ledger.job_record import REDBEAT
 
 
-def part(beat: Beat) -> Part:
+def part(beat: BeatContext) -> Part:
     """Follows what `adopt_entries` and `adopt_rows` name, and gives back what they name no more."""
     settings = beat.app.supervisor  # type: ignore[attr-defined]
     if settings["adopt_rows"]:
@@ -30,7 +30,7 @@ def part(beat: Beat) -> Part:
     return Part(emit=(adopted,), begin=begin)
 
 
-def give_back(beat: Beat) -> None:
+def give_back(beat: BeatContext) -> None:
     """Removes the jobs of entries or rows that the app adopts no more."""
     settings = beat.app.supervisor  # type: ignore[attr-defined]
     sources = {origin.source for origin in beat.ledger.origins().values()}

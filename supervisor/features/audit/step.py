@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from supervisor.beat.turn import Beat, Part, Turn
+from supervisor.beat.turn import BeatContext, Part, Turn
 from supervisor.features.audit.spans import Audited, AuditSpan, AuditSpans
 from supervisor.job.run import Run, RunState
 from supervisor.job.run_ids import tick_id
@@ -217,5 +217,5 @@ def is_of_a_tick(run: Run) -> bool:
     return passed_over or run.id == tick_id(run.job, run.nominal_at)
 
 
-def part(beat: Beat) -> Part:
+def part(beat: BeatContext) -> Part:
     return Part(follow=(Auditor(beat.ledger, beat.entries.revive),))

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from supervisor.beat.admission_log import note_all, note_rescue
-from supervisor.beat.turn import Beat, Part, Turn
+from supervisor.beat.turn import BeatContext, Part, Turn
 from supervisor.features.following.rule import FollowState, decide
 from supervisor.features.following.store import (
     Edited,
@@ -123,5 +123,5 @@ class Following:
         )
 
 
-def part(beat: Beat) -> Part:
+def part(beat: BeatContext) -> Part:
     return Part(emit=(Following(beat.ledger),))

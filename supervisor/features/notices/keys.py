@@ -20,7 +20,7 @@ from pydantic import (
 
 from supervisor.errors import closest
 from supervisor.job.fields import LONGEST_URL, ItemFault, inside, is_address
-from supervisor.job.keys import AddressKey, Keys, joined
+from supervisor.job.keys import AddressKey, KeyGroup, joined
 from supervisor.job.secrets import FORMS, MASK, TOKEN, malformed, masked_url
 
 
@@ -266,7 +266,7 @@ Notify = Annotated[
 ]
 
 
-class NoticeKeys(Keys):
+class NoticeKeys(KeyGroup):
     notify: Annotated[Notify, Field(repr=False)] = ()
     """Where notices go when it fails, misses a run or recovers: addresses, with events."""
 

@@ -175,7 +175,7 @@ def look(ledger: Ledger, before: Seen | None = None) -> Seen:
         return Seen(at, explained(error), silenced_until=until)
 
 
-class Outbox:
+class MemoryOutbox:
     """Notices that wait in this process, by destination (features/outbound/sender.py)."""
 
     def __init__(self, destinations: Sequence[Destination], page: str) -> None:
@@ -216,7 +216,7 @@ class Outbox:
         return self._tried_at.get(destination, now) <= now
 
 
-def watch(ledger: Ledger, name: str, outbox: Outbox, grace: timedelta) -> None:
+def watch(ledger: Ledger, name: str, outbox: MemoryOutbox, grace: timedelta) -> None:
     """Looks for as long as the process lives. name: of the ledger, as in the keys."""
     outbound = Outbound(outbox, {Kind.NOTICE: outbox.send})
     outages: Outages = {}
@@ -238,7 +238,7 @@ def start(ledger: Ledger, settings: Settings) -> None:
     destinations = service_destinations(os.environ)
     grace = duration_in(os.environ, NOTIFY_AFTER, GRACE)
     if destinations:
-        outbox = Outbox(destinations, os.environ.get(PAGE_URL, ""))
+        outbox = MemoryOutbox(destinations, os.environ.get(PAGE_URL, ""))
         arguments = (ledger, name_of(settings), outbox, grace)
         Thread(target=watch, args=arguments, name="supervisor-outages", daemon=True).start()
 

@@ -23,7 +23,7 @@ from datetime import datetime, timedelta
 
 from redis.exceptions import RedisError
 
-from supervisor.beat.turn import Beat, Part, Turn
+from supervisor.beat.turn import BeatContext, Part, Turn
 from supervisor.features.notices.incidents import (
     GROUP_WAIT,
     SERVICE,
@@ -36,7 +36,7 @@ from supervisor.features.notices.keys import Destination, Event, wanted_events
 from supervisor.features.notices.rules import Notice, service_destinations
 from supervisor.features.notices.services import missing_extra, send
 from supervisor.features.notices.silences import SilenceStore, silenced
-from supervisor.features.notices.store import Backlog, Finding, NoticeStore
+from supervisor.features.notices.store import Backlog, NoticeStore, Occurrence
 from supervisor.features.outbound.answer import Answer
 from supervisor.features.outbound.sender import Result
 from supervisor.features.outbound.store import Kind, Unsent
@@ -121,16 +121,16 @@ class Watch:
             self._each = max(JOBS_PER_TURN, -(-len(self._left) // TURNS))
         names, self._left = self._left[: self._each], self._left[self._each :]
         if specs := [s for s in self._ledger.some_specs(names).values() if is_to_be_watched(s)]:
-            self._store.note(self._findings(specs, now))
+            self._store.note(self._occurrences(specs, now))
 
-    def _findings(self, specs: Sequence[JobSpec], now: datetime) -> list[Finding]:
+    def _occurrences(self, specs: Sequence[JobSpec], now: datetime) -> list[Occurrence]:
         open_runs = self._ledger.open_runs_of([spec.name for spec in specs])
-        findings = []
+        occurrences = []
         for job in self._ledger.records_of(specs):
             spec, deadline = job.spec, job.deadline
             if deadline and deadline.at < now:
                 reason = f"due by {render_moment(deadline.at)}"
-                findings.append(finding(spec, Event.DUE_BY, deadline.tick, reason))
+                occurrences.append(occurrence(spec, Event.DUE_BY, deadline.tick, reason))
             runs = open_runs.get(spec.name)
             since = runs.oldest_queued_at if runs else None
             if since:
@@ -138,10 +138,10 @@ class Watch:
                 durations = self._ledger.durations_of([spec])[spec.name]
                 usual = usual_duration(spec, durations, interval)
                 if now > since + late_after(spec, interval, usual):
-                    findings.append(
-                        finding(spec, Event.LATE, since, f"due at {render_moment(since)}")
+                    occurrences.append(
+                        occurrence(spec, Event.LATE, since, f"due at {render_moment(since)}")
                     )
-        return findings
+        return occurrences
 
 
 def is_to_be_watched(spec: JobSpec) -> bool:
@@ -149,8 +149,8 @@ def is_to_be_watched(spec: JobSpec) -> bool:
     return Event.LATE in events or (Event.DUE_BY in events and spec.due_by is not None)
 
 
-def finding(spec: JobSpec, event: Event, mark: datetime, reason: str) -> Finding:
-    return Finding(spec.name, spec.notified_events, event, render_moment(mark), reason)
+def occurrence(spec: JobSpec, event: Event, mark: datetime, reason: str) -> Occurrence:
+    return Occurrence(spec.name, spec.notified_events, event, render_moment(mark), reason)
 
 
 # All of it, for one beat.
@@ -225,7 +225,7 @@ class Notices:
         if self._service and problems != self._problems:
             event = Event.SCHEDULE_REJECTED if problems else Event.RECOVERED
             words = "\n".join(problems[:MOST_PROBLEMS])
-            self._store.note([Finding(SERVICE, OF_FILES, event, "", words)])
+            self._store.note([Occurrence(SERVICE, OF_FILES, event, "", words)])
             self._problems = problems
 
 
@@ -249,7 +249,7 @@ class FileNotices:
                 log.warning("notices not sent", reason=missing)
 
 
-def part(beat: Beat) -> Part:
+def part(beat: BeatContext) -> Part:
     """Raises NotConfigured for what the environment says wrongly."""
     notices = Notices(beat.ledger)
     beat.senders[Kind.NOTICE] = notices.send

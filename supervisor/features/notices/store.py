@@ -63,8 +63,8 @@ class Snapshot:
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
-    """What beat found of a job, for `note`. events: those that its `notify` asks for. mark: the
+class Occurrence:
+    """What beat observed of a job, for `note`. events: those that its `notify` asks for. mark: the
     same one is reported once.
     """
 
@@ -82,9 +82,9 @@ class NoticeStore:
         self._functions = ledger.functions
         self._leadership = ledger.leadership
 
-    def note(self, findings: Iterable[Finding]) -> int:
-        """Makes each finding an event, once. Returns how many were new."""
-        fields = [(f.job, f.events, f.event.value, f.mark, "", f.reason) for f in findings]
+    def note(self, occurrences: Iterable[Occurrence]) -> int:
+        """Makes each occurrence an event, once. Returns how many were new."""
+        fields = [(o.job, o.events, o.event.value, o.mark, "", o.reason) for o in occurrences]
         if not fields:
             return 0
         added = self._functions(

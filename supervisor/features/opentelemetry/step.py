@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from supervisor.beat.turn import Beat, Part
+from supervisor.beat.turn import BeatContext, Part
 from supervisor.job.policies import SkipReason
 from supervisor.job.run import OUTCOMES
 from supervisor.ledger.ledger import Ledger
@@ -145,6 +145,6 @@ class RunCounters:
         self._seen[job] = tuple(map(max, before, counts))
 
 
-def part(beat: Beat) -> Part:
+def part(beat: BeatContext) -> Part:
     counters = RunCounters(beat.ledger, beat.leads)
     return Part(begin=lambda _at, _is_first: counters.begin())

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from celery import Celery
 
-from supervisor.beat.turn import Beat, Part, Turn
+from supervisor.beat.turn import BeatContext, Part, Turn
 from supervisor.features.outbound.answer import Answer
 from supervisor.features.outbound.sender import Outbound, Result, Send
 from supervisor.features.outbound.store import Kind, LedgerOutbox, RunReport, Unsent
@@ -53,6 +53,6 @@ class Sending:
         self._outbound.look(turn.look.at)
 
 
-def part(beat: Beat) -> Part:
+def part(beat: BeatContext) -> Part:
     beat.senders[Kind.REVOCATION] = Revocations(beat.app, beat.ledger).send
     return Part(settle=(Sending(beat.ledger, beat.senders),))

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator, Field, WithJsonSchema
 
 from supervisor.job.fields import LONGEST_URL, may_be_address
-from supervisor.job.keys import AddressKey, Keys, joined
+from supervisor.job.keys import AddressKey, KeyGroup, joined
 from supervisor.job.secrets import masked_url
 
 
@@ -25,7 +25,7 @@ PingUrl = Annotated[
 ]
 
 
-class PingKeys(Keys):
+class PingKeys(KeyGroup):
     ping_url: Annotated[PingUrl | None, Field(repr=False)] = None
     """Where starts and ends of runs are reported, as healthchecks.io expects them; a secret."""
 

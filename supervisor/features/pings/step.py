@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from urllib.parse import urlsplit, urlunsplit
 from uuid import UUID, uuid5
 
-from supervisor.beat.turn import Beat, Part
+from supervisor.beat.turn import BeatContext, Part
 from supervisor.errors import SecretMissing
 from supervisor.features.outbound.answer import Answer
 from supervisor.features.outbound.http import post
@@ -81,6 +81,6 @@ def body(report: RunReport) -> str:
     return "".join(f"{name}: {fact}\n" for name, fact in facts.items() if fact)
 
 
-def part(beat: Beat) -> Part:
+def part(beat: BeatContext) -> Part:
     beat.senders[Kind.PING] = Pings(beat.ledger).send
     return Part()

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from supervisor.job.keys import AddressKey, Keys, joined
+from supervisor.job.keys import AddressKey, KeyGroup, joined
 
 #: As Sentry allows for slugs of monitors; it takes a slug of digits alone for an id.
 MonitorSlug = (
@@ -15,7 +15,7 @@ MonitorSlug = (
 )
 
 
-class SentryKeys(Keys):
+class SentryKeys(KeyGroup):
     sentry_monitor: MonitorSlug | None = None
     """true or a slug: runs check in at Sentry Crons; false: they do not, whatever the app sets."""
 

@@ -24,7 +24,7 @@ from math import ceil
 from typing import Any
 from uuid import UUID, uuid5
 
-from supervisor.beat.turn import Beat, Part
+from supervisor.beat.turn import BeatContext, Part
 from supervisor.features.outbound.answer import Answer
 from supervisor.features.outbound.sender import Result
 from supervisor.features.outbound.store import Kind, ReportKind, RunReport, Unsent
@@ -213,7 +213,7 @@ def check_in_id(run_id: str, place: str) -> str:
     return uuid5(NAMESPACE, f"{project} {place} {run_id}").hex
 
 
-def part(beat: Beat) -> Part:
+def part(beat: BeatContext) -> Part:
     check_ins = CheckIns(beat.ledger, owner_of(beat.app))
     beat.senders[Kind.CHECK_IN] = check_ins.send
     return Part(as_admitted=check_ins.monitored)

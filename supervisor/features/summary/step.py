@@ -11,10 +11,10 @@ import os
 from collections.abc import Mapping
 from datetime import date, datetime
 
-from supervisor.beat.turn import Beat, Part, Turn
+from supervisor.beat.turn import BeatContext, Part, Turn
 from supervisor.features.notices.incidents import SERVICE
 from supervisor.features.notices.keys import Event
-from supervisor.features.notices.store import Finding, NoticeStore
+from supervisor.features.notices.store import NoticeStore, Occurrence
 from supervisor.features.summary.rule import Daily, Day, JobDay, job_day, lines, summary_of
 from supervisor.features.summary.store import SummaryStore
 from supervisor.job.spec import JobSpec
@@ -100,10 +100,10 @@ class Summaries:
         if day.date not in saved:
             return
         text = "\n".join(lines(saved[day.date], saved.get(day.day_before.date)))
-        finding = Finding(SERVICE, Event.DAILY, Event.DAILY, day.date.isoformat(), text)
-        NoticeStore(self._ledger).note([finding])
+        daily = Occurrence(SERVICE, Event.DAILY, Event.DAILY, day.date.isoformat(), text)
+        NoticeStore(self._ledger).note([daily])
 
 
-def part(beat: Beat) -> Part:
+def part(beat: BeatContext) -> Part:
     """Raises NotConfigured for what the environment says wrongly."""
     return Part(follow=(Summaries(beat.ledger),))

@@ -29,7 +29,7 @@ from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.specs import job_spec
 from supervisor.schedule import schedule_of
 from supervisor.schedule.emission import emission
-from supervisor.schedule.ticks import Pause, Tick
+from supervisor.schedule.ticks import PausePeriod, Tick
 from supervisor.times import ms_of, parse_duration
 from tests.jobs import dealt_with_until
 from tests.waiting import scaled, wait_until
@@ -183,7 +183,7 @@ def test_ticks_of_a_pause_that_a_file_ended_stay_excluded(ledger: Ledger, entrie
         ms_of(NOW + timedelta(hours=1))
     )
     mark = ledger.marks(["a"])["a"]
-    assert mark.pause == Pause(NOW, NOW + timedelta(hours=1))
+    assert mark.pause == PausePeriod(NOW, NOW + timedelta(hours=1))
     beat_is_back = NOW + timedelta(hours=1, minutes=1)
     found = emission(awake, schedule_of(awake), NOW, beat_is_back, mark.pause)
     assert [(over.state, over.ticks) for over in found.passed] == [(RunState.EXCLUDED, 11)]
@@ -200,7 +200,7 @@ def test_a_file_that_pauses_a_paused_job_does_not_shorten_its_pause(
     load(ledger, entries, jobs(spec("a", paused=True)), "two", ledger.now())
     record, mark = ledger.job("a"), ledger.marks(["a"])["a"]
     assert (record.paused, record.paused_note, record.paused_until) == (True, None, None)
-    assert since and mark.pause == Pause(since.start, None)
+    assert since and mark.pause == PausePeriod(since.start, None)
     assert ledger.client.zcard(ledger.keys.pauses) == 0
 
 

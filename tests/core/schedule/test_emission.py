@@ -11,7 +11,7 @@ import pytest
 from supervisor.job.spec import JobSpec
 from supervisor.schedule import schedule_of
 from supervisor.schedule.emission import BATCH, Emission, emission
-from supervisor.schedule.ticks import Pause
+from supervisor.schedule.ticks import PausePeriod
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 
@@ -126,7 +126,9 @@ def test_ten_hours_without_beat_come_to_what_the_page_says(catchup: str) -> None
     assert len(found.ticks) + sum(p.ticks for p in found.passed) == 10
 
 
-def pieces(spec: JobSpec, watermark: datetime, pause: Pause) -> list[tuple[list[str], list[str]]]:
+def pieces(
+    spec: JobSpec, watermark: datetime, pause: PausePeriod
+) -> list[tuple[list[str], list[str]]]:
     """What beat does at noon, look by look, until nothing is due: runs, and what is passed over."""
     found = []
     while True:
@@ -146,13 +148,15 @@ def test_ticks_of_a_pause_are_excluded_when_beat_was_away_too() -> None:
         {"name": "j", "task": "t", "every": "1h", "catchup": "all", "catchup_window": "1d"}
     )
     early = NOON - timedelta(hours=6)
-    pause = Pause(NOON - timedelta(hours=4, minutes=30), NOON - timedelta(hours=1, minutes=30))
+    pause = PausePeriod(
+        NOON - timedelta(hours=4, minutes=30), NOON - timedelta(hours=1, minutes=30)
+    )
     assert pieces(spec, early, pause) == [
         (["07:00:00"], []),
         ([], ["excluded 08:00-10:00"]),
         (["11:00:00", "12:00:00"], []),
     ]
-    goes_on = Pause(pause.start, None)
+    goes_on = PausePeriod(pause.start, None)
     assert pieces(spec, early, goes_on) == [([], ["excluded 07:00-12:00"])]
 
 
@@ -172,7 +176,9 @@ def test_a_pause_is_from_its_start_to_before_its_end(
         {"name": "j", "task": "t", "every": "1h", "catchup": "all", "catchup_window": "1d"}
     )
     end = None if ends is None else NOON + timedelta(hours=ends)
-    found = pieces(spec, NOON - timedelta(hours=3), Pause(NOON + timedelta(hours=starts), end))
+    found = pieces(
+        spec, NOON - timedelta(hours=3), PausePeriod(NOON + timedelta(hours=starts), end)
+    )
     assert [tick for ticks, _ in found for tick in ticks] == runs
     assert [row for _, rows in found for row in rows] == passed
 
@@ -182,7 +188,7 @@ def test_what_was_due_before_a_pause_is_as_old_as_it_is(catchup: str) -> None:
     """Beat was away for eight hours; six hours ago the job was paused, for five hours."""
     keys = {"name": "job", "task": "t", "every": "1h", "catchup": catchup}
     spec = JobSpec.model_validate({**keys, "catchup_window": "1h"})
-    paused = Pause(NOON - timedelta(hours=6), NOON - timedelta(hours=1))
+    paused = PausePeriod(NOON - timedelta(hours=6), NOON - timedelta(hours=1))
     found = emission(spec, schedule_of(spec), NOON - timedelta(hours=8), NOON, paused)
     assert (times(found), missed(found)) == ([], [("window", 1, "05:00:00", "05:00:00")])
     assert found.next_at == NOON - timedelta(hours=6)

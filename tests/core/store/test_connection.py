@@ -17,7 +17,7 @@ from supervisor.ledger.admission import RUNS_PER_CALL, Placement, run_of_tick
 from supervisor.ledger.attempt import Ending
 from supervisor.ledger.ledger import Ledger
 from supervisor.settings import Settings
-from supervisor.store.connection import Unavailable, connect_for_heartbeat
+from supervisor.store.connection import UNREACHABLE, connect_for_heartbeat
 from tests.commands import supervisor_at
 from tests.jobs import admitted, begin, job, run_id, ticks
 
@@ -60,9 +60,9 @@ def test_a_primary_without_its_replicas_counts_as_away_and_changes_nothing(
     before = contents(redis_url)
     ledger.client.config_set("min-replicas-to-write", 1)
     try:
-        with pytest.raises(Unavailable, match="NOREPLICAS"):
+        with pytest.raises(UNREACHABLE, match="NOREPLICAS"):
             ledger.admit(ticks(spec, 1))
-        with pytest.raises(Unavailable, match="NOREPLICAS"):
+        with pytest.raises(UNREACHABLE, match="NOREPLICAS"):
             ledger.begin(run_id(spec, 0), "token", "worker")
         assert contents(redis_url) == before
     finally:

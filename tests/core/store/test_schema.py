@@ -22,7 +22,7 @@ from supervisor.ledger.presence import BeatProcess, Broker, Registration
 from supervisor.operate.deployment import read
 from supervisor.schedule.ticks import Tick
 from supervisor.settings import Settings
-from supervisor.store.connection import NO_FUNCTIONS, NotServed, Unavailable, explained
+from supervisor.store.connection import NO_FUNCTIONS, UNREACHABLE, NotServed, explained
 from tests.acceptance.nodes import Node
 from tests.commands import supervisor_at
 from tests.contents import digests
@@ -212,7 +212,7 @@ def old_server(tmp_path: Path) -> Iterator[Node]:
 def answers(ledger: Ledger) -> bool:
     try:
         return bool(ledger.client.execute_command("PING"))
-    except Unavailable:
+    except UNREACHABLE:
         return False
 
 

@@ -21,7 +21,7 @@ from supervisor.features.notices.incidents import (
 from supervisor.features.notices.keys import Destination, Event
 from supervisor.features.notices.rules import Notice, title
 from supervisor.features.notices.step import Deliver, Maker, Notices, Watch
-from supervisor.features.notices.store import Finding, NoticeStore
+from supervisor.features.notices.store import NoticeStore, Occurrence
 from supervisor.features.outbound.answer import Answer
 from supervisor.features.outbound.sender import FIRST_WAIT, GIVE_UP_AFTER, Outbound
 from supervisor.features.outbound.store import End, Kind, LedgerOutbox, Unsent
@@ -408,7 +408,7 @@ def test_beat_that_was_relieved_makes_no_notices(ledger: Ledger, leader: Leader)
     ended(ledger, told(ledger), 0, RunState.FAILED)
     ledger.client.set("test:lock", "another")
     made(ledger, leader, ledger.now())
-    found = Finding("nightly", "late", Event.LATE, "", "")
+    found = Occurrence("nightly", "late", Event.LATE, "", "")
     assert NoticeStore(ledger.led_by(leader.leadership)).note([found]) == 0
     assert events(ledger) == ["failed"]
     assert not ledger.client.exists(ledger.keys.incidents)
@@ -416,7 +416,7 @@ def test_beat_that_was_relieved_makes_no_notices(ledger: Ledger, leader: Leader)
 
 def test_what_beat_finds_is_told_once(ledger: Ledger, leader: Leader) -> None:
     spec = told(ledger)
-    found = Finding(spec.name, spec.notified_events, Event.DUE_BY, "tick 1", "due by 06:00")
+    found = Occurrence(spec.name, spec.notified_events, Event.DUE_BY, "tick 1", "due by 06:00")
     assert NoticeStore(ledger.led_by(leader.leadership)).note([found, found]) == 1
     ended(ledger, spec, 0, RunState.SUCCEEDED)
     assert events(ledger) == ["due_by", "recovered"]

@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from supervisor.features.notices.keys import Destination
-from supervisor.features.notices.outages import REPEAT, Outages, Outbox, Seen, after_look
+from supervisor.features.notices.outages import REPEAT, MemoryOutbox, Outages, Seen, after_look
 from supervisor.features.outbound.sender import Outbound
 from supervisor.features.outbound.store import Kind
 from tests.listener import listening
@@ -115,7 +115,9 @@ def test_a_notice_is_sent_again_until_it_is_taken_and_others_wait_for_none() -> 
     _, [notice] = after_look({}, seen(NONE, 60), timedelta(0), "ledger")
     with listening() as away, listening() as there:
         away.status = 503
-        outbox = Outbox([Destination(url=away.url), Destination(url=there.url)], "https://page")
+        outbox = MemoryOutbox(
+            [Destination(url=away.url), Destination(url=there.url)], "https://page"
+        )
         outbox.put(notice)
         outbound = Outbound(outbox, {Kind.NOTICE: outbox.send})
         outbound.look(START)
@@ -133,7 +135,7 @@ def test_log_names_the_address_that_refuses_without_its_secret() -> None:
     _, [notice] = after_look({}, seen(NONE, 60), timedelta(0), "ledger")
     with listening() as listener, capture_logs() as logged:
         listener.status = 404
-        outbox = Outbox([Destination(url=f"{listener.url}/geheim")], "")
+        outbox = MemoryOutbox([Destination(url=f"{listener.url}/geheim")], "")
         outbox.put(notice)
         Outbound(outbox, {Kind.NOTICE: outbox.send}).look(START)
         wait_until(lambda: logged, 20)

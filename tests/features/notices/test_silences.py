@@ -13,7 +13,7 @@ from supervisor.features.notices.incidents import by_id
 from supervisor.features.notices.keys import Event
 from supervisor.features.notices.silences import Silence, SilenceStore
 from supervisor.features.notices.step import Maker
-from supervisor.features.notices.store import Finding, NoticeStore
+from supervisor.features.notices.store import NoticeStore, Occurrence
 from supervisor.job.run import RunState
 from supervisor.ledger.actions import ActionQuery, Actor
 from supervisor.ledger.leader import Leader
@@ -88,7 +88,7 @@ def test_a_silence_that_is_ended_by_hand_holds_nothing_back(ledger: Ledger, lead
 def test_the_service_is_silenced_where_all_is(ledger: Ledger, leader: Leader) -> None:
     destinations = by_id(told(ledger).notify)
     made = silence(ledger)
-    rejected = Finding("", "schedule_rejected", Event.SCHEDULE_REJECTED, "", "a.yaml:3: no")
+    rejected = Occurrence("", "schedule_rejected", Event.SCHEDULE_REJECTED, "", "a.yaml:3: no")
     NoticeStore(ledger.led_by(leader.leadership)).note([rejected])
     [id] = destinations
     service = {id: destinations[id].model_copy(update={"events": frozenset(Event)})}

@@ -104,14 +104,14 @@ def test_labels_are_at_round_times() -> None:
 def test_the_chart_measures_by_the_interval_where_runs_come_near_it() -> None:
     slow = chart_of([trace(1, seconds=30), trace(2, seconds=120)], 60)
     assert slow.limit_y == HEIGHT / 2
-    assert [mark.height for mark in slow.marks] == [HEIGHT / 4, HEIGHT]
+    assert [bar.height for bar in slow.bars] == [HEIGHT / 4, HEIGHT]
     assert chart_of([trace(1, seconds=1)], 3600).limit_y is None
 
 
 def test_the_chart_shows_the_last_runs_and_says_them_in_words() -> None:
     runs = [trace(number) for number in range(40)] + [trace(41, RunState.SKIPPED)]
     chart = chart_of(runs, None)
-    assert len(chart.marks) == LENGTH
-    assert chart.marks[-1].run == "job@41"
+    assert len(chart.bars) == LENGTH
+    assert chart.bars[-1].run == "job@41"
     assert chart.words == "23 succeeded, 1 skipped"
     assert chart_of([], 60).words == "no runs yet"

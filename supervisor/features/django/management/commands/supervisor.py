@@ -15,7 +15,7 @@ from supervisor.catalog.entries import Entries
 from supervisor.catalog.reconcile import reconcile
 from supervisor.cli import Verbs, main
 from supervisor.cli.adoption import import_ as import_files
-from supervisor.cli.common import Failure, changed, json_option, print_done, reason_option
+from supervisor.cli.common import CommandFailed, changed, json_option, print_done, reason_option
 from supervisor.errors import WRONG
 from supervisor.features.adoption.django_rows import read_django
 from supervisor.features.adoption.imported import ImportedJob, LeftOut, is_job_name, names_for
@@ -107,7 +107,7 @@ def sync(yes: bool, reason: str, as_json: bool) -> None:
         if not changes:
             click.echo("nothing to change")
     if outcome.problems:
-        raise Failure(f"{plural(len(outcome.problems), 'problem')}", WRONG)
+        raise CommandFailed(f"{plural(len(outcome.problems), 'problem')}", WRONG)
 
 
 @click.command()
@@ -135,7 +135,7 @@ def rows(dry_run: bool, as_json: bool) -> None:
             click.echo(report, err=True)
         click.echo(f"{plural(len(made), 'job')} of django-celery-beat, {len(reports)} reported")
     if reports:
-        raise Failure("not all was translated", WRONG)
+        raise CommandFailed("not all was translated", WRONG)
 
 
 def translated() -> tuple[list[Job], list[str]]:
