@@ -113,6 +113,12 @@ local function advance_run(run)
   return conclude(run, never_began and 'expired' or 'failed', 'step ' .. failed .. ' ' .. v[1])
 end
 
+-- How many items a batch has, and how many of them have been queued: all, where its record has lost that.
+local function counts_of(batch, total, queued)
+  total = tonumber(total or redis.call('LLEN', K.items(batch.id)))
+  return total, tonumber(queued or total)
+end
+
 -- How many more items of a batch to queue in one call, which is not to keep other clients waiting.
 -- Without a bound of the job's own it is worth publishing them only when there is
 -- room for as many.
@@ -126,8 +132,8 @@ end
 -- Queues as many of the items that are left as may be open, a portion at a time.
 local function fill(batch)
   local v = redis.call('HMGET', K.run(batch.id), 'next', 'total', 'max_parallel')
-  local next_item = tonumber(v[1])
-  local more = items_to_open(next_item, tonumber(v[2]), v[3], count_open(batch.id))
+  local total, next_item = counts_of(batch, v[2], v[1])
+  local more = items_to_open(next_item, total, v[3] or 0, count_open(batch.id))
   if more == 0 then return end
   local opened, leases, held_until = {}, {}, digits(now + batch.rules.start_deadline)
   for i = 1, more do
@@ -146,10 +152,10 @@ end
 
 local function conclude_batch(batch)
   local v = redis.call('HMGET', K.run(batch.id), 'total', 'items:succeeded', 'stopped', 'step')
-  local total, good = tonumber(v[1]), tonumber(v[2] or 0)
+  local total, good = counts_of(batch, v[1]), tonumber(v[2] or 0)
   redis.call('PEXPIRE', K.states(batch.id), HISTORY_TTL)
   redis.call('PEXPIRE', K.kept(batch.id), HISTORY_TTL)
-  redis.call('HSET', K.run(batch.id), 'out:' .. v[4],
+  redis.call('HSET', K.run(batch.id), 'out:' .. (v[4] or ''),
     string.format('{"total": %d, "succeeded": %d, "failed": %d}', total, good, total - good))
   if batch.ending ~= '' then return finish(batch, batch.ending, batch.why_ending) end
   if v[3] then return finish(batch, 'failed', v[3]) end
@@ -160,8 +166,9 @@ end
 -- An item has ended, or there are items now.
 function stages.advance_batch(batch)
   local v = redis.call('HMGET', K.run(batch.id), 'next', 'total', 'stopped')
+  local total, queued = counts_of(batch, v[2], v[1])
   local stops = batch.ending ~= '' or v[3]
-  if count_open(batch.id) == 0 and (stops or v[1] == v[2]) then
+  if count_open(batch.id) == 0 and (stops or queued == total) then
     conclude_batch(batch)
   elseif not stops then
     fill(batch)
@@ -176,7 +183,7 @@ end
 local function note_failed_step(parent, run, outcome, reason)
   if hget(K.run(parent.id), 'error_step') or parent.ending ~= '' then return end
   local text = outcome .. (reason ~= '' and ': ' .. reason or '')
-  redis.call('HSET', K.run(parent.id), 'error_step', hget(K.run(run.id), 'step'), 'error', text,
+  redis.call('HSET', K.run(parent.id), 'error_step', hget(K.run(run.id), 'step') or '', 'error', text,
     'error_outcome', outcome)
   if plan_of(parent.id).on_failure == 'stop' then end_below(parent.id, 'cancelled', 'another step failed', false) end
 end
@@ -209,9 +216,9 @@ local function note_item(batch, run, outcome, reason)
   end
   local v = redis.call('HMGET', K.run(batch.id), 'items:failed', 'items:timed_out', 'items:lost', 'items:expired',
     'items:cancelled', 'max_failed', 'stopped', 'total', 'max_failed_is_share')
-  local failed, most = 0, tonumber(v[6])
+  local failed, most = 0, tonumber(v[6] or -1)
   for i = 1, 5 do failed = failed + tonumber(v[i] or 0) end
-  if v[9] == '1' then most = math.floor(most * v[8] / 100) end
+  if v[9] == '1' then most = math.floor(most * counts_of(batch, v[8]) / 100) end
   if most < 0 or failed <= most or v[7] or batch.ending ~= '' then return end
   local text = 'item ' .. run.item .. ' ' .. outcome .. (reason ~= '' and ': ' .. reason or '')
   redis.call('HSET', K.run(batch.id), 'stopped', text)
