@@ -123,7 +123,7 @@ STANDING_FIELDS = (
     *(f"n:finished:{outcome.value}" for outcome in FAILURES),
 )
 
-TRACE_FIELDS = ("state", "nominal", "started", "finished", "blocked_by", "reason")
+TRACE_FIELDS = ("state", "nominal", "started", "finished", "blocked_by", "reason", "kind", "queued")
 
 #: Of a job whose runs may overlap, more of them could have begun before a span of time.
 RUNS_BEFORE = 2
@@ -156,6 +156,8 @@ class Trace:
     finished_at: datetime | None
     blocked_by: str | None
     reason: str | None
+    asked_at: datetime | None = None
+    """When a run was asked for, by a trigger, a retry or a backfill."""
 
     @property
     def duration_seconds(self) -> float | None:
@@ -205,7 +207,7 @@ def traces(
 
 
 def trace_from(run_id: str, values: Sequence[str | None]) -> Trace:
-    state, nominal, started, finished, blocked_by, reason = values
+    state, nominal, started, finished, blocked_by, reason, kind, queued = values
     return Trace(
         run_id,
         RunState(state or ""),
@@ -214,6 +216,7 @@ def trace_from(run_id: str, values: Sequence[str | None]) -> Trace:
         optional_instant(finished),
         blocked_by or None,
         reason or None,
+        optional_instant(queued) if kind in ("manual", "repeat") else None,
     )
 
 

@@ -98,6 +98,13 @@ def refused(request: Request, error: Exception) -> Response:
     return problem_response(request, error)
 
 
+def failed(request: Request, _: Exception) -> Response:
+    """For an error without a handler. It is raised again, and uvicorn logs its traceback."""
+    path = path_of(request)
+    log.error("request failed", path=path)
+    return problem_response(request, HTTPException(500, f"an error, which is logged: {path}"))
+
+
 def answered_with(status: int, *names: str) -> Callable[[Request, Exception], Response]:
     """names: attributes of the error that the API answers as well."""
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from supervisor.job.run import Run, RunAttempt, RunState
+from supervisor.operate.question import is_tick
 from supervisor.operate.words import duration, reason_words
 from supervisor.web.axis import Label, Window, labels_of
 from supervisor.web.clock import stamp
@@ -156,8 +157,8 @@ def hold_of(run: Run, window: Window, now: datetime) -> Wait | None:
     if run.state in PASSED_OVER:
         end = run.nominal_at
     elif run.state in HELD_BACK or (run.blocked_by and run.attempts and not run.attempts_dropped):
-        start = run.nominal_at
-        end = waited_until(run, now)
+        start = run.nominal_at if is_tick(run) else run.queued_at
+        end = max(start, waited_until(run, now))
     else:
         return None
     if not window.shows(start, end):

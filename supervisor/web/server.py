@@ -11,6 +11,7 @@ from redis.exceptions import RedisError
 from starlette.applications import Starlette
 from starlette.datastructures import MutableHeaders
 from starlette.middleware import Middleware
+from starlette.middleware.errors import ServerErrorMiddleware
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Mount, Route
@@ -29,7 +30,7 @@ from supervisor.web.backfill import backfill_routes
 from supervisor.web.budget import Budget, OutOfTime, Threads
 from supervisor.web.bulk import bulk_routes
 from supervisor.web.editor import editor_routes
-from supervisor.web.http import EXCEPTION_HANDLERS
+from supervisor.web.http import EXCEPTION_HANDLERS, failed
 from supervisor.web.metrics import Metrics
 from supervisor.web.pages import page_routes
 from supervisor.web.record import Visits
@@ -164,6 +165,7 @@ def create(
         middleware=[
             Middleware(SecurityHeaders),
             Middleware(AccessCheck, access=access, sessions=sessions),
+            Middleware(ServerErrorMiddleware, handler=failed),
         ],
         exception_handlers=EXCEPTION_HANDLERS,
     )

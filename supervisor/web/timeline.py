@@ -319,8 +319,8 @@ def usual_seconds(runs: Iterable[Trace]) -> float:
 
 
 def begin_of(run: Trace) -> datetime:
-    """When it was meant, of one that did not start at once or at all; else when it started."""
-    begin = run.started_at or run.nominal_at or run.finished_at
+    """When it started; of one that did not, when it was asked for or meant."""
+    begin = run.started_at or run.asked_at or run.nominal_at or run.finished_at
     return begin or datetime.min.replace(tzinfo=UTC)
 
 

@@ -29,6 +29,7 @@ from supervisor.settings import Settings
 from supervisor.web.access import Access, AccessCheck
 from supervisor.web.budget import Threads, check
 from supervisor.web.http import EXCEPTION_HANDLERS, MOST_BYTES
+from supervisor.web.server import HEADERS, create
 from supervisor.web.sessions import Sessions
 from tests.jobs import begin, job
 from tests.tools.web.conftest import Serve
@@ -54,6 +55,27 @@ BODIES: Mapping[str, tuple[str, str | bytes]] = {
 @pytest.fixture(autouse=True)
 def _time_for_an_answer() -> None:
     """As much as the product gives: some of these tests wait for its end."""
+
+
+@pytest.mark.parametrize(
+    ("accept", "kind"), [("text/html", "text/html"), ("*/*", "application/json")]
+)
+def test_an_error_that_no_handler_knows_is_a_page_of_ours(
+    ledger: Ledger, caplog: pytest.LogCaptureFixture, accept: str, kind: str
+) -> None:
+    def breaks(_: StarletteRequest) -> Response:
+        raise ZeroDivisionError("a secret")
+
+    app = create(ledger)
+    app.router.routes.insert(0, Route("/<breaks>", breaks))
+    with serving_app(app) as address:
+        answer = httpx.get(f"{address}/<breaks>", headers={"accept": accept})
+    assert (answer.status_code, answer.headers["content-type"].split(";")[0]) == (500, kind)
+    assert "n error, which is logged: /" in answer.text
+    assert "a secret" not in answer.text
+    assert "<breaks>" not in answer.text or kind == "application/json"
+    assert {HEADERS[name] == answer.headers[name] for name in HEADERS} == {True}
+    assert "ZeroDivisionError: a secret" in caplog.text
 
 
 @pytest.mark.parametrize("name", BODIES)

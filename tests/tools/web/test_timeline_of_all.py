@@ -11,8 +11,10 @@ from supervisor.job.run import RunState
 from supervisor.job.spec import JobSpec
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.page_reads import Trace
+from supervisor.operate.control import backfill
 from supervisor.schedule.crowds import crowds_of, starting_at, starts_of
 from supervisor.web.axis import Window
+from supervisor.web.job_timeline import MARGIN, timeline_of
 from supervisor.web.jobs_query import JobsQuery
 from supervisor.web.timeline import (
     TimelineQuery,
@@ -21,7 +23,7 @@ from supervisor.web.timeline import (
     marks_of,
     timeline_of_all,
 )
-from tests.jobs import admitted, at_work, job, pause, run_id
+from tests.jobs import admitted, at_work, begin, job, pause, run_id
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 WINDOW = Window(NOON - timedelta(hours=1), NOON + timedelta(hours=1))
@@ -116,6 +118,27 @@ def test_failing_jobs_come_first_and_paused_ones_have_no_times_to_come(ledger: L
     assert "it broke" in mark.title
     assert len(first.coming) == 24
     assert (paused.coming, paused.words) == ([], "no runs; paused")
+
+
+def test_nothing_is_drawn_before_the_job_was_loaded(ledger: Ledger) -> None:
+    began_at = ledger.now()
+    spec = job(ledger, every="1h", overlap="queue_all")
+    midnight = began_at.replace(hour=0, minute=0, second=0, microsecond=0)
+    past = [midnight - timedelta(hours=hours) for hours in (50, 49, 48)]
+    [first, *_] = backfill(ledger, spec, past)
+    begin(ledger, first.run_id)
+    [running, waiting, _] = ledger.history(spec.name, 3)[::-1]
+    assert (running.state, waiting.state) == (RunState.RUNNING, RunState.WAITING)
+    query, now = TimelineQuery.of({"reach": "7d"}, began_at), ledger.now()
+    [row] = timeline_of_all(ledger, query, now).rows
+    window = query.window(now)
+    drawn = [mark.x for mark in row.marks] + [tick.x for tick in row.coming]
+    assert len(row.marks) >= 1
+    assert min(drawn) >= window.x(began_at - timedelta(seconds=1))
+    of_job = timeline_of(ledger.history(spec.name, 3), "7d", now)
+    left = [wait.x for wait in of_job.holds] + [bar.x for bar in of_job.bars]
+    begin_x = Window(now - timedelta(days=7), now + timedelta(days=7) * MARGIN).x(began_at)
+    assert min(left) >= begin_x - 0.01
 
 
 def test_a_label_has_a_row_for_each_of_its_values(ledger: Ledger) -> None:
