@@ -36,5 +36,5 @@ else:
     def __getattr__(name: str) -> Any:
         if name not in MODULES:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        globals()[name] = found = getattr(import_module(MODULES[name]), name)
-        return found
+        globals()[name] = value = getattr(import_module(MODULES[name]), name)
+        return value

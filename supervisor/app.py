@@ -354,10 +354,10 @@ def say_what_is_less_safe(app: Celery) -> None:
         option = "?ssl_cert_reqs=required&ssl_ca_certs=FILE"
         hint = f"append {option} to its address (docs/how-to/redis.md)"
         log.warning("broker's certificate not checked", hint=hint)
-    if found := besides_json(app):
+    if formats := besides_json(app):
         hint = "runs are always JSON; a pickle can run code when it is read"
         hint += " (docs/explanation/security.md)"
-        log.warning("content other than JSON accepted", found=found, hint=hint)
+        log.warning("content other than JSON accepted", found=formats, hint=hint)
 
 
 def _hear_of_beats() -> None:

@@ -46,22 +46,22 @@ from typing import Any
 MOST_COMPARED = 5_000
 
 
-def did_you_mean(word: str, known: Iterable[str], ratio: float = 0.6) -> str:
-    """A hint such as `` (did you mean 'overlap'?)``, or nothing when no known word is close.
+def did_you_mean(word: str, words: Iterable[str], ratio: float = 0.6) -> str:
+    """A hint such as `` (did you mean 'overlap'?)``, or nothing when none of the words is close.
 
     ratio: how much of the words is the same, higher where words that look alike mean other things.
-    If very many words are known, only those with the same first letter are considered.
+    Of very many words only those with the same first letter are considered.
     """
-    words = list(known)
+    words = list(words)
     if len(words) > MOST_COMPARED:
         words = [each for each in words if each[:1] == word[:1]][:MOST_COMPARED]
     close = get_close_matches(word, words, n=1, cutoff=ratio)
     return f" (did you mean {close[0]!r}?)" if close else ""
 
 
-def closest(word: object, known: Iterable[str]) -> str | None:
+def closest(word: object, words: Iterable[str]) -> str | None:
     """The same hint without its brackets, for a problem that adds its own."""
-    hint = did_you_mean(word, known) if isinstance(word, str) else ""
+    hint = did_you_mean(word, words) if isinstance(word, str) else ""
     return hint.removeprefix(" (").removesuffix(")") or None
 
 
@@ -129,8 +129,8 @@ class NotFound(SupervisorError, LookupError):
 class UnknownJob(NotFound):
     """No loaded job has this name."""
 
-    def __init__(self, job: str, known: Iterable[str] = ()) -> None:
-        super().__init__(f"unknown job {job!r}{did_you_mean(job, known)}")
+    def __init__(self, job: str, jobs: Iterable[str] = ()) -> None:
+        super().__init__(f"unknown job {job!r}{did_you_mean(job, jobs)}")
 
 
 class UnreadableJob(UnknownJob):
@@ -184,8 +184,8 @@ class JobConflict(Conflict):
 
     def __init__(self, job: str, version: int) -> None:
         self.version = version
-        found = f"its version is {version} by now" if version else "it is not loaded"
-        super().__init__(f"job {job!r} was changed by another: {found}; read it again")
+        state = f"its version is {version} by now" if version else "it is not loaded"
+        super().__init__(f"job {job!r} was changed by another: {state}; read it again")
 
 
 class JobElsewhere(Conflict):
@@ -208,10 +208,10 @@ class WrongSchema(SupervisorError):
 
     exit_code = REFUSED
 
-    def __init__(self, found: int, own: int) -> None:
+    def __init__(self, of_ledger: int, own: int) -> None:
         hint = "install the version that the other processes run, and start this one again"
         super().__init__(
-            f"the ledger has schema {found} and this version of celery-beat-supervisor "
+            f"the ledger has schema {of_ledger} and this version of celery-beat-supervisor "
             f"writes schema {own}: {hint} (docs/how-to/upgrading.md)"
         )
 

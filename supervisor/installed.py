@@ -38,12 +38,15 @@ SUPPORTED = {
 def unsupported() -> str | None:
     """A sentence about a library that is installed in a version that is not supported."""
     for name, supported in SUPPORTED.items():
-        found = installed(name)
+        version = installed(name)
         oldest, *newer = map(numbers, supported.split(","))
-        if found and (numbers(found) < oldest or any(numbers(found) >= first for first in newer)):
+        if version and (
+            numbers(version) < oldest or any(numbers(version) >= first for first in newer)
+        ):
             return (
-                f"celery-beat-supervisor does not work with {name} {found}: install a version that"
-                f" it works with, pip install '{name}{supported}' (docs/reference/compatibility.md)"
+                f"celery-beat-supervisor does not work with {name} {version}: install a version"
+                f" that it works with, pip install '{name}{supported}'"
+                " (docs/reference/compatibility.md)"
             )
     return None
 
@@ -55,12 +58,12 @@ def mismatched() -> str | None:
         if not re.search(r"extra == ['\"]redis['\"]", needed):
             continue
         name = re.match(r"[\w.-]+", needed)[0]  # type: ignore[index]
-        found, oldest = installed(name), re.search(r">=\s*([\d.]+)", needed)
-        if found is None or (oldest and numbers(found) < numbers(oldest[1])):
+        version, oldest = installed(name), re.search(r">=\s*([\d.]+)", needed)
+        if version is None or (oldest and numbers(version) < numbers(oldest[1])):
             return (
                 f"kombu {kombu} needs {name}{f' {oldest[1]} or later' if oldest else ''}, and"
-                f" {f'{name} {found}' if found else 'none'} is installed: install versions that go"
-                f" together, pip install 'celery[redis]=={installed('celery')}' 'kombu[redis]'"
+                f" {f'{name} {version}' if version else 'none'} is installed: install versions that"
+                f" go together, pip install 'celery[redis]=={installed('celery')}' 'kombu[redis]'"
                 " (docs/reference/compatibility.md)"
             )
     return None

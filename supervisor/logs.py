@@ -72,10 +72,10 @@ def fill_formats(logger: Any = None, format: Any = None, **_: Any) -> None:
 
 def name_run(_: Any, __: str, event: EventDict) -> EventDict:
     """Adds the run whose code logged the line, under the names that our own lines have."""
-    known = vars(event["_record"])
+    record = vars(event["_record"])
     for name, attribute in RUN_FIELDS.items():
-        if attribute in known:
-            event.setdefault(name, known[attribute])
+        if attribute in record:
+            event.setdefault(name, record[attribute])
     return event
 
 

@@ -73,7 +73,7 @@ class SavedEntry:
     adopted: str | None = None
     """The definition that a job was made of."""
 
-    is_stock: bool = False
+    is_of_redbeat: bool = False
     """Whether it is no job's, and RedBeat's own code emits it."""
 
 
@@ -174,12 +174,12 @@ class Entries:
                     pipe.hmget(self._prefix + name, "definition", ADOPTED_FIELD, SPEC_FIELD)
                 replies = pipe.execute()
             for name, (definition, adopted, spec) in zip(chunk, replies, strict=True):
-                is_stock = bool(definition) and spec is None
-                yield name, SavedEntry(definition, adopted, is_stock)
+                is_of_redbeat = bool(definition) and spec is None
+                yield name, SavedEntry(definition, adopted, is_of_redbeat)
 
     def redbeats_own(self, names: Iterable[str]) -> list[str]:
         """Which of these entries belong to no job: RedBeat's own code emits them."""
-        return [name for name, entry in self._saved(names) if entry.is_stock]
+        return [name for name, entry in self._saved(names) if entry.is_of_redbeat]
 
     def names_of(self, specs: Iterable[JobSpec]) -> dict[str, str]:
         """The names of the entries that these jobs of files have or get, by job."""

@@ -51,8 +51,8 @@ def without_forms(values: Mapping[str, Any], year: int) -> tuple[dict[str, Any],
     plain, faults = dict(values), list[JobFault]()
     for form in WRITTEN_FORMS:
         if form.key in plain:
-            plain[form.key], found = form.read(plain[form.key], year)
-            faults += item_faults(form.key, found)
+            plain[form.key], wrong = form.read(plain[form.key], year)
+            faults += item_faults(form.key, wrong)
     return plain, faults
 
 
@@ -83,12 +83,12 @@ def reference_faults(
     given |= {key: each.texts(getattr(spec, key)) for key, each in ADDRESSES.items()}
     for key, value in given.items():
         for path, text in texts_in(value):
-            if found := malformed(text):
-                what = f"{key!r}: {found[0]!r} is not a reference to a secret"
+            if references := malformed(text):
+                what = f"{key!r}: {references[0]!r} is not a reference to a secret"
                 yield JobFault((key,), what, FORMS, path)
-            elif directory and (found := outside(text, directory)):
+            elif directory and (references := outside(text, directory)):
                 hint = f"as in {directory}/name; or set {DIRECTORY_VARIABLE} as for the workers"
-                yield JobFault((key,), f"{key!r}: {found[0]}: {not_in(directory)}", hint, path)
+                yield JobFault((key,), f"{key!r}: {references[0]}: {not_in(directory)}", hint, path)
             elif environ is not None and (missing := unresolved(text, environ)):
                 yield JobFault((key,), f"{key!r}: {missing}", None, path)
 

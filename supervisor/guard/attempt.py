@@ -277,7 +277,7 @@ class Attempt:
             reason,
             lambda: finish(
                 *(self.run_id, token, outcome, reason, returned, ended_at, traceback),
-                granted=self.known,
+                granted=self.granted,
             ),
         )
 
@@ -292,7 +292,7 @@ class Attempt:
             reason,
             lambda: retry(
                 *(self.run_id, token, delay, reason, arguments, ended_at, traceback),
-                granted=self.known,
+                granted=self.granted,
             ),
         )
 
@@ -321,7 +321,7 @@ class Attempt:
             return ""
 
     @property
-    def known(self) -> GrantedAttempt:
+    def granted(self) -> GrantedAttempt:
         return self._granted.granted
 
     @property

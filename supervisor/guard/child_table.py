@@ -61,12 +61,12 @@ class ChildTable:
 
     # Called by the process that runs the job's code.
 
-    def enter(self, token: str, attempt: Attempt, asked_at: float, known: GrantedAttempt) -> None:
+    def enter(self, token: str, attempt: Attempt, asked_at: float, granted: GrantedAttempt) -> None:
         """This process enters a job's code, for the attempt with this token."""
         if os.getpid() == self.own_pid:
             self.here[token] = attempt
         else:
-            self._write(RUNNING, token, asked_at, known)
+            self._write(RUNNING, token, asked_at, granted)
 
     def leave(self, token: str) -> None:
         """This process leaves that attempt's code."""
@@ -79,13 +79,13 @@ class ChildTable:
         if outcome in ENDS:
             self._write(RUNNING + 1 + ENDS.index(outcome), token, ended_at, GrantedAttempt(0, 0, 0))
 
-    def _write(self, state: int, token: str, at: float, known: GrantedAttempt) -> None:
+    def _write(self, state: int, token: str, at: float, granted: GrantedAttempt) -> None:
         if self._memory is None:
             return
         pid = os.getpid()
         offset = offset_of(pid)
         self._memory[offset] = IDLE  # a reader takes nothing from it meanwhile
-        ENTRY.pack_into(self._memory, offset, IDLE, token.encode(), at, pid, *known)
+        ENTRY.pack_into(self._memory, offset, IDLE, token.encode(), at, pid, *granted)
         self._memory[offset] = state
 
     def in_the_way_of(self, run_id: str, lock: str) -> Iterator[Attempt]:
@@ -130,11 +130,11 @@ class ChildTable:
         entry = self._entry(pid, token)
         return entry.at if entry and entry.state == RUNNING else None
 
-    def known(self, pid: int, token: str) -> GrantedAttempt | None:
+    def granted(self, pid: int, token: str) -> GrantedAttempt | None:
         """What that process was granted for this attempt, if it is inside the attempt's code."""
         if pid == self.own_pid:
             attempt = self.here.get(token)
-            return attempt.known if attempt else None
+            return attempt.granted if attempt else None
         entry = self._entry(pid, token)
         return entry.granted if entry and entry.state == RUNNING else None
 

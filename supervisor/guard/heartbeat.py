@@ -208,7 +208,7 @@ class Heartbeat(threading.Thread):
             lease.look()
         sent_at = clock()
         try:
-            renewals = self._ledger.renew([(x.run_id, x.token, x.phase, x.known) for x in leases])
+            renewals = self._ledger.renew([(x.run_id, x.token, x.phase, x.granted) for x in leases])
         except FAULTS as error:
             self._hung_seconds = clock() - sent_at
             log.warning("leases not renewed", runs=[x.run_id for x in leases], error=str(error))
@@ -251,10 +251,10 @@ class Heartbeat(threading.Thread):
                     self._forget(lease)
 
     def _restored(self, lease: Lease) -> Renewal:
-        if lease.known is None:
+        if lease.granted is None:
             return Renewal(LeaseState.FAILED, "it is not known what was granted")
         try:
-            return self._ledger.restore(lease.work, lease.token, lease.known, lease.call())
+            return self._ledger.restore(lease.work, lease.token, lease.granted, lease.call())
         except FAULTS as error:
             return Renewal(LeaseState.FAILED, str(error))
 
@@ -362,7 +362,7 @@ class Heartbeat(threading.Thread):
         reason = f"worker process {lease.pid} died"
         recorded = self._table.end_of(lease.pid, lease.token)
         if recorded is None:
-            finished = self._ledger.report_dead(lease.run_id, lease.token, reason, lease.known)
+            finished = self._ledger.report_dead(lease.run_id, lease.token, reason, lease.granted)
             if finished.is_first:  # not what the child reported before it died
                 _, event = RUN_EVENTS[finished.ending]
                 log.warning(event, job=lease.work.job, run=lease.run_id, reason=reason)
@@ -372,10 +372,10 @@ class Heartbeat(threading.Thread):
         outcome, ended_at = recorded
         note = "" if outcome is RunState.SUCCEEDED else f"{reason} before it could say why"
         end = (lease.run_id, lease.token, outcome, note)
-        finished = self._ledger.finish(*end, ended_at=ended_at, granted=lease.known)
-        if finished.ending is Ending.UNKNOWN and lease.known:
-            self._ledger.restore_ended(lease.work, lease.token, lease.known)
-            finished = self._ledger.finish(*end, ended_at=ended_at, granted=lease.known)
+        finished = self._ledger.finish(*end, ended_at=ended_at, granted=lease.granted)
+        if finished.ending is Ending.UNKNOWN and lease.granted:
+            self._ledger.restore_ended(lease.work, lease.token, lease.granted)
+            finished = self._ledger.finish(*end, ended_at=ended_at, granted=lease.granted)
         if finished.ending is Ending.ENDED:  # not by the child itself before
             log.warning("run ended", job=lease.work.job, run=lease.run_id, outcome=outcome.value)
 

@@ -112,7 +112,7 @@ class Lease:
     over_since: float | None = None
     """When the heartbeat first found that the task is no longer active."""
 
-    known: GrantedAttempt | None = None
+    granted: GrantedAttempt | None = None
     """What the child was granted, once that was found in the child table."""
 
     unbegun: str = ""
@@ -170,7 +170,7 @@ class Lease:
         is_due = clock() - self.taken_at > SURELY_BEGUN_SECONDS
         return (
             self.has_begun
-            or self.known is not None
+            or self.granted is not None
             or (self.is_active() and self._may_be_running() and is_due)
         )
 
@@ -178,7 +178,7 @@ class Lease:
     def phase(self) -> AttemptPhase:
         """What a renewal tells the ledger about it."""
         # Once the end is reported nothing is known: the run may be at a later attempt.
-        if not (self.has_begun or self.known) or not self.is_active():
+        if not (self.has_begun or self.granted) or not self.is_active():
             return AttemptPhase.UNKNOWN
         return AttemptPhase.AT_WORK if self._may_be_running() else AttemptPhase.OVER
 
@@ -202,7 +202,7 @@ class Lease:
 
     def look(self) -> None:
         """Notes what its child was granted."""
-        self.known = self.table.known(self.pid, self.token) or self.known
+        self.granted = self.table.granted(self.pid, self.token) or self.granted
 
     def _may_be_running(self) -> bool:
         return self.table.is_running(self.pid, self.token)

@@ -18,7 +18,7 @@ local function restart_deadline(id)
   local run = load_run(id)
   if not run or run.state ~= 'queued' or hget(K.run(id), 'queue') ~= queue then return false end
   if left_to_end(run) then return true end
-  if (lease_token(run) or run.token) == run.token then hold_lease(run, run.token, patience(run)) end
+  if (lease_token(run) or run.token) == run.token then hold_lease(run, run.token, queue_timeout(run)) end
   return true
 end
 

@@ -217,7 +217,7 @@ function settle_silent(id)
   if not owner and (run.state == 'queued' or run.state == 'retrying') and not left_for
     and (grace_end(run) > now or (not has_expired and run.state == 'queued' and is_drained(id))) then
     -- No worker was allowed to begin it, or to say that one had: another deadline.
-    hold_lease(run, run.token, patience(run))
+    hold_lease(run, run.token, queue_timeout(run))
     return 'held'
   end
   if run.state == 'queued' or run.state == 'retrying' then

@@ -7,7 +7,7 @@
 3. What a beat does to the ledger carries its token, and the functions look at the lock again: a
    leader that slept past its lock cannot emit anything when it wakes.
 
-The lock is RedBeat's own key, so that a stock RedBeat beside us stands by as well.
+The lock is RedBeat's own key, so that a RedBeat beside us stands by as well.
 """
 
 from __future__ import annotations

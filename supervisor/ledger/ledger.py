@@ -261,12 +261,12 @@ class Ledger(JobReads, RunReads):
 
         The items of a large batch are ended some at a time, so that others have their turn.
         """
-        first = verdict = self._cancel(run_id, "cancelled", reason, action)
-        while verdict == ENDING:
-            verdict = self._cancel(run_id, "cancelled", reason)
+        first = reply = self._cancel(run_id, "cancelled", reason, action)
+        while reply == ENDING:
+            reply = self._cancel(run_id, "cancelled", reason)
         # Beat rescues what is left as well, and may have ended the last of them.
-        was_open = first == ENDING and verdict == Cancellation.NOT_OPEN
-        return Cancellation.CANCELLED if was_open else Cancellation(verdict)
+        was_open = first == ENDING and reply == Cancellation.NOT_OPEN
+        return Cancellation.CANCELLED if was_open else Cancellation(reply)
 
     def give_up(self, run_id: str, reason: str) -> None:
         """A queued run has failed: it cannot be started as it is, and no retry would help."""

@@ -103,8 +103,8 @@ class Steps:
                 "offset": offset,
                 "items": [json.dumps(item) for item in items[offset : offset + ITEMS_PER_CALL]],
             }
-            verdict, *next_up = self._functions("expand", document(call))
-            if verdict != "more":
+            reply, *next_up = self._functions("expand", document(call))
+            if reply != "more":
                 return list(next_up)
         return []
 

@@ -116,7 +116,7 @@ local function grace_end(run) return server_since() + run.rules.lease_ttl end
 
 -- For how long a run that is queued may stay so, in ms. A call may have said until when; that it was
 -- begun in time is enough.
-local function patience(run)
+local function queue_timeout(run)
   local most = run.rules.start_deadline
   if not run.expires or (run.attempt or 0) > 0 then return most end
   return math.max(1, math.min(most, run.expires - now))
@@ -128,7 +128,7 @@ local function send_started()
   local held, lists = {}, {}
   for i, each in ipairs(started) do
     local run, message = each.run, each.message
-    held[2 * i - 1], held[2 * i] = digits(now + patience(run)), run.id
+    held[2 * i - 1], held[2 * i] = digits(now + queue_timeout(run)), run.id
     local list = lists[message.list] or { texts = {}, ids = {} }
     list.texts[#list.texts + 1], list.ids[#list.ids + 1] = message.text, run.id
     lists[message.list] = list
@@ -155,7 +155,7 @@ local function enqueue(run, taken, new)
   end
   redis.call('HSET', key, unpack(fields))
   if new and message then
-    hold(run.rules.lock, run.slot, run.id, token, patience(run))
+    hold(run.rules.lock, run.slot, run.id, token, queue_timeout(run))
     started[#started + 1] = { run = run, message = message }
     return
   end
@@ -163,7 +163,7 @@ local function enqueue(run, taken, new)
     redis.call('HDEL', key, 'parked', 'due', message and 'due' or 'sent')
     redis.call('ZREM', K.delayed, run.id)
   end
-  hold_lease(run, token, patience(run))
+  hold_lease(run, token, queue_timeout(run))
   if run.stage then
     hooks.begin.queued(run)
   elseif message then

@@ -46,7 +46,7 @@ MOST_UNGUARDED = 1_000
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class JobCheck:
     """What saving a job would do. plan: None where there are problems, and nothing is saved.
 
     places: for each problem, the keys that lead to what it is about, as far as that is known.
@@ -79,19 +79,19 @@ class Verdict:
         return durations_text(plan.durations) if plan and plan.durations else ""
 
 
-def verdict_shape(verdict: Verdict) -> dict[str, Any]:
-    """The verdict as JSON; every instant in UTC."""
-    plan = verdict.plan
+def check_shape(check: JobCheck) -> dict[str, Any]:
+    """The check as JSON; every instant in UTC."""
+    plan = check.plan
     return {
-        "problems": list(verdict.problems),
-        "warnings": list(verdict.warnings),
-        "change": verdict.change,
+        "problems": list(check.problems),
+        "warnings": list(check.warnings),
+        "change": check.change,
         "next_ticks": [iso_utc(tick) for tick in plan.ticks_after] if plan else [],
         "clock_changes": [clock_change_shape(change) for change in plan.clock_changes]
         if plan
         else [],
         "overlaps": forecast_shape(plan.forecast) if plan and plan.forecast else None,
-        "overlaps_text": verdict.overlaps or None,
+        "overlaps_text": check.overlaps or None,
     }
 
 
@@ -157,8 +157,8 @@ class JobEdits:
     def shown(self, job: LoadedJob) -> Document:
         return shown_document(job.spec, self._ledger.keys.prefix)
 
-    def verdict(self, name: str, document: Mapping[str, Any]) -> Verdict:
-        """The verdict on a job that would be saved under this name, in place of the loaded one."""
+    def check(self, name: str, document: Mapping[str, Any]) -> JobCheck:
+        """The check of a job that would be saved under this name, in place of the loaded one."""
         from supervisor.jobs import check_times
 
         before = self._before(name)
@@ -171,13 +171,13 @@ class JobEdits:
             if before is None:
                 self._check_entry(name)
         except InvalidJob as error:
-            return Verdict(error.problems, error.places)
+            return JobCheck(error.problems, error.places)
         except JobElsewhere as error:
-            return Verdict((str(error),), ((),))
+            return JobCheck((str(error),), ((),))
         loaded = before.spec if before else None
         durations = self._ledger.durations_of([spec])[spec.name]
         plan = job_plan(loaded, spec, durations, self._ledger.now())
-        return Verdict((), (), tuple(self._warnings(spec)), plan)
+        return JobCheck((), (), tuple(self._warnings(spec)), plan)
 
     def save(
         self,
@@ -260,13 +260,13 @@ class JobEdits:
             refuse_entries(entries, [name], "")
 
     def _warnings(self, spec: JobSpec) -> list[str]:
-        known = self.known_tasks()
-        if not known:
+        tasks = self.known_tasks()
+        if not tasks:
             return [
                 "no worker is running, so it is not checked whether one has the task",
                 *self._violations(spec),
             ]
-        unknown = [f"no running worker knows the task {t!r}" for t in spec.tasks if t not in known]
+        unknown = [f"no running worker knows the task {t!r}" for t in spec.tasks if t not in tasks]
         return unknown + self._violations(spec)
 
     def _violations(self, spec: JobSpec) -> list[str]:

@@ -189,7 +189,7 @@ class Job(Shape):
     apart: str | None = Field(
         description="Why Celery has to make the message of each run; null where the ledger has it."
     )
-    counters: Annotated[dict[str, int], AfterValidator(lambda found: dict(sorted(found.items())))]
+    counters: Annotated[dict[str, int], AfterValidator(lambda counts: dict(sorted(counts.items())))]
 
 
 class WholeJob(Job):
@@ -220,8 +220,8 @@ def whole_run(ledger: Ledger, run: records.Run) -> WholeRun:
         whole.steps = [Step.model_validate(step) for step in ledger.steps.records(run.id)]
         whole.params = params_shape(run, ledger.steps.params(run.id))
     whole.log_url = log_url_of(ledger, run)
-    found = ledger.reports.failures(run.id)
-    whole.failures = [Failure.model_validate(failure) for failure in found]
+    failures = ledger.reports.failures(run.id)
+    whole.failures = [Failure.model_validate(failure) for failure in failures]
     return whole
 
 

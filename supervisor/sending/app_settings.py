@@ -136,9 +136,9 @@ def check_certificate(conf: Any, settings: Settings) -> None:
     It is done as for the ledger, which knows the authority.
     """
     if has_unchecked_broker(conf) and has_same_server(broker_url_of(conf), settings.redis_url):
-        known = {k: v for k, v in server_options(settings).items() if k.startswith("ssl_")}
-        if known != {"ssl_cert_reqs": CERT_NONE}:
-            conf.broker_use_ssl = {"ssl_cert_reqs": CERT_REQUIRED, **known}
+        tls = {k: v for k, v in server_options(settings).items() if k.startswith("ssl_")}
+        if tls != {"ssl_cert_reqs": CERT_NONE}:
+            conf.broker_use_ssl = {"ssl_cert_reqs": CERT_REQUIRED, **tls}
 
 
 def set_broker(conf: Any, url: str) -> None:
@@ -261,8 +261,8 @@ def connect_for_redbeat(settings: Settings, own: Mapping[str, Any]) -> Any:
 
 
 def sentinel_options(named: SentinelUrl) -> dict[str, Any]:
-    known = {**named.login, **tls_of(named.server)}
-    return {"socket_timeout": SENTINEL_TIMEOUT_SECONDS, **known}
+    login = {**named.login, **tls_of(named.server)}
+    return {"socket_timeout": SENTINEL_TIMEOUT_SECONDS, **login}
 
 
 def settings_of(app: Celery, url: str | None = None) -> Settings | None:

@@ -165,13 +165,13 @@ def queue_of(
 
     The app's routers are asked with all that Celery gives them. Raises NoQueue.
     """
-    known: Any = app.tasks.get(task)
-    named = named or getattr(known, "queue", None)
+    registered: Any = app.tasks.get(task)
+    named = named or getattr(registered, "queue", None)
     options = {"queue": queue_named(app, named)} if named else {}
     if named and not app.amqp.routes:
         return str(getattr(named, "name", named))
     try:
-        route = app.amqp.router.route(options, task, tuple(args), dict(kwargs or {}), known)
+        route = app.amqp.router.route(options, task, tuple(args), dict(kwargs or {}), registered)
     except Exception as error:  # routers are code of the app
         raise NoQueue(f"the app's task_routes fail: {error!r}") from error
     return str(getattr(named, "name", named)) if named else queue_by_route(app, route)

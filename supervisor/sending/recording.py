@@ -161,7 +161,7 @@ def is_beside(channel: Any, ledger: Client) -> bool:
 
 def connected_to(pool: Any) -> tuple[str, ...] | None:
     """The server of a connection pool; None if the pool looks it up, as with Sentinel."""
-    known: Mapping[str, Any] = pool.connection_kwargs
-    if not (known.get("host") or known.get("path")):
+    options: Mapping[str, Any] = pool.connection_kwargs
+    if not (options.get("host") or options.get("path")):
         return None
-    return tuple(str(known.get(key) or "") for key in SAME_KEYS)
+    return tuple(str(options.get(key) or "") for key in SAME_KEYS)

@@ -105,7 +105,7 @@ def revoke(
     The context is what a worker would know of the call: its caller, its group, its chord. So a
     chord learns of it, and its body fails instead of waiting for ever.
     """
-    known = {key: options.get(key) for key in ("chord", "group_index", "root_id", "parent_id")}
-    known["reply_to"] = options.get("reply_to") or caller
-    context = Context(id=run_id, group=options.get("group_id"), **known)
+    fields = {key: options.get(key) for key in ("chord", "group_index", "root_id", "parent_id")}
+    fields["reply_to"] = options.get("reply_to") or caller
+    context = Context(id=run_id, group=options.get("group_id"), **fields)
     backend.mark_as_revoked(run_id, reason, request=context)

@@ -26,7 +26,7 @@ from supervisor.ledger.page_reads import RunQuery, latest_failures, search
 from supervisor.lists.api import FeatureOperations
 from supervisor.operate import control, repeating, shapes
 from supervisor.operate.job_documents import Document
-from supervisor.operate.job_edits import LoadedJob, verdict_shape
+from supervisor.operate.job_edits import LoadedJob, check_shape
 from supervisor.operate.shapes import (
     Error,
     Job,
@@ -149,7 +149,7 @@ class Api(FeatureOperations):
     @operation("post", "/jobs/{job}/check")
     def check_job(self, job: str, document: Document) -> shapes.Check:
         """What saving a job would do, and what is wrong with it; nothing is saved."""
-        return shapes.Check.model_validate(verdict_shape(self._edits.verdict(job, document)))
+        return shapes.Check.model_validate(check_shape(self._edits.check(job, document)))
 
     def _whole(self, job: LoadedJob, *, is_new: bool = False) -> Tagged[WholeJob]:
         [record] = self._ledger.records_of([job.spec])

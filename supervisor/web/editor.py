@@ -23,7 +23,7 @@ from supervisor.job.changes import Edit
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.queues import Queue, Queues
 from supervisor.operate.job_documents import Document, job_text
-from supervisor.operate.job_edits import JobEdits, Verdict
+from supervisor.operate.job_edits import JobCheck, JobEdits
 from supervisor.web.budget import Threads
 from supervisor.web.http import RequestRefused, actor_of, form_endpoint
 from supervisor.web.queues_page import queues_of
@@ -73,7 +73,7 @@ class CheckedText:
     """The result of a check. queues: that runs of the job would go to."""
 
     problems: Sequence[TextProblem] = ()
-    verdict: Verdict | None = None
+    job: JobCheck | None = None
     queues: Sequence[Queue] = ()
 
     @property
@@ -117,7 +117,7 @@ class Editor:
         check = self._check(written(fields))
         if "part" not in request.query_params:
             return self._page(request, fields, check)
-        return page(request, "parts/verdict.html", check=check, now=self._ledger.now())
+        return page(request, "parts/check.html", check=check, now=self._ledger.now())
 
     def save(self, request: Request, fields: Fields) -> Response:
         version, job = version_in(fields), written(fields)
@@ -140,11 +140,11 @@ class Editor:
     def _check(self, job: WrittenJob) -> CheckedText:
         if job.problems:
             return CheckedText(job.problems)
-        verdict = self._jobs.verdict(job.name, job.keys)
-        if verdict.plan is None:
-            return job.checked(verdict.problems, verdict.places)
-        queues = queues_of(self._ledger, self._broker, [verdict.plan.spec])
-        return CheckedText((), verdict, [queue for queue in queues if queue.jobs])
+        of_job = self._jobs.check(job.name, job.keys)
+        if of_job.plan is None:
+            return job.checked(of_job.problems, of_job.places)
+        queues = queues_of(self._ledger, self._broker, [of_job.plan.spec])
+        return CheckedText((), of_job, [queue for queue in queues if queue.jobs])
 
     def _conflict(self, name: str, is_edit: bool, version: int, check: CheckedText) -> OtherEdit:
         """What the text would change in the version that was saved meanwhile."""
@@ -152,7 +152,7 @@ class Editor:
             return OtherEdit(f"{name} was removed while you edited it.", 0)
         theirs = self._jobs.job(name)
         what = f"Another saved {name} meanwhile" if is_edit else f"There is a job {name} already"
-        plan = check.verdict.plan if check.verdict else None
+        plan = check.job.plan if check.job else None
         text = job_text(name, self._jobs.shown(theirs))
         return OtherEdit(
             f"{what}: {theirs.origin.place}.", version, text, plan.edits if plan else ()

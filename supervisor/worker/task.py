@@ -301,11 +301,11 @@ def trace_run(
     app = current_app._get_current_object()  # type: ignore[attr-defined]
     hostname = request.get("hostname") or socket.gethostname()
     prepare_to_run(task_of(app, name), hostname)
-    known = [app.tasks, accepted_by(app), hostname]
+    local = [app.tasks, accepted_by(app), hostname]
     if content_type:
-        body = loads_message(body, content_type, encoding, accept=known[1])
+        body = loads_message(body, content_type, encoding, accept=local[1])
     request[CONTENT] = content_of(uuid, name, *body[:2])
-    return trace.fast_trace_task(name, uuid, request, body, None, None, _loc=known)
+    return trace.fast_trace_task(name, uuid, request, body, None, None, _loc=local)
 
 
 def task_of(app: Celery, name: str) -> Any:

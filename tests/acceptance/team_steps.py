@@ -61,7 +61,7 @@ def convert_if_mended(self, files, suffix):
 
 
 @app.task(bind=True)
-def misfit(self):
+def return_no_json(self):
     """Returns what no JSON can hold."""
     sign("start", self)
     return {"files": HERE.open}

@@ -41,7 +41,7 @@ print(json.dumps([told(call) for call in (
     assert (first[0], second[0]) not in overlapping(team.witness("team.import_feed"))
 
 
-def test_a_call_says_key_policy_and_patience_in_a_header(team: Project) -> None:
+def test_a_call_says_key_policy_and_timeout_in_a_header(team: Project) -> None:
     first, second, third = team.code(
         CALL
         + """
@@ -244,12 +244,12 @@ def test_a_call_has_the_parent_that_made_it(team: Project) -> None:
     children = team.directory / "children.json"
     wait_until(lambda: children.exists() and children.read_text())
     parent, first, second = json.loads(children.read_text())
-    stranger = team.code("print(json.dumps(team.ask_parent.delay().id))")
-    for run in (first, second, stranger):
+    foreign = team.code("print(json.dumps(team.ask_parent.delay().id))")
+    for run in (first, second, foreign):
         team.run_when(run, "running")
         team.let_end(run)
         team.run_when(run, "succeeded")
-    for run, root in ((first, parent), (second, parent), (stranger, stranger)):
+    for run, root in ((first, parent), (second, parent), (foreign, foreign)):
         its_parent = None if root == run else root
         wait_until(lambda line=f"{run} of {its_parent} {root}": line in team.logs())  # type: ignore[misc]
 

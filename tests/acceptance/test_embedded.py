@@ -57,10 +57,10 @@ def test_no_other_user_reads_the_password(tmp_path: Path) -> None:
         assert password not in Path(f"/proc/{server.pid}/cmdline").read_text()
         assert password not in server.address
         with (
-            redis.Redis.from_url(server.address) as stranger,
+            redis.Redis.from_url(server.address) as without_password,
             pytest.raises(redis.exceptions.AuthenticationError),
         ):
-            stranger.ping()
+            without_password.ping()
 
 
 @pytest.mark.parametrize("is_known", [True, False])

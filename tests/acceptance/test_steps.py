@@ -51,10 +51,10 @@ jobs:
       - {{task: team_steps.extract, priority: 3}}
       - {{task: team_steps.convert_if_mended, priority: 2}}
       - {{task: team_steps.index, priority: 1}}
-  misfit:
+  not-json:
     every: 24h
     steps:
-      - {{task: team_steps.misfit, priority: 1, max_retries: 2, retry_backoff: 0s}}
+      - {{task: team_steps.return_no_json, priority: 1, max_retries: 2, retry_backoff: 0s}}
   words:
     every: 24h
     overlap: allow
@@ -152,10 +152,10 @@ def test_a_failed_run_goes_on_from_the_step_that_failed(workers: Workers) -> Non
 
 
 def test_a_step_that_returns_no_json_is_not_retried(workers: Workers) -> None:
-    [run] = ended(workers, trigger(workers, "misfit"))
+    [run] = ended(workers, trigger(workers, "not-json"))
     assert run.state is RunState.FAILED
     assert "UnusableReturn: what the step returned is not JSON" in str(run.reason)
-    assert [sign.attempt for sign in workers.project.starts("misfit")] == [1]
+    assert [sign.attempt for sign in workers.project.starts("not-json")] == [1]
 
 
 @needs_children("one is killed")

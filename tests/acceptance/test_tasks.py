@@ -24,7 +24,7 @@ jobs:
   patient: {task: team.work, every: 24h, queue: ranked, priority: 9}
   urgent: {task: team.work, every: 24h, queue: ranked, priority: 3}
   plain: {task: team.work, every: 24h, queue: ranked}
-  misfit: {task: team.work, every: 24h, kwargs: {hours: 3}}
+  violation: {task: team.work, every: 24h, kwargs: {hours: 3}}
 """
 
 
@@ -66,7 +66,7 @@ def test_a_worker_on_redis_takes_messages_of_lower_numbers_first(team: Project) 
 
 
 def test_a_run_with_arguments_that_its_task_refuses_fails(team: Project) -> None:
-    assert "cannot be published" in str(triggered(team, "misfit", "failed").reason)
+    assert "cannot be published" in str(triggered(team, "violation", "failed").reason)
 
 
 def test_messages_that_are_no_runs_pass_through(team: Project, tmp_path: Path) -> None:

@@ -261,8 +261,8 @@ def test_overlaps_are_those_beyond_what_is_allowed(
 def test_a_freeze_excuses_only_those_who_were_frozen() -> None:
     [frozen] = overlaps(work((1.1, 3.5), (3.0, 3.9)), 1, [FROZEN])
     assert frozen.excuse == FROZEN
-    [stranger] = overlaps(work((1.1, 3.5), (3.0, 3.9)), 1, [replace(FROZEN, group=7)])
-    assert stranger.excuse is None
+    [other] = overlaps(work((1.1, 3.5), (3.0, 3.9)), 1, [replace(FROZEN, group=7)])
+    assert other.excuse is None
 
 
 def test_the_witness_knows_who_worked_until_when(tmp_path: Path) -> None:

@@ -39,7 +39,7 @@ class Coroner(threading.Thread):
         self._deaths[pid].append(time.monotonic())
 
     def kill_survivors(self) -> None:
-        """Whoever is still there, also orphans; a pidfd never means a stranger."""
+        """Those that are still there, also orphans; a pidfd never means another process."""
         for pidfd in self._pidfds.values():
             for number in (signal.SIGKILL, signal.SIGCONT):
                 with suppress(ProcessLookupError):

@@ -20,7 +20,7 @@ from tests.proxy import Proxy
 class Member:
     """ready_words: one of them in the log says that the process does its work.
 
-    was_struck: its end was asked for; it takes no more work, and its end is no surprise. way: its
+    was_struck: its end was asked for; it takes no more work, and its end is expected. way: its
     link to Redis; cut_off: that does not carry everything now.
     """
 

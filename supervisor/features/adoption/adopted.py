@@ -159,7 +159,7 @@ class Adopted:
             if self._entries.job(name) in own:
                 is_new = entry.definition != entry.adopted
             else:
-                is_new = entry.is_stock and entry.definition != self._refused.get(name)
+                is_new = entry.is_of_redbeat and entry.definition != self._refused.get(name)
             if is_new and name != CELERYS_OWN:
                 yield name, entry.definition
         yield from ((name, None) for name in {*map(self._entries.name, own)} - saved.keys())

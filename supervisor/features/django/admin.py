@@ -46,8 +46,8 @@ class KeyField(forms.JSONField):
 
     def to_python(self, value: Any) -> Any:
         try:
-            found = super().to_python(value)
-            text = json.dumps(found, ensure_ascii=False)
+            read = super().to_python(value)
+            text = json.dumps(read, ensure_ascii=False)
             text.encode()
         except RecursionError:
             raise ValidationError("is nested too deeply") from None
@@ -55,7 +55,7 @@ class KeyField(forms.JSONField):
             raise ValidationError("half a character is no text") from None
         if "\\u0000" in text:
             raise ValidationError("the character NUL cannot be stored")
-        return found
+        return read
 
     def bound_data(self, data: Any, initial: Any) -> Any:
         return initial if self.disabled or data is None else InvalidJSONInput(data)
@@ -198,10 +198,10 @@ class JobAdmin(admin.ModelAdmin):
         return changes
 
     def get_object(self, request: Any, object_id: str, from_field: str | None = None) -> Job | None:
-        found: Job | None = super().get_object(request, object_id, from_field)
-        if found is not None and request.method == "GET":
-            self._read(request, [found])
-        return found
+        job: Job | None = super().get_object(request, object_id, from_field)
+        if job is not None and request.method == "GET":
+            self._read(request, [job])
+        return job
 
     def _read(self, request: Any, rows: list[Job]) -> None:
         try:

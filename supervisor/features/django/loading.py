@@ -144,9 +144,9 @@ class Rows:
 
     def fingerprint(self) -> str:
         """One query, whatever the table's size. Each year has holidays of its own."""
-        found = Job.objects.aggregate(Count("pk"), Max("changed_at"))
+        totals = Job.objects.aggregate(Count("pk"), Max("changed_at"))
         year = datetime.now(UTC).year
-        return f"{found['pk__count']} rows, {found['changed_at__max']}, {year}"
+        return f"{totals['pk__count']} rows, {totals['changed_at__max']}, {year}"
 
     def read(self) -> SourceJobs:
         """Unknown tasks are not faults here: a row that was saved is valid."""

@@ -92,8 +92,8 @@ class Job(models.Model):
 
     def clean(self) -> None:
         """Raises ValidationError with all that is wrong, each at its field."""
-        if found := messages_by_field(self.name, self.keys(), self.more, COLUMNS):
-            raise ValidationError(found)
+        if messages := messages_by_field(self.name, self.keys(), self.more, COLUMNS):
+            raise ValidationError(messages)
 
 
 # What is wrong with a row, in the words of `supervisor check`, each at the field it is about.
@@ -108,14 +108,14 @@ def messages_by_field(
     """
     if not isinstance(more, Mapping):
         return {"more": ['is not a mapping of keys to values, such as {"max_retries": 3}']}
-    found: dict[str, list[str]] = {}
+    messages: dict[str, list[str]] = {}
     for key in columns:
         if key in more:
-            found.setdefault("more", []).append(f"'{key}' has a field of its own")
+            messages.setdefault("more", []).append(f"'{key}' has a field of its own")
     _, faults = jobs.judged(name or "job", keys, known_tasks())  # Django refuses an empty one
     for fault in faults:
-        found.setdefault(field_of(fault, keys, columns), []).append(words(fault))
-    return found
+        messages.setdefault(field_of(fault, keys, columns), []).append(words(fault))
+    return messages
 
 
 def field_of(fault: JobFault, keys: Mapping[str, Any], columns: Collection[str]) -> str:

@@ -142,7 +142,7 @@ class NoticeStore:
             else (" ".join(pair), "", 0)
             for pair in snapshot.pairs
         ]
-        verdict = self._functions(
+        reply = self._functions(
             "fold",
             self._leadership.token,
             len(backlog.texts),
@@ -152,7 +152,7 @@ class NoticeStore:
             *chain.from_iterable(incidents),
             keys=self._leadership.keys,
         )
-        return bool(verdict == "done")
+        return bool(reply == "done")
 
 
 def event_in(text: str) -> JobEvent:

@@ -57,10 +57,10 @@ class Pings:
 
 def address_of(url: str) -> str:
     """Secrets in place of references. Raises SecretMissing."""
-    found = str(resolved(url, os.environ))
-    if not is_address(found):
+    target = str(resolved(url, os.environ))
+    if not is_address(target):
         raise SecretMissing("ping_url", "what it stands for is no http or https address")
-    return found
+    return target
 
 
 def address(url: str, report: RunReport) -> str:

@@ -80,8 +80,10 @@ def capturing() -> Attempt | None:
 
 def capture_lines() -> None:
     """Adds the handler to all loggers. Called by each run: an app may add loggers at any time."""
-    known = list(logging.root.manager.loggerDict.values())
-    loggers = [each for each in known if isinstance(each, logging.Logger) and keeps_lines(each)]
+    registered = list(logging.root.manager.loggerDict.values())
+    loggers = [
+        each for each in registered if isinstance(each, logging.Logger) and keeps_lines(each)
+    ]
     for logger in (logging.root, *loggers):
         if CAPTURED not in logger.handlers:
             logger.addHandler(CAPTURED)

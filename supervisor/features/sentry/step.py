@@ -94,13 +94,13 @@ class CheckIns:
         if not (spec.sentry_monitor or beat_integration()):
             return spec
         is_active = client() is not None
-        made_for, was_active, found = self._known.get(spec.name, (None, False, spec))
+        made_for, was_active, admitted = self._known.get(spec.name, (None, False, spec))
         if made_for != spec or was_active != is_active:
             if len(self._known) >= KEPT_AT_HAND:
                 self._known.clear()
-            found = self._as_admitted(spec, is_active=is_active)
-            self._known[spec.name] = spec, is_active, found
-        return found
+            admitted = self._as_admitted(spec, is_active=is_active)
+            self._known[spec.name] = spec, is_active, admitted
+        return admitted
 
     def _as_admitted(self, spec: JobSpec, *, is_active: bool) -> JobSpec:
         if not is_active:
@@ -125,13 +125,13 @@ class CheckIns:
 def client() -> Any | None:
     """The SDK's client, if the app has initialised it with an address."""
     sdk = sys.modules.get("sentry_sdk")
-    found = sdk.get_client() if sdk else None
-    return found if found is not None and found.is_active() and found.options["dsn"] else None
+    own = sdk.get_client() if sdk else None
+    return own if own is not None and own.is_active() and own.options["dsn"] else None
 
 
 def beat_integration() -> Any | None:
-    found = client()
-    integration = found.get_integration("celery") if found is not None else None
+    own = client()
+    integration = own.get_integration("celery") if own is not None else None
     return integration if getattr(integration, "monitor_beat_tasks", False) else None
 
 

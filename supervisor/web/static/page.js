@@ -244,13 +244,13 @@ let checks = 0;
 
 async function check() {
   const number = ++checks;
-  const verdict = editor.querySelector("[data-verdict]");
+  const result = editor.querySelector("[data-result]");
   const sent = new URLSearchParams(new FormData(editor));
   try {
     const answer = await fetch(editor.dataset.check + "?part=1", { method: "POST", body: sent, headers: { Accept: "text/html" } });
     // A later check has its own answer; where this one is none, saving says what is wrong.
     if (number !== checks || !answer.ok || answer.redirected) return;
-    verdict.innerHTML = await answer.text();
+    result.innerHTML = await answer.text();
     numberLines();
     tellTime();
   } catch {

@@ -216,7 +216,7 @@ def test_a_run_that_has_ended_is_not_written_into_a_ledger_that_lost_it(
     with asleep() as other:
         ended, at_work = held(spec, child.pid, active=False), held(spec, other.pid, 1)
         ended.state = at_work.state = State.HELD
-        ended.known = at_work.known = granted_of(ledger)
+        ended.granted = at_work.granted = granted_of(ledger)
         heartbeat.watch(ended)
         heartbeat.watch(at_work)
         wait_until(lambda: ledger.client.exists(ledger.keys.run(at_work.run_id)))
@@ -254,7 +254,7 @@ def test_a_run_that_cannot_be_written_anew_stands_in_no_others_way(
     known = held(healthy, child.pid)
     with asleep() as other:
         unknown = held(forgotten, other.pid)
-        unknown.state, unknown.known = State.HELD, granted_of(ledger)
+        unknown.state, unknown.granted = State.HELD, granted_of(ledger)
         heartbeat.watch(unknown)
         heartbeat.watch(known)
         # It is at work without a lease.
@@ -386,7 +386,7 @@ def test_a_run_without_its_lease_comes_back_to_a_server_that_forgot_it(
 ) -> None:
     spec = began(ledger, "nightly", lease_ttl="3s", on_lease_lost="continue")
     lease = held(spec, deaf.pid)
-    lease.known = granted_of(ledger)
+    lease.granted = granted_of(ledger)
     with at_work_under(ledger, lease):
         with without_memory(ledger):
             wait_until(lambda: lease.is_lost)

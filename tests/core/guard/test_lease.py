@@ -228,11 +228,11 @@ def test_an_attempt_is_found_while_its_process_is_inside_its_code(table: ChildTa
     table.enter("token", ANY_ATTEMPT, TAKEN_AT, GRANTED)
     assert table.asked_at(os.getpid(), "token") == TAKEN_AT
     assert table.asked_at(os.getpid(), "another") is None
-    assert table.known(os.getpid(), "token") == GRANTED
-    assert table.known(os.getpid(), "another") is None
+    assert table.granted(os.getpid(), "token") == GRANTED
+    assert table.granted(os.getpid(), "another") is None
     table.leave("token")
     assert table.asked_at(os.getpid(), "token") is None
-    assert table.known(os.getpid(), "token") is None
+    assert table.granted(os.getpid(), "token") is None
 
 
 def test_a_process_whose_entry_another_took_counts_as_running(table: ChildTable) -> None:

@@ -47,7 +47,7 @@ def took(
         (RunState.LOST, 100, 0, 0),
         (RunState.SUCCEEDED, 30, 0, 0),
         (RunState.SUCCEEDED, 0, 0, 1),
-        # What failed at once is no surprise beside that.
+        # What failed at once is not reported beside that.
         (RunState.FAILED, 0, 0, 0),
     ],
 )

@@ -89,7 +89,7 @@ def test_who_may_run_beside_others_overtakes_none_that_waits(ledger: Ledger) -> 
 
 def test_a_run_that_waits_for_nobody_is_promoted_by_the_next_admission(ledger: Ledger) -> None:
     spec = job(ledger, overlap="queue_all")
-    ledger.client.set(ledger.keys.lock(spec.lock), "a stranger's")
+    ledger.client.set(ledger.keys.lock(spec.lock), "of a foreign app")
     ledger.admit(ticks(spec, 0))
     lose_lock(ledger, spec)
     ledger.admit(ticks(spec, 1))

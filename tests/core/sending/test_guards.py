@@ -60,7 +60,7 @@ def test_a_guard_that_is_no_guard_is_refused(guard: Any, what: str) -> None:
         guarded_task_spec("proj.import_feed", guard)
 
 
-def test_a_call_says_key_policy_and_patience() -> None:
+def test_a_call_says_key_policy_and_timeout() -> None:
     said = GuardedCall.of({"key": "a", "overlap": "queue_all", "max_wait": "90s"}, "proj.t")
     assert said.key == "a"
     assert said.overlap is OverlapPolicy.QUEUE_ALL

@@ -288,8 +288,8 @@ def test_what_an_entry_would_refuse_is_foreseen_and_settles_nothing(
 ) -> None:
     jobs.put("mine", task="t", every="1s", app=app)
     save(app, "theirs")
-    verdict = JobEdits(ledger, app).verdict("theirs", {"task": "t", "every": "1m"})
-    assert "RedBeat's schedule" in verdict.problems[0]
+    check = JobEdits(ledger, app).check("theirs", {"task": "t", "every": "1m"})
+    assert "RedBeat's schedule" in check.problems[0]
     before = ledger.marks(["mine"])
     loaded_at = before["mine"].watermark
     assert loaded_at

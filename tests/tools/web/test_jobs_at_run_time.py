@@ -479,8 +479,8 @@ def test_the_form_takes_a_session_and_our_own_page(
     editor: httpx.Client, ledger: Ledger, serve: Serve
 ) -> None:
     for action in ("put", "check", "remove/report"):
-        stranger = editor.post(f"actions/{action}", data=NEW, headers=FROM_ANOTHER_SITE)
-        assert stranger.status_code == 403
+        foreign = editor.post(f"actions/{action}", data=NEW, headers=FROM_ANOTHER_SITE)
+        assert foreign.status_code == 403
     editor.cookies.clear()
     assert send(editor, "put").status_code == 401
     assert editor.get("actions/new").status_code == 303
