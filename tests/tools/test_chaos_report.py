@@ -105,6 +105,8 @@ FOLLOWER = {
 }
 LESS_COUNTED = {"counters": {"triggered": 2, "finished:succeeded": 2}}
 MORE_COUNTED = {"counters": {"triggered": 4, "finished:succeeded": 4}}
+SKIPPED_BEFORE = replace(row(3, RunState.SKIPPED, due_at=3.0, ended_at=3.1), run="job@3 before")
+AGAIN_BEHIND = [*QUIET.rows, SKIPPED_BEFORE]
 THIRD_OPEN = [*QUIET.rows[:2], row(3, RunState.RUNNING)]
 THIRD_MISSED = [*QUIET.rows[:2], row(9, RunState.MISSED, first=3, ended_at=4.0)]
 
@@ -187,6 +189,8 @@ OF_THE_EDIT = [QUIET.executions[0], *(replace(each, version=1) for each in QUIET
             ["tick recorded twice", "end not followed"],
         ),
         # It has just ended, or not yet, or it was one of several ticks that were missed.
+        ({**FOLLOWER, **MORE_COUNTED, "rows": AGAIN_BEHIND}, ["tick recorded", "end not followed"]),
+        ({**FOLLOWER, **MORE_COUNTED, "rows": AGAIN_BEHIND, "windows": [OLDER]}, []),
         ({**FOLLOWER, **LESS_COUNTED, "rows": QUIET.rows[:2], "until": 5.0}, []),
         ({**FOLLOWER, **LESS_COUNTED, "rows": QUIET.rows[:2], "followed": THIRD_OPEN}, []),
         ({**FOLLOWER, **LESS_COUNTED, "rows": QUIET.rows[:2], "followed": THIRD_MISSED}, []),

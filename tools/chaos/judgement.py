@@ -90,7 +90,8 @@ def handled_seconds(facts: Facts) -> Counter[int]:
 
 
 def recorded_twice(facts: Facts) -> Iterator[str]:
-    twice = [second for second, rows in handled_seconds(facts).items() if rows > 1]
+    rows = handled_seconds(facts)
+    twice = [at for at, number in rows.items() if number > 1 and at not in ended_twice(facts)]
     if twice:
         yield f"more than one row for the seconds {twice[:10]}, {len(twice)} in all"
 
@@ -243,6 +244,23 @@ def stuck(facts: Facts) -> Iterator[str]:
             )
 
 
+def ended_twice(facts: Facts) -> set[int]:
+    """Seconds whose run of the followed job an older ledger had as skipped, and its worker brought
+    back: each of its two ends has a run here, and the first was skipped."""
+    if not facts.job.after:
+        return set()
+    return {
+        row.nominal
+        for row in facts.rows
+        if row.state is RunState.SKIPPED
+        and any(
+            window.kind is Kind.OLDER
+            and window.with_grace.touches(Interval(row.due_at, row.ended_at or row.due_at))
+            for window in facts.windows
+        )
+    }
+
+
 def wrongly_followed(facts: Facts) -> Iterator[str]:
     """Each run of the other job that has ended has one run here, and nothing else has.
 
@@ -262,7 +280,7 @@ def wrongly_followed(facts: Facts) -> Iterator[str]:
     there = {at for row in facts.followed for at in range(row.first, row.nominal + 1)}
     for what, seconds in (
         ("no run", ended - here.keys()),
-        ("more than one run", {at for at, runs in here.items() if runs > 1}),
+        ("more than one run", {at for at, runs in here.items() if runs > 1} - ended_twice(facts)),
         ("a run, and no end before it,", here.keys() - there),
     ):
         if seconds:
