@@ -191,8 +191,8 @@ class JobConflict(Conflict):
 class JobElsewhere(Conflict):
     """A job of another source has this name. Nothing was changed."""
 
-    def __init__(self, job: str, place: str, wanted_at: str = "") -> None:
-        here = f", and this one is {wanted_at}" if wanted_at else ""
+    def __init__(self, job: str, place: str, own_place: str = "") -> None:
+        here = f", and this one is {own_place}" if own_place else ""
         super().__init__(
             f"job {job!r} is loaded from elsewhere: {place or 'a schedule file'}{here}; change it"
             " there, or choose another name"

@@ -56,8 +56,8 @@ class Presence:
 
     def _say(self) -> None:
         if time.monotonic() >= self._next_at:
-            facts = BeatProcess(self._name, self._leads, self._follows())
-            self._registration.say(facts, fault=self._fault)
+            process = BeatProcess(self._name, self._leads, self._follows())
+            self._registration.say(process, fault=self._fault)
             self._next_at = time.monotonic() + PRESENCE_INTERVAL.total_seconds()
 
     def leave(self) -> None:

@@ -284,7 +284,7 @@ def check_origins(loaded: Loaded, source: str, place: str, versions: Versions) -
     """Raises JobElsewhere and JobConflict."""
     for name, origin in loaded.origins.items():
         if origin.source != source:
-            raise JobElsewhere(name, origin.place, wanted_at=place)
+            raise JobElsewhere(name, origin.place, own_place=place)
     for name, version in versions.items():
         current = loaded.origins[name].version if name in loaded.origins else 0
         if version is not None and version != current:
@@ -307,7 +307,7 @@ def check_additions(
 def refuse_entries(entries: Entries, names: Collection[str], place: str) -> None:
     """Raises JobElsewhere for the name of an entry that the app's own code has saved."""
     for name in entries.redbeats_own(names):
-        raise JobElsewhere(name, REDBEATS, wanted_at=place)
+        raise JobElsewhere(name, REDBEATS, own_place=place)
 
 
 def check_wanted(ledger: Ledger, jobs: Wanted) -> None:
@@ -330,7 +330,7 @@ def refuse(reply: LoadReply, places: Mapping[str, str]) -> None:
     """
     if reply.verdict is LoadVerdict.ELSEWHERE:
         place = origin_from(reply.source).place
-        raise JobElsewhere(reply.job, place, wanted_at=places.get(reply.job, ""))
+        raise JobElsewhere(reply.job, place, own_place=places.get(reply.job, ""))
     if reply.verdict is LoadVerdict.FULL:
         raise too_many_jobs(reply.jobs)
 

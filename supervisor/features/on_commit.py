@@ -44,10 +44,10 @@ Kwargs = Mapping[str, Any] | None
 
 @dataclass(frozen=True, slots=True)
 class PendingTrigger:
-    """`facts`: what it takes to ask for the same run by hand."""
+    """fields: what it takes to ask for the same run by hand."""
 
     run_id: str
-    facts: Mapping[str, Any]
+    fields: Mapping[str, Any]
     send: Callable[[], object]
 
     def fire(self) -> None:
@@ -56,7 +56,7 @@ class PendingTrigger:
         try:
             self.send()
         except Exception as error:  # noqa: BLE001 - without a traceback, whose variables have secrets
-            log.error("trigger failed", run=self.run_id, **self.facts, error=repr(error))
+            log.error("trigger failed", run=self.run_id, **self.fields, error=repr(error))
 
 
 def trigger_of(
@@ -90,8 +90,8 @@ def trigger_of_job(
         overlap=guard.overlap,
         max_wait=guard.max_wait,
     )
-    facts = {"job": job, "args": args, "kwargs": kwargs, "options": options}
-    return PendingTrigger(run_id, facts, partial(trigger_job, app, job, request))
+    fields = {"job": job, "args": args, "kwargs": kwargs, "options": options}
+    return PendingTrigger(run_id, fields, partial(trigger_job, app, job, request))
 
 
 def trigger_of_task(
@@ -106,9 +106,9 @@ def trigger_of_task(
     if guarded:
         request_of(task, args, kwargs, run_id, options).lock_for(spec_of(task))
     shown = partial(masked, spec_of(task).mask if guarded else False)
-    facts = {"task": task.name, "args": shown(args), "kwargs": shown(kwargs), "options": options}
+    fields = {"task": task.name, "args": shown(args), "kwargs": shown(kwargs), "options": options}
     send = partial(task.apply_async, args, kwargs, task_id=run_id, **options)
-    return PendingTrigger(run_id, facts, send)
+    return PendingTrigger(run_id, fields, send)
 
 
 def trigger_job(app: Celery, job: str, request: RunRequest) -> None:

@@ -117,7 +117,7 @@ def zone_names() -> frozenset[str]:
     return frozenset(available_timezones()) - {"localtime", "Factory"}
 
 
-def _known(name: str) -> str:
+def _zone_name(name: str) -> str:
     if name not in zone_names():
         raise ValueError(f"unknown time zone {name[:LONGEST_ZONE]!r}{_zone_hint(name)}")
     return name
@@ -135,7 +135,7 @@ def _zone_hint(name: str) -> str:
     return near or " (name it by a city: Europe/Berlin; or UTC)"
 
 
-Timezone = Annotated[str, AfterValidator(_known)]
+Timezone = Annotated[str, AfterValidator(_zone_name)]
 
 
 Moments = Annotated[

@@ -156,19 +156,19 @@ class Message:
     text: str
     """With marks as in sending/recording.py; without a key, JSON of what Celery gives kombu."""
 
-    said: str = ""
+    content: str = ""
     """What it says, if the app's own code has changed that (job/content.py)."""
 
     @classmethod
     def of(cls, lines: str) -> Self:
         """Of the ledger's record."""
-        queue, key, said, text = lines.split("\n", 3)
-        return cls(queue, key, text, said)
+        queue, key, content, text = lines.split("\n", 3)
+        return cls(queue, key, text, content)
 
     @property
     def lines(self) -> str:
         """As the ledger keeps it."""
-        return "\n".join((self.queue, self.key, self.said, self.text))
+        return "\n".join((self.queue, self.key, self.content, self.text))
 
     @property
     def headers(self) -> dict[str, Any]:

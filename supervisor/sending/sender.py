@@ -75,7 +75,7 @@ class Sender:
             made = recording.message(partial(self.send, assignment=assignment, note=changes.append))
             self._recordings.append(recording)
             if made:
-                return replace(made, said=changes[-1]) if changes else made
+                return replace(made, content=changes[-1]) if changes else made
             changes.clear()
         with self.producers.acquire(block=True) as producer:
             captured = Captured(producer)

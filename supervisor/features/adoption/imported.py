@@ -134,7 +134,7 @@ def _blocks(item: Item, name: str, written: Written) -> Iterator[str]:
                 yield _left_out(LeftOut(item.source, fault, original), written)
                 return
             written.jobs.append(name)
-            yield _found(item, written) + job_text(name, values)
+            yield _reports_of(item, written) + job_text(name, values)
 
 
 def _left_out(item: LeftOut, written: Written) -> str:
@@ -143,7 +143,7 @@ def _left_out(item: LeftOut, written: Written) -> str:
     return _comment(report) + "".join(f"  #   {one_line(line)}\n" for line in item.original)
 
 
-def _found(item: ImportedJob, written: Written) -> str:
+def _reports_of(item: ImportedJob, written: Written) -> str:
     reports = [f"{item.source}: {lost}" for lost in item.lost]
     written.reports += map(one_line, reports)
     return "".join(map(_comment, reports))

@@ -69,7 +69,7 @@ class Destination(BaseModel):
         return [event.value for event in Event if event in events]
 
 
-def wanted_events(destinations: Sequence[Destination]) -> tuple[str, ...]:
+def events_of(destinations: Sequence[Destination]) -> tuple[str, ...]:
     """The events of a job that any of the destinations asks for, in order."""
     events = frozenset().union(*(each.events for each in destinations)) & JOB_EVENTS
     return tuple(event.value for event in Event if event in events)
@@ -273,7 +273,7 @@ class NoticeKeys(KeyGroup):
     @property
     def notified_events(self) -> str:
         """Words of the events that `notify` asks for, as the ledger's functions look for them."""
-        return " ".join(wanted_events(self.notify))
+        return " ".join(events_of(self.notify))
 
     @property
     def own_rules(self) -> dict[str, str]:

@@ -32,7 +32,7 @@ from supervisor.features.notices.incidents import (
     notice_of,
     update_incidents,
 )
-from supervisor.features.notices.keys import Destination, Event, wanted_events
+from supervisor.features.notices.keys import Destination, Event, events_of
 from supervisor.features.notices.rules import Notice, service_destinations
 from supervisor.features.notices.services import missing_extra, send
 from supervisor.features.notices.silences import SilenceStore, silenced
@@ -145,7 +145,7 @@ class Watch:
 
 
 def is_to_be_watched(spec: JobSpec) -> bool:
-    events = wanted_events(spec.notify)
+    events = events_of(spec.notify)
     return Event.LATE in events or (Event.DUE_BY in events and spec.due_by is not None)
 
 

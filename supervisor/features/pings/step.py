@@ -47,12 +47,12 @@ class Pings:
         spec = self.ledger.some_specs([report.job]).get(report.job)
         if spec is None or spec.ping_url is None:
             return Result(Answer.UNWANTED)
-        facts = {"job": report.job, "run": report.run, "kind": report.kind.value}
+        fields = {"job": report.job, "run": report.run, "kind": report.kind.value}
         try:
             url = address(address_of(spec.ping_url), report)
         except SecretMissing as missing:
-            return Result(Answer.UNAVAILABLE, str(missing), facts)
-        return Result(*post(url, body(report).encode(), HEADERS), facts)
+            return Result(Answer.UNAVAILABLE, str(missing), fields)
+        return Result(*post(url, body(report).encode(), HEADERS), fields)
 
 
 def address_of(url: str) -> str:
@@ -71,14 +71,14 @@ def address(url: str, report: RunReport) -> str:
 
 
 def body(report: RunReport) -> str:
-    facts = {
+    fields = {
         "run": report.run,
         "outcome": report.outcome,
         "reason": report.reason,
         "attempt": str(report.attempt) if report.attempt else "",
         "duration": render_duration(report.lasted) if report.attempt else "",
     }
-    return "".join(f"{name}: {fact}\n" for name, fact in facts.items() if fact)
+    return "".join(f"{name}: {value}\n" for name, value in fields.items() if value)
 
 
 def part(beat: BeatContext) -> Part:

@@ -84,7 +84,7 @@ class CheckIns:
     def __init__(self, ledger: Ledger, owner: str) -> None:
         self._ledger = ledger
         self._place = f"{ledger.keys.prefix} of {owner}"
-        self._known: dict[str, tuple[JobSpec, bool, JobSpec]] = {}
+        self._monitored: dict[str, tuple[JobSpec, bool, JobSpec]] = {}
 
     def monitored(self, spec: JobSpec) -> JobSpec:
         """The job as its runs are admitted: with `sentry_monitor` if it has a monitor.
@@ -94,12 +94,12 @@ class CheckIns:
         if not (spec.sentry_monitor or beat_integration()):
             return spec
         is_active = client() is not None
-        made_for, was_active, admitted = self._known.get(spec.name, (None, False, spec))
+        made_for, was_active, admitted = self._monitored.get(spec.name, (None, False, spec))
         if made_for != spec or was_active != is_active:
-            if len(self._known) >= KEPT_AT_HAND:
-                self._known.clear()
+            if len(self._monitored) >= KEPT_AT_HAND:
+                self._monitored.clear()
             admitted = self._as_admitted(spec, is_active=is_active)
-            self._known[spec.name] = spec, is_active, admitted
+            self._monitored[spec.name] = spec, is_active, admitted
         return admitted
 
     def _as_admitted(self, spec: JobSpec, *, is_active: bool) -> JobSpec:

@@ -126,7 +126,7 @@ def test_a_model_may_be_handed_on_after_a_commit() -> None:
     def pack(order: Order) -> None: ...
 
     trigger = trigger_of(pack, (Order(number=3),), None, None, {})
-    assert trigger.facts["args"] == ({"number": 3},)
+    assert trigger.fields["args"] == ({"number": 3},)
 
 
 # Instants without an offset are read as Celery reads them.

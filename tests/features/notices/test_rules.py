@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from supervisor.features.notices.keys import DEFAULT_EVENTS, Destination, Event, wanted_events
+from supervisor.features.notices.keys import DEFAULT_EVENTS, Destination, Event, events_of
 from supervisor.features.notices.rules import Notice, body, cause_of
 
 AT = datetime(2026, 3, 1, 2, 5, tzinfo=UTC)
@@ -68,5 +68,5 @@ def test_destination_is_written_in_one_order() -> None:
 def test_ledger_hears_of_events_that_any_destination_wants() -> None:
     some = Destination(url="a", events=frozenset({Event.LOST, Event.NO_BEAT}))
     more = Destination(url="b", events=frozenset({Event.FAILED}))
-    assert wanted_events([some, more]) == ("failed", "lost")
+    assert events_of([some, more]) == ("failed", "lost")
     assert Event.LATE not in DEFAULT_EVENTS
