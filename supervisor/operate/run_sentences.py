@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 
 from supervisor.job.policies import OnCrash
@@ -330,15 +330,20 @@ def of_its_steps(view: RunView, question: Question) -> Iterator[str]:
     for (queued, *causes), names in alike.items():
         verb = "step {} has" if len(names) == 1 else "steps {} have"
         heading = f"{verb.format(listed(names, MOST_STEPS))} {queued}"
-        yield "; ".join((heading, *(cause for cause in causes if cause in before)))
-        yield from (cause for cause in causes if cause not in before)
-        before.update(causes)
+        yield from with_causes(heading, causes, before)
     present = [step.name for step in view.steps if step.run and step.run.state.is_open]
     later = [step.name for step in view.steps if not (step.run or step.done)]
     if present and later:
         wait = "waits" if len(later) == 1 else "wait"
         others = listed(present, MOST_STEPS)
         yield f"step {listed(later, MOST_STEPS)} {wait} for the end of {others}"
+
+
+def with_causes(heading: str, causes: Sequence[str], before: set[str]) -> Iterator[str]:
+    """Causes that were named `before` follow within the heading: no sentence comes twice."""
+    yield "; ".join((heading, *(cause for cause in causes if cause in before)))
+    yield from (cause for cause in causes if cause not in before)
+    before.update(causes)
 
 
 def what_it_waits_for(view: RunView, question: Question) -> Iterator[str]:

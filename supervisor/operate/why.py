@@ -10,7 +10,13 @@ from supervisor.job.run import Run, RunState
 from supervisor.operate.planning import excluded
 from supervisor.operate.plans import clock_change_text
 from supervisor.operate.question import Question, is_tick
-from supervisor.operate.run_sentences import grace, of_run, pause_words, upstream_words
+from supervisor.operate.run_sentences import (
+    grace,
+    of_run,
+    pause_words,
+    upstream_words,
+    with_causes,
+)
 from supervisor.operate.words import ahead, harmless, plural
 from supervisor.schedule import schedule_of
 from supervisor.schedule.clock_changes import clock_changes
@@ -31,8 +37,10 @@ def answer(question: Question) -> list[str]:
 
 def of_job(question: Question) -> Iterator[str]:
     """The open runs, or else the newest run; and what keeps newer ones from starting."""
+    before: set[str] = set()
     for view in question.open_runs:
-        yield from of_run(view, question)
+        heading, *causes = of_run(view, question)
+        yield from with_causes(heading, causes, before)
     if (more := question.open_count - len(question.open_runs)) > 0:
         yield f"and {plural(more, 'more run')}, waiting, queued or running"
     if question.run is None:

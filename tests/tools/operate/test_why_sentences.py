@@ -545,6 +545,20 @@ def test_a_pause_that_excluded_the_newest_run_is_named_once() -> None:
     assert len([sentence for sentence in found if "paused since" in sentence]) == 1
 
 
+def test_what_several_open_runs_wait_for_is_named_of_each() -> None:
+    nobody = Workers(count=0, processes=0)
+    views = [
+        RunView(run("queued", when), when, queue="mail", workers=nobody)
+        for when in (NINE, FIVE_PAST)
+    ]
+    first, second = (f"{time} has been queued in mail" for time in ("09:00", "09:05"))
+    told = sentences(None, at=None, open_runs=views, open_count=2, job=record())
+    assert told[0].startswith(first)
+    assert told[1] == "no worker consumes mail"
+    [of_second] = [sentence for sentence in told if sentence.startswith(second)]
+    assert "; no worker consumes mail" in of_second
+
+
 def test_of_many_open_runs_some_are_told_and_the_others_counted() -> None:
     told = RunView(run("queued"), FIVE_PAST)
     told_of = sentences(None, at=None, open_runs=[told], open_count=9, job=record())
