@@ -12,6 +12,7 @@ from itertools import takewhile
 from typing import Any
 
 from supervisor.job.spec import JobSpec
+from supervisor.job.topology import Needs, pool_of_setting
 
 #: What Celery's tasks have in place of a Strategy of their own.
 STRATEGY = "celery.worker.strategy:default"
@@ -51,6 +52,17 @@ def not_guardable(tasks: Mapping[str, Any], specs: Iterable[JobSpec]) -> Iterato
         for name in spec.tasks:
             if name in tasks and has_own_strategy(tasks[name]):
                 yield spec.name, f"the task {name!r} has a Strategy of its own"
+
+
+def refused_in_pool(worker_pool: str, specs: Mapping[str, JobSpec]) -> Iterator[str]:
+    """Warnings of jobs that workers with this setting refuse, by their names in a file."""
+    pool = pool_of_setting(worker_pool)
+    for name, spec in specs.items():
+        if pool and (unmet := Needs.of(spec, spec.steps).unmet_by(pool)):
+            yield (
+                f"job {name!r}: worker_pool is {pool}, which lacks what it needs: {unmet}; workers"
+                " without `-P prefork` refuse its runs (docs/how-to/adopting.md, Pools)"
+            )
 
 
 def arguments_of(task: Any) -> inspect.Signature | None:

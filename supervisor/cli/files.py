@@ -131,6 +131,11 @@ def read_or_exit(
         for of, until in holidays_ending(spec.exclude, datetime.now(UTC).year).items():
             what = f"note: job {name!r}: the holidays of {of} are known until the end of {until}"
             click.echo(what, err=True)
+    if context.app is not None:
+        from supervisor.catalog.fitness import refused_in_pool
+
+        for warning in refused_in_pool(context.app.conf.worker_pool, schedules.specs):
+            warn(warning)
     return schedules
 
 

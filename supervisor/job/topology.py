@@ -27,6 +27,13 @@ def pool_name(pool: type) -> str:
     return next(names, f"{pool.__module__}:{pool.__qualname__}")
 
 
+def pool_of_setting(worker_pool: str) -> str | None:
+    """Celery's name for the pool of a setting; None for a class that only a worker can look at."""
+    if worker_pool in (*POOLS.values(), "eventlet"):
+        return worker_pool
+    return "prefork" if worker_pool == "processes" else POOLS.get(worker_pool.partition(":")[0])
+
+
 @dataclass(frozen=True, slots=True)
 class Needs:
     """What runs of a job, or of its steps, need of a pool in addition to the guard."""

@@ -15,7 +15,7 @@ from celery.utils.imports import symbol_by_name
 from kombu.utils.url import maybe_sanitize_url
 
 from supervisor.app import OWN, REPLACED, dotted, overridden, settled, tasks_of
-from supervisor.catalog.fitness import may_send_nothing
+from supervisor.catalog.fitness import may_send_nothing, refused_in_pool
 from supervisor.catalog.job_checks import check_job
 from supervisor.features.adoption import DJANGO
 from supervisor.features.adoption.django_rows import has_tables, read_django
@@ -136,7 +136,8 @@ def to_look_at(app: Celery, sources: list[AppSchedule]) -> list[str]:
     tasks = tasks_of(app)  # as `supervisor -A proj check` will judge the jobs
     faults = [f"{name}: {each.text}" for name, spec in specs.items() for each in tasks.faults(spec)]
     nothing = may_send_nothing(app.tasks, guarded(app, sources))
-    return [*faults, *nothing, *crowds.notes(specs.values())]
+    refused = refused_in_pool(app.conf.worker_pool, specs)
+    return [*faults, *nothing, *refused, *crowds.notes(specs.values())]
 
 
 def section(heading: str, lines: Iterable[str]) -> Iterator[str]:

@@ -136,6 +136,20 @@ def test_a_task_that_may_send_nothing_is_warned_of(here: Path) -> None:
     ) == (0, True)
 
 
+@pytest.mark.parametrize("pool", ["threads", "solo", "gevent", "prefork"])
+def test_a_limit_that_workers_of_the_apps_pool_refuse_is_warned_of(here: Path, pool: str) -> None:
+    text = ARGUMENTS + f"\napp.conf.worker_pool = {pool!r}\n"
+    (here / "mailing_of_the_check_test.py").write_text(text)
+    step = "{task: stock.nothing, priority: 1, soft_time_limit: 1m}"
+    jobs = f"a: {{task: stock.nothing, soft_time_limit: 1m}}, b: {{steps: [{step}]}}"
+    (here / "schedules" / "jobs.yaml").write_text(f"jobs: {{{jobs}, c: {{task: stock.nothing}}}}")
+    result = supervisor("-A", "app_of_the_check_test", "check")
+    needed = f"worker_pool is {pool}, which lacks what it needs: soft_time_limit"
+    named = [] if pool == "prefork" else ["a", "b"]
+    assert result.exit_code == 0
+    assert [line.split("'")[1] for line in result.stderr.splitlines() if needed in line] == named
+
+
 def checked(here: Path, jobs: str) -> list[str]:
     """The problems, without the place of the file."""
     (here / "mailing_of_the_check_test.py").write_text(ARGUMENTS)
