@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from redis.exceptions import ResponseError
 
-from supervisor.app import SCHEDULER, Overridden, overridden
+from supervisor.app import SCHEDULER, Overridden, overridden, tasks_of
 from supervisor.catalog.entries import CELERYS_OWN, Entries
 from supervisor.job.spec import JobSpec
 from supervisor.ledger.beat_record import BeatRecord
@@ -105,7 +105,8 @@ class AppSetup:
     """unguarded: RedBeat's entries that are not jobs, except Celery's own. rows_changed_at: of
     django-celery-beat, that no beat follows, since schedule files were loaded. owner: the name by
     which the ledger would know the app. is_supervised: supervise() was called with it; nothing else
-    is known of other apps. broker_fault: why the broker cannot be reached.
+    is known of other apps. broker_fault: why the broker cannot be reached. unfit: loaded jobs that
+    the app cannot run, each with the reason.
     """
 
     overridden: tuple[Overridden, ...] = ()
@@ -114,6 +115,7 @@ class AppSetup:
     owner: str | None = None
     is_supervised: bool = True
     broker_fault: str | None = None
+    unfit: tuple[str, ...] = ()
 
 
 def setup_of(app: Celery, ledger: Ledger | None) -> AppSetup:
@@ -131,8 +133,14 @@ def setup_of(app: Celery, ledger: Ledger | None) -> AppSetup:
         return setup
     entries, loaded_at = Entries(app, ledger).unguarded(), ledger.beat().last_reload_at
     changes = (changed_since(app, loaded_at) for changed_since in ROWS_CHANGED)
+    tasks = tasks_of(app)
     return replace(
         setup,
+        unfit=tuple(
+            f"job {spec.name}: {fault.what}"
+            for spec in ledger.scheduled().values()
+            for fault in tasks.faults(spec)
+        ),
         unguarded=tuple(name for name in entries if name != CELERYS_OWN),
         rows_changed_at=next(filter(None, changes), None),
     )

@@ -274,6 +274,16 @@ def broker(app: AppSetup) -> Findings:
         )
 
 
+def unfit(app: AppSetup) -> Findings:
+    if app.unfit:
+        yield Finding(
+            f"the app cannot run: {listed(app.unfit, MOST_LISTED, '; ')}",
+            "their runs fail",
+            "`supervisor -A proj check` says where they are, and what to do"
+            " (docs/how-to/adopting.md, Tasks and queues that jobs cannot have)",
+        )
+
+
 def unguarded(app: AppSetup) -> Findings:
     if app.unguarded:
         yield Finding(
@@ -316,6 +326,7 @@ APP_CHECKS: Mapping[str, Callable[[AppSetup], Findings]] = {
     "supervised": supervised,
     "settings": settings,
     "broker": broker,
+    "unfit": unfit,
     "unguarded": unguarded,
     "rows": rows,
 }

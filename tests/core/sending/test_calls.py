@@ -17,9 +17,10 @@ from celery import Celery, Task, current_task, group, signals
 from celery._state import _task_stack  # type: ignore[attr-defined]
 from celery.contrib.abortable import AbortableTask
 from celery.exceptions import TaskRevokedError
+from kombu import Queue
 
 from supervisor.app import supervise
-from supervisor.errors import InvalidGuard, InvalidRequest
+from supervisor.errors import InvalidGuard, InvalidRequest, NoQueue
 from supervisor.job.run import RunState
 from supervisor.ledger.actions import Actor
 from supervisor.ledger.admission import Placement
@@ -46,6 +47,15 @@ def called(ledger: Ledger, task: Any, times: int) -> tuple[list[Placement], int]
     before = functions_called(ledger)
     placements = [task.delay(1).admission.placement for _ in range(times)]
     return placements, functions_called(ledger) - before
+
+
+def test_a_call_to_a_queue_that_the_app_refuses_makes_no_run(app: Celery, ledger: Ledger) -> None:
+    app.conf.update(task_create_missing_queues=False, task_queues=[Queue("celery")])
+    task = guarded(app)
+    with pytest.raises(NoQueue, match="the app has no queue 'celary'"):
+        task.apply_async((1,), queue="celary")
+    assert (ledger.history(task.name), ledger.outbox()) == ([], [])
+    assert task.apply_async((1,)).admission.placement is Placement.START
 
 
 def test_a_call_is_one_script_that_sends_the_message(app: Celery, ledger: Ledger) -> None:

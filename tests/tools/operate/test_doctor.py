@@ -15,6 +15,7 @@ import pytest
 import redis
 from celery import Celery
 from click.testing import Result
+from kombu import Queue
 
 from supervisor.app import supervise
 from supervisor.catalog.entries import Entries
@@ -27,7 +28,7 @@ from supervisor.job.spec import JobSpec
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.presence import BeatProcess, Broker, Registration, WorkerProcess
 from supervisor.operate.deployment import setup_of
-from supervisor.operate.doctor import examine
+from supervisor.operate.doctor import examine, examine_app
 from supervisor.settings import Settings
 from tests.commands import supervisor_at
 from tests.jobs import job, job_has
@@ -219,7 +220,7 @@ def test_without_the_ledger_the_app_and_its_broker_are_checked(
     app.conf.broker_url = away
     told = supervisor_at(away)("doctor", app=named)
     assert "WRONG  the broker cannot be reached: " in told.stdout
-    assert "5 checks: 2 wrong, 0 to note" in told.stdout
+    assert "6 checks: 2 wrong, 0 to note" in told.stdout
     app.close()
 
 
@@ -234,6 +235,17 @@ def test_settings_that_the_app_overrides(ledger: Ledger, app: Celery) -> None:
     app.conf.worker_prefetch_multiplier = 8
     [found] = setup_of(app, ledger).overridden
     assert (found.setting, found.value, found.needed) == ("worker_prefetch_multiplier", 8, 1)
+
+
+def test_a_queue_that_the_app_refuses_is_named(ledger: Ledger, app: Celery) -> None:
+    app.conf.update(task_create_missing_queues=False, task_queues=[Queue("celery")])
+    job(ledger, "mistyped", queue="celary")
+    job(ledger, "in-turn", serial=True)
+    setup = setup_of(app, ledger)
+    assert len(setup.unfit) == 1
+    [finding] = [each for each in examine_app(setup) if each.check == "unfit"]
+    assert finding.what.startswith("the app cannot run: job mistyped: no queue for its messages: ")
+    assert "the app has no queue 'celary'" in finding.what
 
 
 def test_the_beat_that_leads_is_judged_and_not_the_setting(ledger: Ledger, app: Celery) -> None:
