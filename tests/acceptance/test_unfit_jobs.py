@@ -7,6 +7,7 @@ import json
 import pytest
 
 from tests.acceptance.project import Project
+from tests.waiting import wait_until
 
 #: The app decides by arguments where messages go, and makes no queue that it lacks.
 ROUTES = """
@@ -37,6 +38,17 @@ def consumed():
     say("never")
     yield
 
+class Keeping(app.Task):
+    Strategy = "team:keep"
+
+def keep(*task, **options):
+    from celery.worker.strategy import default
+    return default(*task, **options)
+
+@app.task(base=Keeping, ignore_result=True)
+def kept():
+    say("never")
+
 @app.task(ignore_result=True)
 def handed_on():
     return (say("never") for _ in range(3))
@@ -60,10 +72,14 @@ jobs:
   a-generator: {task: team.consumed, every: 24h}
 """
 
+#: The task's own code takes its messages in the worker, as that of celery-batches does.
+KEPT = "jobs: {keeps: {task: team.kept, every: 24h}}"
+
 #: With the line in the file, what `check` says, and how a run ends.
 REFUSED = {
     "unrouted": (4, "the app's task_routes fail: KeyError('tenant')"),
     "elsewhere": (5, "QueueNotFound("),
+    "keeps": (1, "the task 'team.kept' has a Strategy of its own"),
     "mistyped": (6, "the app has no queue 'celary', and task_create_missing_queues is off"),
     "a-coroutine": (7, "the task 'team.awaited' is `async def`, which Celery never awaits"),
     "a-generator": (8, "the task 'team.consumed' is a generator, which Celery never runs"),
@@ -85,6 +101,7 @@ def team(project: Project) -> Project:
     project.extend(SETTINGS)
     project.schedule(FIT, "fit.yaml")
     project.schedule(UNFIT, "unfit.yaml")
+    project.schedule(KEPT, "kept.yaml")
     return project
 
 
@@ -97,6 +114,11 @@ def test_jobs_that_the_app_cannot_run_are_named_and_harm_no_others(team: Project
         assert found[job][0] == line
         assert what in found[job][1]
     team.beat()
+    wait_until(lambda: team.ledger.beat().problems, 20)
+    problems = "".join(team.ledger.beat().problems)
+    assert "job 'keeps': the task 'team.kept' has a Strategy of its own" in problems
+    assert not team.ledger.scheduled(), "a set of files is loaded as a whole"
+    (team.schedules / "kept.yaml").unlink()
     team.wait_for_jobs()
     team.worker(queues="celery,acme,serial.in-turn")
     for job in ("routed", "in-turn"):
@@ -107,5 +129,5 @@ def test_jobs_that_the_app_cannot_run_are_named_and_harm_no_others(team: Project
         assert team.starts(job) == []
     queues = team.supervisor("queues")
     assert "celary" not in queues.stdout
-    assert all(f"note: job {job!r}: " in queues.stderr for job in REFUSED)
+    assert all(f"note: job {job!r}: " in queues.stderr for job in ENDS if job in REFUSED)
     assert "never" not in team.logs()

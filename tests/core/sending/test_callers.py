@@ -140,12 +140,15 @@ def test_a_call_that_is_run_again_is_its_callers(app: Celery, ledger: Ledger) ->
 def test_the_steps_of_a_run_are_its_callers(app: Celery, ledger: Ledger) -> None:
     publisher = publisher_of(app)
     app.task(name="callers.step", shared=False)(count_stock)
-    steps = [("callers.step", 2), {"task": "callers.step", "priority": 1, "name": "last"}]
+    many = {"task": "callers.step", "priority": 2, "name": "many", "foreach": "items"}
+    steps = [("callers.step", 3), many, {"task": "callers.step", "priority": 1, "name": "last"}]
     with within("t1"):
-        run = start(steps, app=app)
-    begin(ledger, f"{run}~step")
-    publisher.publish(ledger.finish(f"{run}~step", "token", RunState.SUCCEEDED).to_publish)
-    assert tenants(ledger) == [(f"{run}~step", "t1"), (f"{run}~last", "t1")]
+        run = start(steps, {"items": [1, 2]}, app=app)
+    sent = [f"{run}~step", f"{run}~many#0", f"{run}~many#1", f"{run}~last"]
+    for step in sent[:3]:
+        begin(ledger, step)
+        publisher.publish(ledger.finish(step, "token", RunState.SUCCEEDED).to_publish)
+    assert tenants(ledger) == [(step, "t1") for step in sent]
 
 
 def test_a_triggered_run_is_its_callers_and_a_tick_is_beats(app: Celery, ledger: Ledger) -> None:
