@@ -122,6 +122,17 @@ def test_what_holds_of_jobs_together_is_to_be_looked_at(redis_url: str) -> None:
     get_redis(app).close()
 
 
+def test_a_limit_that_workers_of_the_apps_pool_refuse_is_to_be_looked_at(redis_url: str) -> None:
+    app = Celery("proj", broker=redis_url, set_as_current=False)
+    app.task(name="plain")(print)
+    app.conf.worker_pool = "threads"
+    limited = {"task": "plain", "schedule": 300, "options": {"soft_time_limit": 60}}
+    app.conf.beat_schedule = {"one": limited, "other": {"task": "plain", "schedule": 300}}
+    [warning] = to_look_at(supervise(app), sources_of(app, EPOCH))
+    assert warning.startswith("job 'one': worker_pool is threads, which lacks what it needs: soft")
+    get_redis(app).close()
+
+
 def test_a_class_with_an_apply_async_of_its_own_is_named_once(redis_url: str) -> None:
     app = Celery("proj", broker=redis_url, set_as_current=False)
 
