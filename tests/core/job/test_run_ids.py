@@ -39,9 +39,12 @@ def test_an_id_is_one_part_of_a_path(maker: Callable[..., str]) -> None:
     assert "/" not in StepId(run, "step").batch
 
 
+def count_stock() -> None: ...
+
+
 def test_steps_and_items_have_results_in_files(app: Celery, ledger: Ledger, tmp_path: Path) -> None:
     app.conf.result_backend = f"file://{tmp_path}"
-    app.task(name="paths.step", shared=False)(print)
+    app.task(name="paths.step", shared=False)(count_stock)
     each = {"task": "paths.step", "priority": 1, "name": "each", "foreach": "items"}
     step = {"task": "paths.step", "priority": 1, "name": "step"}
     run = start([each, step], {"items": ["a"]}, app=app)

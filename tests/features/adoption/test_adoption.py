@@ -124,7 +124,10 @@ def test_what_holds_of_jobs_together_is_to_be_looked_at(redis_url: str) -> None:
 
 def test_a_limit_that_workers_of_the_apps_pool_refuse_is_to_be_looked_at(redis_url: str) -> None:
     app = Celery("proj", broker=redis_url, set_as_current=False)
-    app.task(name="plain")(print)
+
+    def nothing() -> None: ...
+
+    app.task(name="plain")(nothing)
     app.conf.worker_pool = "threads"
     limited = {"task": "plain", "schedule": 300, "options": {"soft_time_limit": 60}}
     app.conf.beat_schedule = {"one": limited, "other": {"task": "plain", "schedule": 300}}
