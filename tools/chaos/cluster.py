@@ -163,6 +163,10 @@ class Cluster:
             client.config_set("masterauth", password)
             client.replicaof(*way.url.rpartition("@")[2].partition("/")[0].split(":"))
             wait_until(lambda: client.info("replication")["master_link_status"] == "up", 5)
+            # What was written while it got the copy comes only now.
+            with redis.Redis.from_url(self.server.url, decode_responses=True) as primary:
+                offset = primary.info("replication")["master_repl_offset"]
+            wait_until(lambda: client.info("replication")["slave_repl_offset"] >= offset, 10)
         return made
 
     def promote(self, replica: EmbeddedServer) -> None:
