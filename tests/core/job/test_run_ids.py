@@ -54,4 +54,4 @@ def test_steps_and_items_have_results_in_files(app: Celery, ledger: Ledger, tmp_
     assert {*sent} == {f"{run}~each#0", f"{run}~step"}
     for task_id in sent:
         app.backend.mark_as_done(task_id, task_id)
-        assert app.AsyncResult(task_id).get(timeout=10) == task_id
+        assert app.AsyncResult(task_id).result == task_id
