@@ -546,9 +546,9 @@ def test_a_pause_that_excluded_the_newest_run_is_named_once() -> None:
 
 
 def test_what_several_open_runs_wait_for_is_named_of_each() -> None:
-    nobody = Workers(count=0, processes=0)
+    no_workers = Workers(count=0, processes=0)
     views = [
-        RunView(run("queued", when), when, queue="mail", workers=nobody)
+        RunView(run("queued", when), when, queue="mail", workers=no_workers)
         for when in (NINE, FIVE_PAST)
     ]
     first, second = (f"{time} has been queued in mail" for time in ("09:00", "09:05"))
