@@ -197,6 +197,24 @@ def test_an_edited_step_is_not_mixed_with_the_plan_of_an_older_run(
     assert loads(b64decode(message["body"]))[0] == ["two"]
 
 
+def test_messages_that_are_kept_already_are_not_written_again(
+    ledger: Ledger, redis_url: str
+) -> None:
+    app, spec = app_on(redis_url), job(ledger, task="shop.plain", args=["a"])
+    changes = []
+    for args in (["a"], ["a"], ["b"]):
+        if spec.args != args:
+            spec = job(ledger, task="shop.plain", args=args)
+        before = ledger.client.info("persistence")["rdb_changes_since_last_save"]
+        with_messages(ledger, app)
+        changes.append(ledger.client.info("persistence")["rdb_changes_since_last_save"] - before)
+    first, second, edited = changes
+    assert first > 0 and second == 0 and edited > 0
+    ledger.admit(ticks(spec, 0))
+    [message] = sent(ledger.client, "celery")
+    assert loads(b64decode(message["body"]))[0] == ["b"]
+
+
 def test_a_run_that_waits_has_the_arguments_of_an_edit(ledger: Ledger, redis_url: str) -> None:
     app, keys = app_on(redis_url), {"task": "shop.plain", "overlap": "queue_all"}
     for args in (["as it was"], ["edited"]):
