@@ -205,8 +205,8 @@ BREAKS = (
         ),
         (
             "ledger/keep_messages.lua",
-            "redis.call('HEXISTS', K.jobs, job) == 1 then",
-            "redis.call('EXISTS', K.message(job)) == 0 then",
+            "    and not is_kept(job, messages, made.apart) then\n",
+            "    and redis.call('EXISTS', K.message(job)) == 0 then\n",
         ),
         seconds=(4.0, 6.0),
     ),
