@@ -13,7 +13,7 @@ from supervisor.job.content import content_of_job
 from supervisor.job.run import RunState
 from supervisor.job.spec import JobSpec
 from supervisor.ledger.attempt import Grant, GrantedAttempt, LeaseState
-from supervisor.ledger.leader import Look
+from supervisor.ledger.leader import Poll
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.specs import read_job
 from supervisor.schedule.ticks import Tick
@@ -66,7 +66,7 @@ def with_messages(ledger: Ledger, app: Celery) -> Publisher:
     """Celery has made the messages of all loaded jobs, as it does for the beat that leads."""
     publisher = Publisher(app, ledger)
     messages = JobMessages(app, ledger, publisher.sender, lambda spec: spec)
-    while not messages.make_some(Look(leads=True, at=ledger.now())):
+    while not messages.make_some(Poll(leads=True, at=ledger.now())):
         pass
     return publisher
 

@@ -74,7 +74,7 @@ class Emitter:
         self._failing: dict[str, str | None] = {}
 
     def is_due(self, turn: Turn) -> bool:
-        return turn.look.has_due
+        return turn.poll.has_due
 
     def do(self, turn: Turn) -> None:
         """Admits the ticks of the entries that are due.
@@ -82,7 +82,7 @@ class Emitter:
         Ticks that were not taken, because this beat no longer leads or the server refused them,
         are still due.
         """
-        now = turn.look.at
+        now = turn.poll.at
         version, due = self._entries.due(now, ENTRIES_PER_TURN + 1, first=now - PROMPT)
         is_complete = len(due) <= ENTRIES_PER_TURN
         ticks = 0

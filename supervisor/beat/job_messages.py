@@ -16,7 +16,7 @@ from celery import Celery
 
 from supervisor.beat.turn import Turn
 from supervisor.job.spec import JobSpec
-from supervisor.ledger.leader import Look
+from supervisor.ledger.leader import Poll
 from supervisor.ledger.ledger import Ledger
 from supervisor.logs import get_logger
 from supervisor.sending.queues import UNAVAILABLE
@@ -55,18 +55,18 @@ class JobMessages:
         self._version = None
 
     def is_due(self, turn: Turn) -> bool:
-        return bool(self._to_make) or turn.look.version != self._version
+        return bool(self._to_make) or turn.poll.version != self._version
 
     def do(self, turn: Turn) -> None:
-        turn.has_more |= not self.make_some(turn.look)
+        turn.has_more |= not self.make_some(turn.poll)
 
-    def make_some(self, look: Look) -> bool:
+    def make_some(self, poll: Poll) -> bool:
         """Returns whether all are made that are to be."""
         if self._version is None:
             self._to_make = self._ledger.scheduled_names()
-        elif look.version != self._version:
+        elif poll.version != self._version:
             self._to_make += sorted(self._ledger.edited_since(self._version) - {*self._to_make})
-        self._version = look.version
+        self._version = poll.version
         until = time.monotonic() + MAKING_SECONDS
         while self._to_make and time.monotonic() < until:
             some, rest = self._to_make[:JOBS_PER_CALL], self._to_make[JOBS_PER_CALL:]

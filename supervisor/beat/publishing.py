@@ -32,15 +32,15 @@ class Publishing:
         self._sweeper = Sweeper(app, ledger)
 
     def is_due(self, turn: Turn) -> bool:
-        return turn.has_outbox or turn.look.has_sent or turn.look.has_leftovers
+        return turn.has_outbox or turn.poll.has_sent or turn.poll.has_leftovers
 
     def do(self, turn: Turn) -> None:
         if turn.has_outbox:
             turn.has_more |= not self._publish_outbox()
-        if turn.look.has_sent:
+        if turn.poll.has_sent:
             until = time.monotonic() + PUBLISHING_SECONDS
-            self._publisher.send_queued(self._vanished.to_resend(turn.look.at), until)
-        if turn.look.has_leftovers:
+            self._publisher.send_queued(self._vanished.to_resend(turn.poll.at), until)
+        if turn.poll.has_leftovers:
             self._sweeper.sweep()
 
     def _publish_outbox(self) -> bool:

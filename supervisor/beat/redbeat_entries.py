@@ -38,7 +38,7 @@ class RedBeatEntries:
         for key in turn.of_redbeat:
             # No function of the ledger looks at the lock again. What is left, the next leader
             # emits.
-            if not turn.look.is_trusted:
+            if not turn.poll.is_trusted:
                 break
             try:
                 if self._entries.is_of_a_ledger(key):
@@ -46,7 +46,7 @@ class RedBeatEntries:
                     continue
                 entry = self._scheduler.Entry.from_key(key, app=self._scheduler.app)
                 if seconds := self._scheduler.maybe_due(entry, producer=self._scheduler.producer):
-                    turn.wake_at(turn.look.moment_in(seconds))
+                    turn.wake_at(turn.poll.moment_in(seconds))
             except KeyError:
                 self._entries.forget(key)
             except Exception:  # one bad entry must not stop the others

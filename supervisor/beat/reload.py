@@ -149,11 +149,11 @@ class Reloading:
         return True
 
     def do(self, turn: Turn) -> None:
-        self.reload(turn.look.at, turn.look.loaded)
+        self.reload(turn.poll.at, turn.poll.loaded)
         turn.is_settled = self.is_settled
         turn.problems = self.problems if self.is_settled else None
         if self.is_busy:
-            turn.wake_at(turn.look.at + BUSY_INTERVAL)
+            turn.wake_at(turn.poll.at + BUSY_INTERVAL)
 
     def reload(self, now: datetime, loaded: str | None) -> None:
         """Has files loaded that changed, that the ledger has lost, or that were read in another

@@ -4,12 +4,12 @@ A tick's path, step 1 of 6. Next: beat/emitter.py.
 
 Celery calls `tick` about once a second, which is a turn of beat; a tick is a nominal time of a job:
 
-1. Look: take or extend the leader's lock, report that the last turn was done, and see what there is
+1. Poll: take or extend the leader's lock, report that the last turn was done, and see what there is
    to do, all in one call, the only one of a turn with nothing to do. A beat that does not lead
    reports itself and the runs of dead workers, stands by and asks again a second later.
-2. The steps of a turn (steps.py), each of which says from the look whether it has something to do.
+2. The steps of a turn (steps.py), each of which has something to do or not by the poll's reply.
 
-Only a look extends the leader's lock, once a turn: a beat that does not come to its next turn does
+Only a poll extends the leader's lock, once a turn: a beat that does not come to its next turn does
 not lead, whatever it does instead. One whose turns fail, turn after turn, before they have emitted
 and settled resigns: another may be able to. A beat that hangs all the same, whatever the time-outs
 of its calls, is ended by its watchdog.
@@ -35,7 +35,7 @@ from supervisor.beat.turn import INTERVAL, Turn, TurnStep
 from supervisor.beat.watchdog import Watchdog
 from supervisor.catalog.entries import beat_schedule_of
 from supervisor.errors import SupervisorError, WrongSchema
-from supervisor.ledger.leader import LEADER_TTL, Look
+from supervisor.ledger.leader import LEADER_TTL, Poll
 from supervisor.ledger.ledger import Ledger
 from supervisor.lists.beat import PARTS
 from supervisor.logs import get_logger
@@ -184,17 +184,17 @@ class SupervisedScheduler(RedBeatScheduler):  # type: ignore[misc]
             self._ledger.check_schema()
             self._ledger.functions.forget_other_versions()
             self._has_begun = True
-        look, steps = self._look(), self._steps
-        if not look.leads:
+        poll, steps = self._poll(), self._steps
+        if not poll.leads:
             steps.presence.report(leads=False)
             steps.presence.has_no_fault()
             self._failing_since = None
             steps.log.write_some()
             return INTERVAL.total_seconds()
-        turn = Turn(look)
+        turn = Turn(poll)
         take(steps.emit, turn)
         take_each(steps.settle, turn)
-        self._last_turn_at = look.at
+        self._last_turn_at = poll.at
         self._is_unfinished, self._failing_since = False, None
         steps.presence.has_no_fault()
         if not turn.has_more or clock() - self._followed_at >= FOLLOW_BEHIND.total_seconds():
@@ -202,49 +202,49 @@ class SupervisedScheduler(RedBeatScheduler):  # type: ignore[misc]
             take_each(steps.follow, turn)
         return max(0.0, turn.seconds_left)
 
-    def _look(self) -> Look:
+    def _poll(self) -> Poll:
         """What there is to do, for the beat that leads."""
         last_turn_at, self._last_turn_at = self._last_turn_at, None
-        look = self._trusted(self._leader.look(last_turn_at, self._steps.follows()))
-        self._is_unfinished = look.leads
+        poll = self._trusted(self._leader.poll(last_turn_at, self._steps.follows()))
+        self._is_unfinished = poll.leads
         # Also where no beat could lead meanwhile: the ledger was unavailable, this process stopped.
         begins = not self._leads or clock() - self._led_at > LEADER_TTL.total_seconds()
-        if look.leads != self._leads:
+        if poll.leads != self._leads:
             log.info(
-                "leadership taken" if look.leads else "leadership held elsewhere",
+                "leadership taken" if poll.leads else "leadership held elsewhere",
                 instance=self._leader.instance,
             )
-            if look.is_held_by_redbeat:
+            if poll.is_held_by_redbeat:
                 log.warning(
                     "lock held by RedBeat's own scheduler",
                     lock=self._leader.leadership.key,
                     hint=LOCK_HINT,
                 )
-        if look.leads and begins:
-            look = self._trusted(self._begin(look))
-        if not look.leads:
+        if poll.leads and begins:
+            poll = self._trusted(self._begin(poll))
+        if not poll.leads:
             self._steps.stop()
-        self._leads, self._led_at = look.leads, clock()
-        return look
+        self._leads, self._led_at = poll.leads, clock()
+        return poll
 
-    def _trusted(self, look: Look) -> Look:
-        """The look, taken again if its reply came late: another beat may lead by now."""
-        if not look.leads or look.is_trusted:
-            return look
-        now = self._leader.look(follows=self._steps.follows())
+    def _trusted(self, poll: Poll) -> Poll:
+        """The poll, taken again if its reply came late: another beat may lead by now."""
+        if not poll.leads or poll.is_trusted:
+            return poll
+        now = self._leader.poll(follows=self._steps.follows())
         return replace(now, leads=now.leads and now.is_trusted)
 
-    def _begin(self, look: Look) -> Look:
+    def _begin(self, poll: Poll) -> Poll:
         steps = self._steps
         self.setup_schedule()
-        steps.begin(look.at, is_first=self._leads is None)
+        steps.begin(poll.at, is_first=self._leads is None)
         if steps.reloading is None:
-            return look
-        steps.reloading.begin(look.at)
+            return poll
+        steps.reloading.begin(poll.at)
         # To read many files takes seconds of the lock, which another beat may have by now. What was
         # due before is emitted as of then.
-        now = self._leader.look(follows=steps.follows())
-        return replace(now, at=look.at, began=look.began)
+        now = self._leader.poll(follows=steps.follows())
+        return replace(now, at=poll.at, began=poll.began)
 
 
 def take(steps: Iterable[TurnStep], turn: Turn) -> None:

@@ -1,6 +1,6 @@
 """Gives the jobs with `run_at_start` a run each when the service starts.
 
-1. The service starts when a beat leads with its very first look, and none has had a turn for longer
+1. The service starts when a beat leads with its very first poll, and none has had a turn for longer
    than a change of leaders takes. It does not when a standby takes over, nor when a Redis that was
    unavailable is back: there was a beat all the time.
 2. The start is noted in the ledger before anything else. A beat that begins to lead and finds one

@@ -11,7 +11,7 @@ from celery import Celery
 
 from supervisor.catalog.entries import Entries
 from supervisor.job.spec import JobSpec
-from supervisor.ledger.leader import Look
+from supervisor.ledger.leader import Poll
 from supervisor.ledger.ledger import Ledger
 from supervisor.schedule.emission import Emission
 
@@ -23,7 +23,7 @@ INTERVAL = timedelta(seconds=1)
 class Turn:
     """What the steps of a turn leave for those after them."""
 
-    look: Look
+    poll: Poll
 
     emissions: list[Emission] = field(default_factory=list)
     """What was due, by job."""
@@ -44,9 +44,9 @@ class Turn:
     """What is wrong with them then."""
 
     def __post_init__(self) -> None:
-        self._next_at = self.look.at + INTERVAL
-        self.wake_at(self.look.next_due)
-        self.has_outbox = self.look.has_outbox or self.look.to_rescue or self.look.has_endings
+        self._next_at = self.poll.at + INTERVAL
+        self.wake_at(self.poll.next_due)
+        self.has_outbox = self.poll.has_outbox or self.poll.to_rescue or self.poll.has_endings
 
     def wake_at(self, at: datetime | None) -> None:
         """The next turn is to begin by then."""
@@ -56,14 +56,14 @@ class Turn:
     @property
     def seconds_left(self) -> float:
         """Until the next turn is due; negative if it is overdue."""
-        return 0.0 if self.has_more else self.look.seconds_until(self._next_at)
+        return 0.0 if self.has_more else self.poll.seconds_until(self._next_at)
 
 
 class TurnStep(Protocol):
     """A part of a turn. What it raises ends the turn; the next one tries again."""
 
     def is_due(self, turn: Turn) -> bool:
-        """Whether there is something to do, from what the look and the steps before have found."""
+        """Whether there is something to do, by the poll and what the steps before left."""
 
     def do(self, turn: Turn) -> None:
         """Does it, or a turn's share of it."""

@@ -39,7 +39,7 @@ TRANSITIONS = {
         *("act", "admit", "begin", "cancel", "drain", "expand", "fill", "finish", "keep_messages"),
         *(
             "load",
-            "look",
+            "poll",
             "next",
             "note_content",
             "note_ending",

@@ -33,7 +33,7 @@ TRUSTED = 2 / 3
 ABSENCE = timedelta(seconds=15)
 ABSENCES_KEPT = 50
 
-#: After a longer time without a look, the server may have been unavailable to all. Runs then have
+#: After a longer time without a poll, the server may have been unavailable to all. Runs then have
 #: GRACE to renew their leases: the longest time between two heartbeats, and a turn.
 GAP = timedelta(seconds=3)
 GRACE = timedelta(seconds=6)
@@ -60,8 +60,11 @@ NOT_LEADING = Leadership("", "")
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
-    """What a beat has to do at `at`, the server's time. Only the leader is given the rest."""
+class Poll:
+    """The reply to a beat's poll: what it has to do at `at`, the server's time.
+
+    Only the leader is given more than `leads`, `at` and `holder`.
+    """
 
     leads: bool
     at: datetime
@@ -117,7 +120,7 @@ class Look:
         return self.at + timedelta(seconds=time.monotonic() - self.began + seconds)
 
     def seconds_until(self, moment: datetime) -> float:
-        """Seconds from now until then, by this process' clock since the look."""
+        """Seconds from now until then, by this process' clock since the poll."""
         return (moment - self.at).total_seconds() - (time.monotonic() - self.began)
 
 
@@ -135,10 +138,10 @@ class Leader:
         self._functions = functions
         self._schedule = schedule
 
-    def look(self, last_turn_at: datetime | None = None, follows: str | None = None) -> Look:
+    def poll(self, last_turn_at: datetime | None = None, follows: str | None = None) -> Poll:
         """Takes or extends the lock for another `LEADER_TTL`, where it is free or this beat's.
 
-        last_turn_at: the look of the last turn that was done, as a sign of life. follows: digest of
+        last_turn_at: that of the last turn that was done, as a sign of life. follows: digest of
         the schedule files that this beat loads. Raises WrongSchema, and
         ForeignLedger when the ledger is another app's.
         """
@@ -160,7 +163,7 @@ class Leader:
             **{name: value for name, value in given.items() if value},
         }
         keys = (self.leadership.key, self._schedule)
-        fields = json.loads(self._functions("look", document(call), keys=keys))
+        fields = json.loads(self._functions("poll", document(call), keys=keys))
         if "app" in fields:
             raise ForeignLedger(fields["app"], self._app)
         at, behind = instant(fields.pop("at")), timedelta(microseconds=fields.pop("behind", 0))
@@ -168,7 +171,7 @@ class Leader:
         fields["loaded"] = fields.get("loaded") or None
         fields["set_back"] = timedelta(milliseconds=fields.get("set_back", 0))
         began = time.monotonic() - behind.total_seconds()
-        return Look(**fields, at=at, asked_at=asked_at, began=began)
+        return Poll(**fields, at=at, asked_at=asked_at, began=began)
 
     def resign(self) -> bool:
         """Whether this beat led until now."""

@@ -11,4 +11,4 @@ for i = 2, #ARGV do
 end
 redis.call('HINCRBY', K.beat, 'clock_set_backs', 1)
 redis.call('HSET', K.beat, 'clock_set_back_at', now, 'clock_set_back_ms', ARGV[1])
-redis.call('HSET', K.server, 'looked', now)
+redis.call('HSET', K.server, 'polled_at', now)

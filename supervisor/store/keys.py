@@ -194,8 +194,9 @@ class Keys:
     pauses = Single("index:pauses")
     # SET     locks with a waiting list; rescue looks whether they are held
     contended = Single("index:contended")
-    # HASH    run_id of the server process that answers, and since when in ms it does; looked: when
-    #         a beat last did, in ms; grace_until: the ms before which no running run is given up
+    # HASH    run_id of the server process that answers, and since when in ms it does; polled_at:
+    #         when a beat last polled, in ms; grace_until: the ms before which no running run is
+    #         given up
     server = Single("server")
     # HASH    beat: leader, last_tick and last_reload in ms, last_reload_successful, problems
     #         (JSON), config (digest of the loaded files), files (version with which they were

@@ -199,7 +199,7 @@ def test_notices_and_beat_go_on_with_it(
     errors = {line["event"] for line in logged if line["log_level"] == "error"}
     assert errors <= {"ticks unaccounted for"}
     leader, later = ledger.leader("test:lock", "test:schedule"), ledger.now() + timedelta(hours=3)
-    assert leader.look().leads
+    assert leader.poll().leads
     Maker(ledger, leader.leadership, {}).make(later)
     store = LedgerOutbox(ledger)
     [entry] = [each for key in store.due(later) for each in store.unsent(key, later)]

@@ -222,7 +222,7 @@ BREAKS = (
     break_of(
         "the leader's lock is not checked",
         BEATS,
-        ("ledger/look.lua", "if owner and owner ~= token then", "if false then"),
+        ("ledger/poll.lua", "if owner and owner ~= token then", "if false then"),
     ),
     break_of(
         "an end is taken off the list before its followers have their places",

@@ -110,7 +110,7 @@ class Installation:
 
     def _sum_up_days(self) -> None:
         """Yesterday and the day before it, as beat does."""
-        turn = SimpleNamespace(look=SimpleNamespace(at=self.now), seconds_left=inf)
+        turn = SimpleNamespace(poll=SimpleNamespace(at=self.now), seconds_left=inf)
         Summaries(self.ledger, {}).do(cast(Turn, turn))
 
     def _lead_until(self, end: datetime, since: datetime | None = None) -> None:
@@ -118,14 +118,14 @@ class Installation:
         leader = self._past.leader("redbeat::lock", self._entries.keys.schedule)
         if since:
             self._set_clock(since)
-            leader.look()
-            leader.look(since)
+            leader.poll()
+            leader.poll(since)
         while self._events and self._events[0].at <= end:
             self._set_clock(self._events[0].at)
             self._do(self._past, self._events[0].at)
         self._set_clock(end)
-        leader.look()
-        leader.look(end)
+        leader.poll()
+        leader.poll(end)
         leader.resign()
 
     def _set_clock(self, at: datetime) -> None:
@@ -343,7 +343,7 @@ class Processes:
         self._beat = registration()
 
     def say(self) -> None:
-        self._last_turn = self._leader.look(self._last_turn).at
+        self._last_turn = self._leader.poll(self._last_turn).at
         self._beat.say(BeatProcess(self._leader.instance, leads=True, follows=None))
         for registration, facts in self._workers:
             registration.say(facts, self._tasks)

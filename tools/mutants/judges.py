@@ -70,7 +70,7 @@ JUDGES = {
     "*/report.lua": tests_of("reports", "verbs"),
     "*/base.lua": tests_of("schema", "other_versions", *RUNS, *STEPS, *REST),
     "*/set_back.lua": tests_of("clock_steps"),
-    "*/look.lua": tests_of("beat_ticks", "beginning_to_lead", "comebacks", "clock_steps"),
+    "*/poll.lua": tests_of("beat_ticks", "beginning_to_lead", "comebacks", "clock_steps"),
     "*/act.lua": tests_of("record"),
     "*/re*.lua": tests_of("comebacks", *RUNS, *STEPS, "metrics", *REST),
     "*.lua": tests_of(*RUNS, *STEPS, *REST),

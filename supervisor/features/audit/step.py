@@ -110,7 +110,7 @@ class Auditor:
         return not turn.has_more
 
     def do(self, turn: Turn) -> None:
-        self.audit_some(turn.look.at, lambda: turn.seconds_left > AUDIT_SECONDS)
+        self.audit_some(turn.poll.at, lambda: turn.seconds_left > AUDIT_SECONDS)
 
     def audit_some(self, now: datetime, has_time: Callable[[], bool] = lambda: True) -> None:
         """A few jobs and, while there is time, all of the JOBS_PER_AUDIT that are next in turn."""

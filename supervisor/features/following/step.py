@@ -58,7 +58,7 @@ class Following:
         self._at_a_time = FIRST_ENDINGS
 
     def is_due(self, turn: Turn) -> bool:
-        return turn.look.has_endings
+        return turn.poll.has_endings
 
     def do(self, _: Turn) -> None:
         self.deal_with_endings()

@@ -42,7 +42,7 @@ from supervisor.features.outbound.sender import Result
 from supervisor.features.outbound.store import Kind, Unsent
 from supervisor.job.secrets import masked_url
 from supervisor.job.spec import JobSpec
-from supervisor.ledger.leader import Look
+from supervisor.ledger.leader import Poll
 from supervisor.ledger.ledger import Ledger
 from supervisor.logs import get_logger
 from supervisor.schedule.expectations import interval_of, late_after, next_ticks, usual_duration
@@ -189,18 +189,18 @@ class Notices:
             yield from spec.notify
 
     def is_due(self, turn: Turn) -> bool:
-        return turn.look.has_watched or turn.look.has_notices
+        return turn.poll.has_watched or turn.poll.has_notices
 
     def do(self, turn: Turn) -> None:
-        self.look(turn.look)
+        self.look(turn.poll)
 
-    def look(self, look: Look) -> None:
+    def look(self, poll: Poll) -> None:
         """Raises RedisError."""
         try:
-            if look.has_watched:
-                self._watch.look(look.at)
-            if look.has_notices:
-                self._maker.make(look.at)
+            if poll.has_watched:
+                self._watch.look(poll.at)
+            if poll.has_notices:
+                self._maker.make(poll.at)
         except RedisError:
             raise
         except Exception:  # notices must not keep beat from its ticks

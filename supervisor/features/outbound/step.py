@@ -47,10 +47,10 @@ class Sending:
         self._outbound = Outbound(LedgerOutbox(ledger), senders)
 
     def is_due(self, turn: Turn) -> bool:
-        return turn.look.has_outbound
+        return turn.poll.has_outbound
 
     def do(self, turn: Turn) -> None:
-        self._outbound.look(turn.look.at)
+        self._outbound.look(turn.poll.at)
 
 
 def part(beat: BeatContext) -> Part:

@@ -46,7 +46,7 @@ class Summaries:
         return not turn.has_more
 
     def do(self, turn: Turn) -> None:
-        now = turn.look.at
+        now = turn.poll.at
         day = Day.before(now, self._daily.zone)
         if self._looked_at != day.date:
             self._begin(day)

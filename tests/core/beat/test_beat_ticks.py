@@ -23,7 +23,7 @@ from supervisor.beat.turn import Turn
 from supervisor.catalog.entries import Entries
 from supervisor.catalog.load import load
 from supervisor.job.spec import JobSpec
-from supervisor.ledger.leader import Leader, Look
+from supervisor.ledger.leader import Leader, Poll
 from supervisor.ledger.ledger import Ledger
 from supervisor.sending.app_settings import required_settings
 from supervisor.store.connection import ResponseError
@@ -47,9 +47,9 @@ def app(redis_url: str) -> Iterator[Celery]:
 
 @pytest.fixture
 def leader(ledger: Ledger) -> Leader:
-    """It has looked, and leads."""
+    """It has polled, and leads."""
     found = ledger.leader(*REDBEAT)
-    assert found.look().leads
+    assert found.poll().leads
     return found
 
 
@@ -58,7 +58,7 @@ def emitter(app: Celery, ledger: Ledger, entries: Entries, leader: Leader) -> Em
 
 
 def emit(emitter: Emitter, now: datetime) -> Turn:
-    turn = Turn(Look(leads=True, at=now))
+    turn = Turn(Poll(leads=True, at=now))
     emitter.do(turn)
     return turn
 
@@ -131,11 +131,11 @@ def test_what_a_relieved_beat_could_not_emit_is_due_still(
 ) -> None:
     spec = JobSpec(name="minutely", task="t", every="1m")
     relieved, other = ledger.leader(*REDBEAT), ledger.leader(*REDBEAT)
-    assert relieved.look().leads
+    assert relieved.poll().leads
     start = ledger.now()
     load(ledger, entries, {spec.name: spec}, "digest", start)
     ledger.client.delete(REDBEAT[0])  # its time ran out while the process slept
-    assert other.look().leads
+    assert other.poll().leads
     now = start + timedelta(minutes=1)
     emitted = emit(emitter(app, ledger, entries, relieved), now)
     assert [e.spec.name for e in emitted.emissions] == [spec.name]
@@ -260,7 +260,7 @@ def jobs_named(names: str) -> dict[str, JobSpec]:
     return {name: JobSpec(name=name, task="t", every="1h") for name in names}
 
 
-def test_a_look_knows_the_time_of_the_server_to_the_microsecond(
+def test_a_poll_knows_the_time_of_the_server_to_the_microsecond(
     ledger: Ledger, leader: Leader
 ) -> None:
     def server_time() -> datetime:
@@ -268,30 +268,30 @@ def test_a_look_knows_the_time_of_the_server_to_the_microsecond(
         return datetime.fromtimestamp(seconds, UTC) + timedelta(microseconds=microseconds)
 
     for _ in range(20):  # in whole milliseconds it would be late most of the time
-        before, look = server_time(), leader.look()
-        assert before <= look.moment_in(0) <= server_time()
+        before, poll = server_time(), leader.poll()
+        assert before <= poll.moment_in(0) <= server_time()
 
 
-def test_a_look_tells_what_there_is_to_do(ledger: Ledger) -> None:
+def test_a_poll_tells_what_there_is_to_do(ledger: Ledger) -> None:
     leader, ms = ledger.leader(*REDBEAT), ledger.now().timestamp() * 1000
-    nothing = leader.look()
+    nothing = leader.poll()
     assert nothing.leads
     assert not any((nothing.to_rescue, nothing.has_due, nothing.has_outbox))
     assert not any((nothing.has_sent, nothing.has_outbound, nothing.next_due, nothing.loaded))
     for key in (ledger.keys.leases, ledger.keys.delayed, ledger.keys.pauses):
         ledger.client.zadd(key, {"later": ms + 60_000})
-        assert not leader.look().to_rescue
+        assert not leader.poll().to_rescue
         ledger.client.zadd(key, {"now": ms})
-        assert leader.look().to_rescue
+        assert leader.poll().to_rescue
         ledger.client.delete(key)
     ledger.client.sadd(ledger.keys.contended, "lock")
-    assert leader.look().to_rescue
+    assert leader.poll().to_rescue
     ledger.client.zadd(ledger.keys.outbox, {"run": ms})
     ledger.client.zadd(ledger.keys.sent, {"run": ms})
     ledger.client.zadd(ledger.keys.outbound, {"ping job": ms})
     beat_says(ledger, config="digest")
     ledger.client.zadd(REDBEAT[1], {"due": ms / 1000 - 1, "next": ms / 1000 + 60, "never": -1})
-    found = leader.look()
+    found = leader.poll()
     assert all((found.has_outbox, found.has_sent, found.has_outbound, found.has_due))
     assert found.loaded == "digest"
     assert found.next_due is not None
@@ -300,15 +300,15 @@ def test_a_look_tells_what_there_is_to_do(ledger: Ledger) -> None:
 
 def test_a_beat_that_stands_by_is_told_nothing_and_signs_nothing(ledger: Ledger) -> None:
     first, second = ledger.leader(*REDBEAT), ledger.leader(*REDBEAT)
-    assert first.look().leads
-    assert not second.look(last_turn_at=ledger.now()).leads
+    assert first.poll().leads
+    assert not second.poll(last_turn_at=ledger.now()).leads
     assert ledger.beat().last_tick_at is None
     last_turn_at = ledger.now()
-    first.look(last_turn_at=last_turn_at, follows="files")
+    first.poll(last_turn_at=last_turn_at, follows="files")
     assert ledger.beat().last_tick_at == last_turn_at
     assert first.resign()
     assert not first.resign()
-    assert second.look().leads
+    assert second.poll().leads
 
 
 def test_a_broker_elsewhere_that_is_away_keeps_no_run_from_being_admitted(
@@ -320,7 +320,7 @@ def test_a_broker_elsewhere_that_is_away_keeps_no_run_from_being_admitted(
         spec = JobSpec(name=broker.partition(":")[0], task="t", every="1m")
         start = ledger.now()
         load(ledger, entries, {spec.name: spec}, "digest", start)
-        assert leader.look().leads
+        assert leader.poll().leads
         emit(emitter(app, ledger, entries, leader), start + timedelta(minutes=1))
         assert states(ledger, spec) == ["queued"]
         leader.resign()

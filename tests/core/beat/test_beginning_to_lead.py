@@ -200,13 +200,13 @@ def test_a_beat_that_hears_late_that_it_leads_emits_nothing(
         beat = SupervisedScheduler(app, lazy=True)
         own = beat._leader
         other = ledger.leader(own.leadership.key, own._schedule)
-        other.look()  # the server knows the function
+        other.poll()  # the server knows the function
         other.resign()
         way.freeze_after = own.leadership.token.encode()
         tick = Thread(target=beat.tick, daemon=True)
         tick.start()
         wait_until(lambda: not way.carries.is_set())
-        wait_until(lambda: other.look().leads)
+        wait_until(lambda: other.poll().leads)
         way.thaw()
         tick.join(scaled(10))
         assert ledger.client.llen("celery") == 0
@@ -237,7 +237,7 @@ def test_the_newest_times_without_a_beat_are_remembered(ledger: Ledger) -> None:
     beat, first = ledger.leader("redbeat::lock", "redbeat::schedule"), ledger.now()
     ticked = [first + 2 * number * ABSENCE for number in range(ABSENCES_KEPT + 3)]
     for at in (first, *ticked):
-        assert beat.look(at).leads
+        assert beat.poll(at).leads
     spans = [(start, end) for start, end in pairwise(ticked)]
     found = [(ms_of(start), ms_of(end)) for start, end in absences(ledger)]
     newest = spans[-ABSENCES_KEPT:]

@@ -416,15 +416,15 @@ def test_a_run_that_could_not_begin_for_long_is_not_killed_once_it_has(
 def test_no_run_is_given_up_before_it_could_reach_the_server_again(ledger: Ledger) -> None:
     spec = began(ledger, "nightly", on_crash="fail", lease_ttl="1s")
     leader = ledger.leader("lock", "schedule")
-    leader.look()
+    leader.poll()
     wait_until(lambda: lock_is_free(ledger, spec))  # a second without a renewal, and a heartbeat
-    ledger.client.hincrby(ledger.keys.server, "looked", -4_000)
-    leader.look()
+    ledger.client.hincrby(ledger.keys.server, "polled_at", -4_000)
+    leader.poll()
     assert [rescue.kind for rescue in ledger.rescue()] == ["reasserted"]
     assert ledger.run(run_id(spec, 0)).state is RunState.RUNNING
     # A beat whose ticks are slow has grace once.
     ledger.client.hincrby(ledger.keys.server, "grace_until", -7_000)
-    ledger.client.hincrby(ledger.keys.server, "looked", -4_000)
+    ledger.client.hincrby(ledger.keys.server, "polled_at", -4_000)
     lease_runs_out(ledger, run_id(spec, 0))
-    leader.look()
+    leader.poll()
     assert [rescue.kind for rescue in ledger.rescue()] == ["lost"]

@@ -239,11 +239,11 @@ def test_who_leads_next_goes_on_after_a_set_back_that_a_leader_only_saw(
     """It dies in between, or cannot reach Redis for what comes next."""
     wait_until(lambda: beat.tick() >= 0 and ledger.history("often"))
     clock.set(-HOUR)
-    assert beat._leader.look().set_back > timedelta()
+    assert beat._leader.poll().set_back > timedelta()
     beat.close()
     now, standby = ms_of(ledger.now()), SupervisedScheduler(app, lazy=True)
     wait_until(lambda: standby.tick() >= 0 and ran_since(ledger, now) >= 3)
-    assert not standby._leader.look().set_back, "once"
+    assert not standby._leader.poll().set_back, "once"
     assert ledger.beat().clock_set_backs == 1
     standby.close()
 

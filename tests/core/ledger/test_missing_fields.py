@@ -125,7 +125,7 @@ def rescue(ledger: Ledger, spec: JobSpec, runs: dict[str, str]) -> Iterator[str]
                 yield f"rescue {rescued.run_id}"
         ledger.client.zadd(ledger.keys.leases, dict.fromkeys(runs, 1))
         ledger.client.zadd(ledger.keys.delayed, dict.fromkeys(runs, 1))
-    ledger.leader("redbeat::lock", "redbeat::schedule").look()
+    ledger.leader("redbeat::lock", "redbeat::schedule").poll()
 
 
 #: What any process may ask; each gives what is wrong with an answer.

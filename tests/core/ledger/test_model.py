@@ -138,7 +138,7 @@ class LedgerMachine(RuleBasedStateMachine):
     def admit_next_tick(self) -> None:
         self.last_tick += 1
         self.watermark = self.last_tick
-        assert self.leader.look().leads
+        assert self.leader.poll().leads
         [tick] = ticks(self.spec, self.last_tick)
         self.keep_message(is_kept=bool(self.last_tick % 2))
         [admission] = self.ledger.led_by(self.leader.leadership).admit([tick])
@@ -167,7 +167,7 @@ class LedgerMachine(RuleBasedStateMachine):
     def another_beat_takes_over_and_the_relieved_one_does_not_know(self) -> None:
         self.client.delete("redbeat::lock")
         relieved, self.leader = (self.leader, self.ledger.leader(*REDBEAT))
-        assert self.leader.look().leads
+        assert self.leader.poll().leads
         before = self.snapshot()
         [admission] = self.ledger.led_by(relieved.leadership).admit(
             ticks(self.spec, self.last_tick + 1)

@@ -44,7 +44,7 @@ ALL = [event.value for event in Event][:8]
 @pytest.fixture
 def leader(ledger: Ledger) -> Leader:
     leader = ledger.leader("test:lock", "test:schedule")
-    assert leader.look().leads
+    assert leader.poll().leads
     ledger.client.persist("test:lock")
     return leader
 
@@ -428,8 +428,8 @@ def test_rejected_files_are_told_to_those_of_the_service(ledger: Ledger, leader:
     notices = Notices(ledger.led_by(leader.leadership), environ, service)
     for problems in (["a.yaml:3: no"], ["a.yaml:3: no"], [], []):
         notices.tell_of_files(problems)
-        notices.look(leader.look())
-        Outbound(LedgerOutbox(ledger), {Kind.NOTICE: notices.send}).look(leader.look().at)
+        notices.look(leader.poll())
+        Outbound(LedgerOutbox(ledger), {Kind.NOTICE: notices.send}).look(leader.poll().at)
         wait_until(lambda: not ledger.client.exists(ledger.keys.unsent))
     assert service.titles == ["Schedule files were rejected", "The service recovered"]
     assert service.notices[0].reason == "a.yaml:3: no"
@@ -442,13 +442,13 @@ def test_beat_refuses_a_wait_that_is_no_duration(ledger: Ledger, leader: Leader)
         Notices(ledger.led_by(leader.leadership), {"SUPERVISOR_NOTIFY_WAIT": "soon"})
 
 
-def test_look_says_whether_there_is_anything_to_tell(ledger: Ledger, leader: Leader) -> None:
-    assert not leader.look().has_notices
+def test_a_poll_says_whether_there_is_anything_to_tell(ledger: Ledger, leader: Leader) -> None:
+    assert not leader.poll().has_notices
     ended(ledger, told(ledger), 0, RunState.FAILED)
-    assert leader.look().has_notices
+    assert leader.poll().has_notices
     made(ledger, leader, ledger.now())
-    assert not leader.look().has_notices
-    assert not leader.look().has_outbound, "it is not due"
+    assert not leader.poll().has_notices
+    assert not leader.poll().has_outbound, "it is not due"
 
 
 def test_beat_watches_the_loaded_jobs_that_ask_for_notices(

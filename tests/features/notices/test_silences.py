@@ -77,9 +77,9 @@ def test_a_silence_that_is_ended_by_hand_holds_nothing_back(ledger: Ledger, lead
     service, at = Service(), ledger.now()
     ended(ledger, told(ledger), 0, RunState.FAILED)
     sent(ledger, leader, service, at)
-    assert not leader.look().has_notices
+    assert not leader.poll().has_notices
     silences.unsilence(ledger, made.id, by=ANN)
-    assert leader.look().has_notices, "beat need not wait for the end that was planned"
+    assert leader.poll().has_notices, "beat need not wait for the end that was planned"
     for minutes in (1, 2):
         sent(ledger, leader, service, at + timedelta(minutes=minutes))
     assert service.titles == ["nightly failed"]

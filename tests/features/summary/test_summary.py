@@ -15,7 +15,7 @@ from supervisor.features.summary.rule import Day
 from supervisor.features.summary.step import Summaries
 from supervisor.features.summary.store import SummaryStore
 from supervisor.job.run import RunState
-from supervisor.ledger.leader import Leader, Look
+from supervisor.ledger.leader import Leader, Poll
 from supervisor.ledger.ledger import Ledger
 from supervisor.times import ms_of
 from supervisor.web.access import Access
@@ -49,7 +49,7 @@ def loaded_on(day: Day, ledger: Ledger) -> None:
 def summed_up(summaries: Summaries, at: datetime) -> None:
     """Turns of beat, as many as it takes."""
     for _ in range(50):
-        turn = Turn(Look(leads=True, at=at))
+        turn = Turn(Poll(leads=True, at=at))
         assert summaries.is_due(turn)
         summaries.do(turn)
 
@@ -120,7 +120,7 @@ def test_a_history_that_is_shorter_than_the_day_is_said(ledger: Ledger, leader: 
 def sent(ledger: Ledger, leader: Leader, service: Service, at: datetime) -> None:
     notices = Notices(ledger.led_by(leader.leadership), ENVIRON, service)
     for later in (timedelta(), timedelta(minutes=1)):
-        notices.look(Look(leads=True, at=at + later, has_notices=True))
+        notices.look(Poll(leads=True, at=at + later, has_notices=True))
         Outbound(LedgerOutbox(ledger), {Kind.NOTICE: notices.send}).look(at + later)
         wait_until(quiet)
 

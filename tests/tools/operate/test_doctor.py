@@ -254,8 +254,8 @@ def test_the_beat_that_leads_is_judged_and_not_the_setting(ledger: Ledger, app: 
     [found] = setup_of(app, ledger).overridden
     assert found.setting == "beat_scheduler"
     leader = ledger.leader("leader", "schedule")
-    assert leader.look().leads
-    leader.look(last_turn_at=ledger.now())
+    assert leader.poll().leads
+    leader.poll(last_turn_at=ledger.now())
     assert setup_of(app, ledger).overridden == ()
 
 

@@ -24,8 +24,8 @@ from tests.waiting import clear_of, wait_until
 def lead(ledger: Ledger, at: datetime) -> None:
     """A tick of a leading beat, at that time."""
     leader = ledger.leader("leader", "schedule")
-    assert leader.look().leads
-    leader.look(last_turn_at=at)
+    assert leader.poll().leads
+    leader.poll(last_turn_at=at)
     leader.resign()
 
 

@@ -8,7 +8,7 @@
 --       name          of the beat, for people
 --       absence       a time without any beat is remembered from this many ms on
 --       absences_kept  how many of these are
---       gap           without a look for this many ms, the server may have been unavailable
+--       gap           without a poll for this many ms, the server may have been unavailable
 --       grace         for how many ms no running run is given up then
 --       least_step    by how many ms the server's clock has to be set back to be noticed
 --       and where there is one:
@@ -44,9 +44,9 @@ if app and app_of_ledger and app_of_ledger ~= app then
   return cjson.encode({ app = app_of_ledger })
 end
 
-local server = redis.call('HMGET', K.server, 'looked', 'grace_until')
-local looked, grace_until = tonumber(server[1] or now), tonumber(server[2] or 0)
-local set_back = looked - now > call.least_step and looked - now or 0
+local server = redis.call('HMGET', K.server, 'polled_at', 'grace_until')
+local polled_at, grace_until = tonumber(server[1] or now), tonumber(server[2] or 0)
+local set_back = polled_at - now > call.least_step and polled_at - now or 0
 
 local owner = redis.call('GET', KEYS[1])
 if owner and owner ~= token then
@@ -72,10 +72,10 @@ server_since()  -- a change is noticed within one turn of beat
 
 -- A server that took no writes lets rescue in before the workers that renew their leases. Once in ten
 -- times that long: a beat whose turns are slow is no outage.
-if set_back > 0 or (now - looked > call.gap and now > grace_until + 9 * call.grace) then
+if set_back > 0 or (now - polled_at > call.gap and now > grace_until + 9 * call.grace) then
   redis.call('HSET', K.server, 'grace_until', digits(now + call.grace))
 end
-if set_back == 0 then redis.call('HSET', K.server, 'looked', now) end
+if set_back == 0 then redis.call('HSET', K.server, 'polled_at', now) end
 
 local function has_due(index)
   return #redis.call('ZRANGEBYSCORE', index, '-inf', now, 'LIMIT', 0, 1) > 0
