@@ -25,7 +25,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from tests.ports import free_port
-from tests.waiting import scaled
+from tests.waiting import scaled, wait_until
 
 ROOT = Path(__file__).parents[1]
 
@@ -185,10 +185,10 @@ def run_a_job(fresh: Environment, directory: Path) -> float:
         )
     began_at = time.monotonic()
     try:
-        while not (directory / "proof").exists():
-            if up.poll() is not None or time.monotonic() - began_at > 120:
-                raise Wrong(f"no run: {log.read_text()}")
-            time.sleep(0.1)
+        proof = directory / "proof"
+        wait_until(lambda: proof.exists() or up.poll() is not None, 60)
+        if not proof.exists():
+            raise Wrong(f"no run: {log.read_text()}")
         took = time.monotonic() - began_at
         up.send_signal(signal.SIGINT)
         if up.wait(scaled(60)):

@@ -11,6 +11,7 @@ from kombu.transport import redis
 
 from supervisor.deploy.embedded import EmbeddedServer
 from supervisor.worker.run_qos import RunQoS
+from tests.waiting import scaled
 
 
 @pytest.mark.parametrize("collected", [False, True])
@@ -25,7 +26,7 @@ def test_a_channel_with_messages_closes_without_its_server(
         channel = connection.default_channel
         callbacks = [lambda _, message: received.append(message)]
         Consumer(channel, [Queue("work")], callbacks=callbacks).consume()
-        connection.drain_events(timeout=10)
+        connection.drain_events(timeout=scaled(10))
         assert received and channel.qos._delivered
         server.kill()
         if collected:  # as Celery leaves it where an error cut the first attempt short

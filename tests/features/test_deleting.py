@@ -17,7 +17,7 @@ from supervisor.job.run import RunState
 from supervisor.ledger.ledger import Ledger
 from tests.ports import free_port
 from tests.processes import started
-from tests.waiting import wait_until
+from tests.waiting import scaled, wait_until
 
 ROOT = Path(__file__).parents[2]
 
@@ -152,7 +152,7 @@ def task():
 
 def answers(page: str) -> bool:
     try:
-        return httpx.get(f"{page}/readyz").is_success
+        return httpx.get(f"{page}/readyz", timeout=scaled(5)).is_success
     except httpx.TransportError:
         return False
 
@@ -172,7 +172,7 @@ def test_a_job_runs_without_any_of_them(package: Path, ledger: Ledger, redis_url
         page = f"http://127.0.0.1:{port}"
         wait_until(lambda: answers(page), 60)
         for path in ("/", "/jobs/a", "/api/v1/jobs", "/metrics"):
-            assert httpx.get(page + path).is_success, path
+            assert httpx.get(page + path, timeout=scaled(20)).is_success, path
     finally:
         for process in processes:
             process.terminate()

@@ -12,17 +12,21 @@ import pytest
 from tests import waiting
 from tests.waiting import Deadline, scaled, wait_until
 
-TESTS = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 
 #: They measure by the clock, and run alone on their machine.
-BY_THE_CLOCK = {"bench", "chaos"}
+BY_THE_CLOCK = [ROOT / "tools" / name for name in ("bench", "chaos")]
 
 #: Apps of others, which know nothing of ours.
-FOREIGN_APPS = TESTS / "adoption" / "apps"
+FOREIGN_APPS = ROOT / "tests" / "adoption" / "apps"
 
 WAITS = {"wait", "join", "communicate", "run", "get", "create_connection", "Client", "Redis"}
+WAITS |= {"drain_events", "set_default_timeout"}
 
 NAMES = ("timeout", "socket_timeout")
+
+#: Which wait for five seconds where they are not given a time.
+HTTPX = {f"httpx.{name}" for name in ("get", "post", "Client", "AsyncClient")}
 
 
 @pytest.mark.parametrize(("slowness", "is_over"), [(1.0, True), (1000.0, False)])
@@ -43,7 +47,7 @@ def test_what_does_not_come_fails_the_test() -> None:
 
 
 def stated(tree: ast.Module) -> Iterator[int]:
-    """Lines of calls that are given more than a second to wait, as a number."""
+    """Lines of calls that may wait for more than a second, by a number or by httpx's default."""
     for call in ast.walk(tree):
         if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Attribute):
             continue
@@ -53,14 +57,18 @@ def stated(tree: ast.Module) -> Iterator[int]:
             is_number = isinstance(value, ast.Constant) and isinstance(value.value, (int, float))
             if call.func.attr in WAITS and is_number and value.value > 1:  # type: ignore[attr-defined]
                 yield call.lineno
+        if ast.unparse(call.func) in HTTPX and "timeout" not in [
+            each.arg for each in call.keywords
+        ]:
+            yield call.lineno
 
 
 def test_no_wait_has_a_deadline_that_does_not_grow() -> None:
-    ours = [path for path in TESTS.rglob("*.py") if FOREIGN_APPS not in path.parents]
-    paths = [path for path in ours if path.relative_to(TESTS).parts[0] not in BY_THE_CLOCK]
+    paths = [path for folder in ("tests", "tools") for path in (ROOT / folder).rglob("*.py")]
     found = [
-        f"{path.relative_to(TESTS)}:{line}: use scaled() or status_of() of tests/waiting.py"
+        f"{path.relative_to(ROOT)}:{line}: use scaled() or status_of() of tests/waiting.py"
         for path in paths
+        if not {FOREIGN_APPS, *BY_THE_CLOCK} & {*path.parents}
         for line in stated(ast.parse(path.read_text()))
     ]
     assert found == []

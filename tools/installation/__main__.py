@@ -30,7 +30,7 @@ from supervisor.process import die_with_parent
 from supervisor.settings import TOKEN
 from tests.ports import free_port
 from tests.processes import started
-from tests.waiting import status_of, wait_until
+from tests.waiting import scaled, status_of, wait_until
 from tools.installation.history import installed
 
 PROJECT = """\
@@ -67,7 +67,7 @@ def served(directory: Path, url: str, token: str, **environ: str) -> Iterator[tu
 
 def is_ready(address: str) -> bool:
     try:
-        return httpx.get(f"{address}/readyz", timeout=5).is_success
+        return httpx.get(f"{address}/readyz", timeout=scaled(5)).is_success
     except httpx.TransportError:
         return False
 

@@ -305,14 +305,14 @@ def test_files_that_go_on_changing_are_loaded_all_the_same(
 def test_an_edit_of_a_thousand_jobs_takes_a_second_of_a_processor(
     ledger: Ledger, entries: Entries, tmp_path: Path
 ) -> None:
-    """Of this process and its child; twice that on a busy machine, which slows processors down."""
+    """Of this process and its child; twice that and more where others slow the processors down."""
     names = [f"job-{number}" for number in range(1_000)]
     reloading_ = Reloading(tmp_path, ledger, entries)
     for every in ("5m", "1h"):
         written(tmp_path, *names, every=every)
         before = sum(os.times()[:4])
         read_and_load(reloading_, ledger.loaded_digest())
-        assert sum(os.times()[:4]) - before < 2
+        assert sum(os.times()[:4]) - before < scaled(0.5)
         assert {each.every for each in ledger.specs().values()} == {parse_duration(every)}
         assert len(ledger.specs()) == len(names)
 

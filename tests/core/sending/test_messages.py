@@ -27,7 +27,7 @@ from supervisor.sending.content import content_of
 from supervisor.sending.publisher import Publisher
 from supervisor.sending.templates import ELSEWHERE, foreseen_apart
 from tests.jobs import begin, came_from, job, run_id, ticks, with_messages
-from tests.waiting import wait_until
+from tests.waiting import scaled, wait_until
 
 
 def app_on(url: str) -> Celery:
@@ -465,7 +465,7 @@ def test_messages_whose_turn_has_not_come_in_time_stay_in_the_outbox(
 ) -> None:
     publisher = Publisher(app_elsewhere(elsewhere, redis_url), ledger)
     found = admitted(ledger, *(job(ledger, name) for name in "abcde"))
-    until = time.monotonic() + 5
+    until = time.monotonic() + scaled(1)
     heard: list[str] = []
 
     def take_long(headers: dict[str, Any], **_: Any) -> None:

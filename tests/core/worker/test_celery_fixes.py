@@ -39,6 +39,7 @@ from supervisor.worker.celery_fixes import (
     take_any_message,
     with_errors,
 )
+from tests.waiting import scaled
 
 ROOT = Path(__file__).parents[3]
 
@@ -124,7 +125,7 @@ def test_fault_a_text_that_is_no_message_ends_a_worker(
     connection, channel = listening
     channel.client.lpush("raw", pushed)
     with pytest.raises((ValueError, LookupError)):
-        connection.drain_events(timeout=5)
+        connection.drain_events(timeout=scaled(5))
 
 
 def test_a_consumer_of_a_task_hears_of_what_its_callback_raises(
@@ -144,7 +145,7 @@ def test_a_consumer_of_a_task_hears_of_what_its_callback_raises(
         queue.declare()
         connection.Producer().publish({}, routing_key="of-a-task")
         with Consumer(channel, [queue], callbacks=[found]), pytest.raises(Found):
-            connection.drain_events(timeout=1)
+            connection.drain_events(timeout=scaled(0.5))
 
 
 # 2. A forked child reads a reply that is its parent's
@@ -168,7 +169,7 @@ def arrives_after_a_fork(listening: tuple[Connection, Any]) -> bool:
             os._exit(0)
     os.waitpid(child, 0)
     try:
-        connection.drain_events(timeout=1)
+        connection.drain_events(timeout=scaled(0.5))
     except TimeoutError:
         return False
     return True

@@ -69,7 +69,7 @@ def test_an_error_that_no_handler_knows_is_a_page_of_ours(
     app = create(ledger)
     app.router.routes.insert(0, Route("/<breaks>", breaks))
     with serving_app(app) as address:
-        answer = httpx.get(f"{address}/<breaks>", headers={"accept": accept})
+        answer = httpx.get(f"{address}/<breaks>", headers={"accept": accept}, timeout=scaled(20))
     assert (answer.status_code, answer.headers["content-type"].split(";")[0]) == (500, kind)
     assert "n error, which is logged: /" in answer.text
     assert "a secret" not in answer.text

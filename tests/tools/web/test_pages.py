@@ -47,7 +47,7 @@ from tests.jobs import (
 from tests.presence import beat_says, worker_is_there
 from tests.tools.web.conftest import Serve
 from tests.tools.web.visits import FROM_OUR_PAGE, TOKEN, log_in, serving_app
-from tests.waiting import wait_until
+from tests.waiting import scaled, wait_until
 
 HTML = {"accept": "text/html"}
 
@@ -680,7 +680,7 @@ def test_the_list_the_page_and_why_say_the_same_of_durations(
 def test_each_page_is_headed_with_the_installations_name_and_its_colour(ledger: Ledger) -> None:
     def headed(name: str) -> str:
         with serving_app(create(ledger, name=name)) as address:
-            return httpx.get(f"{address}/", verify=False).text
+            return httpx.get(f"{address}/", verify=False, timeout=scaled(20)).text
 
     production, staging = headed("production <1>"), headed("staging")
     assert "<title>Jobs - production &lt;1&gt;</title>" in production

@@ -137,7 +137,7 @@ def address(own_address: str, sign_in: int, tmp_path: Path) -> Iterator[str]:
 
 def answers(address: str) -> bool:
     try:
-        return bool(httpx.get(f"{address}/", verify=False).status_code)
+        return bool(httpx.get(f"{address}/", verify=False, timeout=scaled(5)).status_code)
     except httpx.TransportError:
         return False
 
