@@ -49,13 +49,8 @@ from supervisor.sending.app_settings import (
 from supervisor.sending.content import besides_json
 from supervisor.sending.guarded_calls import adopt_guarded
 from supervisor.sending.queues import make_serial_queues, queue_of
-from supervisor.settings import (
-    DEFAULT_PREFIX,
-    DEFAULT_URL,
-    Settings,
-    is_redis,
-    running_url,
-)
+from supervisor.settings import DEFAULT_PREFIX, DEFAULT_URL, Settings, running_url
+from supervisor.store.address import is_redis
 
 log = get_logger("supervisor.app")
 

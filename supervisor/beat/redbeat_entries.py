@@ -12,7 +12,7 @@ from redbeat.schedulers import RedBeatScheduler
 from supervisor.beat.turn import Turn
 from supervisor.catalog.entries import Entries, for_redbeat
 from supervisor.logs import get_logger
-from supervisor.store.connection import RedisError
+from supervisor.store.failures import RedisError
 
 #: Hint for an entry of `beat_schedule` that RedBeat cannot store.
 NOT_STORED = "no beat emits it; pass it what JSON can hold, or make a job of it"

@@ -42,7 +42,7 @@ from supervisor.logs import get_logger
 from supervisor.process import die_with_parent, reserve_closed_files
 from supervisor.sending.app_settings import broker_apart, owner_of, required_settings
 from supervisor.sending.queues import bound_broker_calls
-from supervisor.store.connection import RedisError, ResponseError, explained
+from supervisor.store.failures import RedisError, ResponseError, explained
 from supervisor.times import clock
 
 log = get_logger("supervisor.beat")

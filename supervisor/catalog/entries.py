@@ -18,6 +18,7 @@ from celery.schedules import BaseSchedule, ParseException, crontab, schedule
 from redbeat.decoder import RedBeatJSONEncoder
 from redbeat.schedulers import RedBeatSchedulerEntry, ensure_conf
 from redbeat.schedules import rrule
+from redis.client import Pipeline
 
 from supervisor.job.spec import JobSpec
 from supervisor.ledger.job_record import REDBEAT, Mark
@@ -29,7 +30,6 @@ from supervisor.logs import get_logger
 from supervisor.schedule import schedule_of
 from supervisor.schedule.rrule import ANCHOR, NUMBERS, WEEKDAYS, Rule, numbers_of, times_a_day
 from supervisor.schedule.rrule import parse as parse_rrule
-from supervisor.store.connection import Pipeline
 from supervisor.times import in_utc, ms_of
 
 log = get_logger("supervisor.beat")

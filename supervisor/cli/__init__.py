@@ -157,7 +157,7 @@ def failure_of(error: Exception) -> click.ClickException | None:
     from supervisor.cli.common import CommandFailed
     from supervisor.errors import REFUSED, UNAVAILABLE
     from supervisor.operate.words import harmless
-    from supervisor.store.connection import explained
+    from supervisor.store.failures import explained
 
     match error:
         case InvalidRequest():

@@ -16,7 +16,7 @@ from supervisor.guard.lease import is_trusted
 from supervisor.job.content import Content
 from supervisor.ledger.attempt import Grant, Refusal, Refused
 from supervisor.logs import get_logger
-from supervisor.store.connection import RedisError, may_pass
+from supervisor.store.failures import RedisError, may_pass
 
 #: A grant that comes too late to be trusted is asked for again, up to this often.
 MOST_ASKED = 5

@@ -14,7 +14,7 @@ from supervisor.job.secrets import Mask
 from supervisor.ledger.attempt import Work
 from supervisor.ledger.ledger import Ledger
 from supervisor.logs import get_logger
-from supervisor.store.connection import RedisError
+from supervisor.store.failures import RedisError
 
 #: The header that makes a message a supervised run's.
 HEADER = "supervisor"

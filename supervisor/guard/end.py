@@ -20,7 +20,7 @@ from supervisor.guard.guard import Guard
 from supervisor.job.run import RunState
 from supervisor.ledger.attempt import Ending, Finished, Grant
 from supervisor.logs import get_logger
-from supervisor.store.connection import RedisError, may_pass
+from supervisor.store.failures import RedisError, may_pass
 
 #: Between two tries to report an end, and between two log lines about them.
 PAUSE_SECONDS = 0.5

@@ -48,7 +48,7 @@ from supervisor.job.run import RunState
 from supervisor.ledger.attempt import Ending, LeaseState, Renewal
 from supervisor.ledger.ledger import Ledger
 from supervisor.logs import RUN_EVENTS, get_logger
-from supervisor.store.connection import RedisError, may_pass
+from supervisor.store.failures import RedisError, may_pass
 from supervisor.times import clock
 
 log = get_logger("supervisor.heartbeat")

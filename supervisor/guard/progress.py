@@ -36,7 +36,7 @@ from supervisor.job.reports import (
 )
 from supervisor.ledger.runs import Reports
 from supervisor.logs import get_logger
-from supervisor.store.connection import RedisError
+from supervisor.store.failures import RedisError
 from supervisor.times import clock
 
 log = get_logger("supervisor.reports")

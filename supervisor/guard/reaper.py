@@ -14,7 +14,7 @@ from pathlib import Path
 from supervisor.guard.lock_file import LockFile, boot, directory, locked
 from supervisor.ledger.ledger import Ledger
 from supervisor.logs import RUN_EVENTS, get_logger
-from supervisor.store.connection import RedisError, explained, may_pass
+from supervisor.store.failures import RedisError, explained, may_pass
 from supervisor.times import clock
 
 log = get_logger("supervisor.guard")

@@ -18,7 +18,7 @@ from supervisor.ledger.functions import CALLS_AHEAD, Call, CallsAhead, document
 from supervisor.ledger.leader import Leadership
 from supervisor.ledger.run_request import RunRequest, argument_texts
 from supervisor.schedule.ticks import Tick
-from supervisor.store.connection import NotWritable
+from supervisor.store.failures import NotWritable
 from supervisor.times import ms_of, to_ms
 
 

@@ -25,9 +25,9 @@ from redis.exceptions import NoScriptError, ResponseError
 from supervisor.errors import WrongSchema
 from supervisor.ledger.function_library import READING, Library, digest, library_of, source, sources
 from supervisor.ledger.limits import SCHEMA
-from supervisor.store.connection import (
+from supervisor.store.connection import Client
+from supervisor.store.failures import (
     NO_FUNCTIONS,
-    Client,
     NotServed,
     NotWritable,
     is_of_server_without_functions,

@@ -73,14 +73,12 @@ from supervisor.ledger.run_request import JOB_ARGUMENTS, CallArguments, RunReque
 from supervisor.ledger.runs import Reports, Steps
 from supervisor.schedule.ticks import PassedOver, Tick
 from supervisor.settings import Settings
-from supervisor.store.connection import (
+from supervisor.store.connection import Client, connect, connect_for_heartbeat
+from supervisor.store.failures import (
     UNREACHABLE,
-    Client,
     NotWritable,
     RedisError,
     ResponseError,
-    connect,
-    connect_for_heartbeat,
     explained,
     refuses_writes,
 )

@@ -6,9 +6,11 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from datetime import datetime
 from typing import Any, TypeVar
 
+from redis.client import Pipeline
+
 from supervisor.ledger.functions import Functions
 from supervisor.ledger.leader import NOT_LEADING, Leadership
-from supervisor.store.connection import Client, Pipeline
+from supervisor.store.connection import Client
 from supervisor.store.keys import Keys
 from supervisor.times import instant
 

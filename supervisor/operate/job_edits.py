@@ -34,7 +34,7 @@ from supervisor.operate.plans import (
     overlaps_text,
 )
 from supervisor.operate.shapes import iso_utc
-from supervisor.store.connection import explained
+from supervisor.store.failures import explained
 
 if TYPE_CHECKING:
     from celery import Celery

@@ -16,14 +16,12 @@ from celery import Celery
 from celery.app.defaults import DEFAULTS
 
 from supervisor.errors import NotConfigured
-from supervisor.settings import (
-    DEFAULT_PREFIX,
-    DEFAULT_URL,
+from supervisor.settings import DEFAULT_PREFIX, DEFAULT_URL, Settings
+from supervisor.store.address import (
     SENTINEL,
     SERVER,
     SOCKETS,
     SentinelUrl,
-    Settings,
     database_of,
     has_same_server,
     in_kombus_spelling,

@@ -29,7 +29,7 @@ from supervisor.sending.producers import publish_captured
 from supervisor.sending.queues import UNAVAILABLE, is_unavailable
 from supervisor.sending.rabbitmq import BrokerBlocked, listener_of
 from supervisor.sending.sender import NothingSent, Sender
-from supervisor.store.connection import RedisError
+from supervisor.store.failures import RedisError
 
 #: Messages that are sent before the ledger records that they were.
 RUNS_PER_ROUND = 100

@@ -19,7 +19,8 @@ from supervisor.ledger.presence import Broker
 from supervisor.ledger.queues import lengths_of
 from supervisor.logs import get_logger
 from supervisor.sending.app_settings import broker_address
-from supervisor.settings import Settings, is_redis, same_database
+from supervisor.settings import Settings
+from supervisor.store.address import is_redis, same_database
 
 #: A broker that hangs must not hang those that look at it or send messages.
 TIMEOUT_SECONDS = 2

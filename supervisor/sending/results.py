@@ -20,7 +20,7 @@ from supervisor.ledger.admission import Admission, Placement
 from supervisor.ledger.ledger import Ledger
 from supervisor.logs import get_logger
 from supervisor.sending.app_settings import required_settings
-from supervisor.store.connection import RedisError
+from supervisor.store.failures import RedisError
 
 log = get_logger("supervisor.calls")
 

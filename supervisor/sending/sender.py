@@ -23,7 +23,7 @@ from supervisor.sending.messages import Assignment, message_header
 from supervisor.sending.producers import Captured, RunProducer
 from supervisor.sending.queues import make_serial_queues, producers_of, queue_of
 from supervisor.sending.recording import Recording, is_beside
-from supervisor.settings import is_redis, same_database
+from supervisor.store.address import is_redis, same_database
 
 #: By how much a message outlives the time in which its run has to begin.
 KEPT_LONGER_MS = 60_000

@@ -20,7 +20,7 @@ from supervisor.job.steps import Step, plan
 from supervisor.sending.app_settings import broker_address
 from supervisor.sending.messages import Assignment, of_job, of_step
 from supervisor.sending.recording import Recording
-from supervisor.settings import same_database
+from supervisor.store.address import same_database
 
 #: A run that stands for all of a job, with an id that occurs in no argument.
 NO_MOMENT = datetime(1, 1, 1, tzinfo=UTC)

@@ -30,7 +30,7 @@ from supervisor.logs import get_logger
 from supervisor.operate import shapes
 from supervisor.operate.job_documents import Document
 from supervisor.operate.words import reason_words
-from supervisor.store.connection import explained
+from supervisor.store.failures import explained
 from supervisor.web.budget import OutOfTime, Threads
 from supervisor.web.templating import page, path_of
 

@@ -17,7 +17,7 @@ from supervisor.ledger.ledger import Ledger
 from supervisor.logs import get_logger
 from supervisor.operate import shapes
 from supervisor.operate.words import LOOKED_AT
-from supervisor.store.connection import explained
+from supervisor.store.failures import explained
 from supervisor.web.http import RequestRefused
 
 log = get_logger("supervisor.record")

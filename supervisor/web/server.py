@@ -22,7 +22,8 @@ from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.queues import Queues
 from supervisor.logs import get_logger
 from supervisor.operate.job_edits import JobEdits
-from supervisor.store.connection import NotServed, check_served, explained
+from supervisor.store.connection import check_served
+from supervisor.store.failures import NotServed, explained
 from supervisor.web.access import Access, AccessCheck, guarded
 from supervisor.web.actions import action_routes, login_routes
 from supervisor.web.api import Api, api_routes

@@ -19,7 +19,7 @@ from supervisor.errors import NoQueue, WrongSchema
 from supervisor.sending.app_settings import NEEDED, settle_for_runs
 from supervisor.sending.publisher import publisher_of
 from supervisor.sending.queues import AppQueues, queue_of
-from supervisor.store.connection import RedisError
+from supervisor.store.failures import RedisError
 from supervisor.worker.celery_fixes import take_with_a_place_free
 
 

@@ -26,7 +26,7 @@ from supervisor.ledger.presence import (
 from supervisor.logs import get_logger
 from supervisor.sending.app_settings import required_settings
 from supervisor.sending.queues import broker_of
-from supervisor.store.connection import RedisError
+from supervisor.store.failures import RedisError
 from supervisor.worker.celery_fixes import places
 from supervisor.worker.main_loop import MainLoop, consumed
 from supervisor.worker.main_process import main_process_of

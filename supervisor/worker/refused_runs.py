@@ -20,7 +20,7 @@ from supervisor.job.topology import Needs, pool_name
 from supervisor.logs import get_logger
 from supervisor.sending.app_settings import required_settings
 from supervisor.sending.publisher import publisher_of
-from supervisor.store.connection import RedisError
+from supervisor.store.failures import RedisError
 from supervisor.times import clock
 
 log = get_logger("supervisor.intake")

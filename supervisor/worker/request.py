@@ -31,7 +31,7 @@ from supervisor.process import process_name
 from supervisor.sending.calls import is_awaited, spec_of
 from supervisor.sending.content import as_json
 from supervisor.sending.publisher import publisher_of
-from supervisor.store.connection import RedisError
+from supervisor.store.failures import RedisError
 from supervisor.times import clock
 from supervisor.worker.celery_fixes import GivenRun
 from supervisor.worker.main_process import main_process_of

@@ -15,7 +15,7 @@ from kombu.transport import redis, virtual
 
 from supervisor.guard.delivery import run_header
 from supervisor.logs import get_logger
-from supervisor.store.connection import RedisError
+from supervisor.store.failures import RedisError
 
 log = get_logger("supervisor.intake")
 

@@ -19,7 +19,7 @@ from supervisor.sending.app_settings import settle_for_runs
 from supervisor.sending.calls import spec_of
 from supervisor.sending.context import headers_of_context
 from supervisor.sending.publisher import publisher_of
-from supervisor.store.connection import RedisError, explained
+from supervisor.store.failures import RedisError, explained
 from supervisor.worker.celery_fixes import end_orphans, read_results_whole, take_any_message
 from supervisor.worker.intake import Intake
 from supervisor.worker.main_process import main_process_of

@@ -37,7 +37,7 @@ from supervisor.job.spec import JobSpec
 from supervisor.operate.shapes import Trigger
 from supervisor.operate.words import harmless
 from supervisor.schedule import cron, rrule
-from supervisor.settings import SentinelUrl, database_of
+from supervisor.store.address import SentinelUrl, database_of
 from supervisor.web.access import host_in, is_loopback
 from supervisor.web.actions import own_path
 from supervisor.web.http import RequestRefused, validated

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from supervisor.features.following.store import Followers
-from supervisor.store.connection import RedisError
+from supervisor.store.failures import RedisError
 from tests.waiting import wait_until
 from tools.chaos.books import Books
 from tools.chaos.chronicle import Window

@@ -23,7 +23,7 @@ from supervisor.features.adoption.import_celery import read_beat_schedule, read_
 from supervisor.features.adoption.imported import ImportedJob, Item, LeftOut, write
 from supervisor.schedule import crowds
 from supervisor.sending.app_settings import REDBEAT_PREFIX, broker_url_of, setting
-from supervisor.settings import is_redis
+from supervisor.store.address import is_redis
 
 
 @dataclass(frozen=True, slots=True)

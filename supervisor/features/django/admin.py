@@ -32,7 +32,7 @@ from supervisor.ledger.page_reads import Trace, traces
 from supervisor.operate import control
 from supervisor.operate.words import LocalTime, age
 from supervisor.schedule.expectations import next_ticks
-from supervisor.store.connection import RedisError, explained
+from supervisor.store.failures import RedisError, explained
 
 # The form: the model's own check, its problems at the fields that they are about.
 

@@ -31,7 +31,7 @@ from supervisor.features.django.project import celery_app, ledger
 from supervisor.job.changes import SourceJobs
 from supervisor.ledger.actions import Actor
 from supervisor.logs import get_logger
-from supervisor.store.connection import RedisError, explained
+from supervisor.store.failures import RedisError, explained
 
 log = get_logger("supervisor.django")
 

@@ -19,7 +19,7 @@ from supervisor.catalog.faults import JobFault
 from supervisor.catalog.job_checks import Tasks
 from supervisor.errors import JobElsewhere, SupervisorError
 from supervisor.features.django.project import ledger, project_tasks
-from supervisor.store.connection import RedisError
+from supervisor.store.failures import RedisError
 
 #: The source of a row's job.
 SOURCE = "django"

@@ -29,7 +29,7 @@ from supervisor.features.following.store import (
 from supervisor.ledger.admission import Placement
 from supervisor.ledger.ledger import Ledger
 from supervisor.logs import get_logger
-from supervisor.store.connection import RedisError
+from supervisor.store.failures import RedisError
 from supervisor.times import clock
 
 #: Endings that are dealt with at a time: the first time, and at most.

@@ -40,8 +40,9 @@ from supervisor.features.outbound.store import End, Kind, Unsent
 from supervisor.job.secrets import masked_url
 from supervisor.ledger.ledger import Ledger
 from supervisor.logs import get_logger
-from supervisor.settings import PAGE_URL, Settings, database_of
-from supervisor.store.connection import NotServed, explained
+from supervisor.settings import PAGE_URL, Settings
+from supervisor.store.address import database_of
+from supervisor.store.failures import NotServed, explained
 from supervisor.times import duration_in, ms_of
 
 log = get_logger("supervisor.notices")

@@ -24,7 +24,7 @@ from supervisor.job.policies import SkipReason
 from supervisor.job.run import OUTCOMES
 from supervisor.ledger.ledger import Ledger
 from supervisor.logs import get_logger
-from supervisor.store.connection import RedisError
+from supervisor.store.failures import RedisError
 
 log = get_logger("supervisor.opentelemetry")
 

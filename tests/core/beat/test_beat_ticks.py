@@ -26,7 +26,7 @@ from supervisor.job.spec import JobSpec
 from supervisor.ledger.leader import Leader, Poll
 from supervisor.ledger.ledger import Ledger
 from supervisor.sending.app_settings import required_settings
-from supervisor.store.connection import ResponseError
+from supervisor.store.failures import ResponseError
 from supervisor.times import ms_of
 from tests.jobs import states
 from tests.logged import capture_logs

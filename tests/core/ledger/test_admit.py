@@ -19,7 +19,7 @@ from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.run_request import RunRequest
 from supervisor.schedule.ticks import PassedOver, Tick
 from supervisor.settings import Settings
-from supervisor.store.connection import RedisError
+from supervisor.store.failures import RedisError
 from tests.jobs import (
     MIDNIGHT,
     admitted,

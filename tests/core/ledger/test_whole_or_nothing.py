@@ -20,7 +20,7 @@ from supervisor.job.run import RunState
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.run_request import RunRequest
 from supervisor.settings import Settings
-from supervisor.store.connection import RedisError
+from supervisor.store.failures import RedisError
 from supervisor.testing import lease_runs_out
 from tests.acceptance.nodes import SERVER, Node, answers
 from tests.core.sending.test_messages import app_on

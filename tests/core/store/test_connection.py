@@ -17,7 +17,8 @@ from supervisor.ledger.admission import RUNS_PER_CALL, Placement, run_of_tick
 from supervisor.ledger.attempt import Ending
 from supervisor.ledger.ledger import Ledger
 from supervisor.settings import Settings
-from supervisor.store.connection import UNREACHABLE, connect_for_heartbeat
+from supervisor.store.connection import connect_for_heartbeat
+from supervisor.store.failures import UNREACHABLE
 from tests.commands import supervisor_at
 from tests.jobs import admitted, begin, job, run_id, ticks
 

@@ -22,7 +22,7 @@ from supervisor.ledger.presence import BeatProcess, Broker, Registration
 from supervisor.operate.deployment import read
 from supervisor.schedule.ticks import Tick
 from supervisor.settings import Settings
-from supervisor.store.connection import NO_FUNCTIONS, UNREACHABLE, NotServed, explained
+from supervisor.store.failures import NO_FUNCTIONS, UNREACHABLE, NotServed, explained
 from tests.acceptance.nodes import Node
 from tests.commands import supervisor_at
 from tests.contents import digests
