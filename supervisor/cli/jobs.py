@@ -79,10 +79,16 @@ def jobs(
 
 
 def say_what_is_not_loaded(ledger: Ledger) -> None:
-    """The problems for which beat did not load the files; exits 1 if no job is loaded at all."""
+    """The problems for which beat did not load the files; exits 1 if no job is loaded for them."""
     from supervisor.operate.words import harmless
 
     problems, is_empty = ledger.beat().problems, not ledger.job_names()
+    if is_empty and not problems:
+        click.echo(
+            "no jobs are loaded: write one in a file such as schedules/jobs.yaml, or run"
+            " `supervisor init`, and start beat, which loads it",
+            err=True,
+        )
     if problems:
         loaded = "; no job is loaded" if is_empty else ""
         click.echo(f"beat did not load the schedule files, which have problems{loaded}:", err=True)

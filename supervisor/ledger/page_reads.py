@@ -6,7 +6,8 @@ import heapq
 from collections.abc import Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from itertools import islice
+from itertools import count, islice
+from math import inf
 
 from supervisor.job.run import FAILURES, Run, RunState
 from supervisor.job.run_ids import StepId
@@ -43,10 +44,18 @@ def server_since(ledger: Ledger) -> datetime | None:
 # 2. Of these ids the states are read, and nothing else of the records.
 # 3. A job is asked for its next page only as long as that could still hold one of the newest
 #    matches.
-# 4. The records of the matches are read.
+# 4. No run that failed is newer than the last failure of its job: only jobs that have failed so are
+#    asked, some at a time, those first that failed last.
+# 5. The records of the matches are read.
 
 
 PAGE = 100
+
+#: Runs whose states are read at once.
+STATES_AT_ONCE = 10_000
+
+#: Runs whose ends are read for a page or an answer of the API, newest of each job first.
+MOST_ENDS = 40_000
 
 NEVER = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -69,45 +78,90 @@ class RunQuery:
     limit: int = 50
     """Of matches."""
 
+    most: int | None = None
+    """Of runs that are looked at for their outcome, about."""
+
+    @property
+    def outcomes(self) -> Set[RunState]:
+        """None of them for any."""
+        return {self.outcome} if isinstance(self.outcome, RunState) else self.outcome or set()
+
 
 def search(ledger: Ledger, jobs: Sequence[str], query: RunQuery) -> list[Run]:
     matches: dict[str, float] = {}
-    pending = list(jobs)
-    offset = 0
-    while pending:
-        pages = dict(pages_of(ledger, pending, query, offset))
-        entries = [entry for page in pages.values() for entry in page]
-        matches |= dict(with_outcome(ledger, entries, query.outcome))
-        newest = heapq.nlargest(query.limit, matches.values())
-        oldest_shown = newest[-1] if len(newest) == query.limit else float("-inf")
-        pending = [
-            job for job, page in pages.items() if len(page) == PAGE and page[-1][1] > oldest_shown
-        ]
-        offset += PAGE
+    left = query.most or inf
+    for newest, some in portions(ledger, jobs, query):
+        if left <= 0 or oldest_shown(matches, query) >= newest:
+            break
+        left -= search_in(ledger, some, query, left, matches)
     ids = heapq.nlargest(query.limit, matches, key=matches.__getitem__)
     return ledger.runs(ids)
 
 
+def portions(
+    ledger: Ledger, jobs: Sequence[str], query: RunQuery
+) -> Iterator[tuple[float, Sequence[str]]]:
+    """The jobs, and when their newest match can have been admitted at the latest, in ms."""
+    if not query.outcomes or query.outcomes - {*FAILURES}:
+        yield inf, jobs
+        return
+    fields = ("last_failure", *(f"n:finished:{outcome.value}" for outcome in query.outcomes))
+    replies = ledger.read_each(jobs, lambda pipe, job: pipe.hmget(ledger.keys.job(job), fields))
+    failed = [(float(at or inf), job) for job, (at, *counts) in replies if any(counts)]
+    for some in chunks(sorted(failed, reverse=True), PAGE):
+        yield some[0][0], [job for _, job in some]
+
+
+def oldest_shown(matches: dict[str, float], query: RunQuery) -> float:
+    """When the oldest of the newest matches was admitted, in ms; before all while there are few."""
+    newest = heapq.nlargest(query.limit, matches.values())
+    return newest[-1] if len(newest) == query.limit else -inf
+
+
+def search_in(
+    ledger: Ledger,
+    jobs: Sequence[str],
+    query: RunQuery,
+    most: float,
+    matches: dict[str, float],
+) -> int:
+    """Adds to the matches those of these jobs. Returns how many runs it has looked at."""
+    length = max(1, min(PAGE, STATES_AT_ONCE // max(1, len(jobs)))) if query.outcomes else PAGE
+    looked_at = 0
+    pending = list(jobs)
+    for offset in count(0, length):
+        if not pending or looked_at >= most:
+            break
+        pages = dict(pages_of(ledger, pending, query, offset, length))
+        entries = [entry for page in pages.values() for entry in page]
+        looked_at += len(entries)
+        matches |= dict(with_outcome(ledger, entries, query.outcomes))
+        oldest = oldest_shown(matches, query)
+        pending = [
+            job for job, page in pages.items() if len(page) == length and page[-1][1] > oldest
+        ]
+    return looked_at
+
+
 def pages_of(
-    ledger: Ledger, jobs: Sequence[str], query: RunQuery, offset: int
+    ledger: Ledger, jobs: Sequence[str], query: RunQuery, offset: int, length: int
 ) -> Iterator[tuple[str, list[ScoredName]]]:
     lowest = ms_of(query.since) if query.since else "-inf"
     highest = ms_of(query.until) if query.until else "+inf"
     return ledger.read_each(
         jobs,
         lambda pipe, job: pipe.zrevrangebyscore(
-            ledger.keys.history(job), highest, lowest, offset, PAGE, withscores=True
+            ledger.keys.history(job), highest, lowest, offset, length, withscores=True
         ),
     )
 
 
 def with_outcome(
-    ledger: Ledger, entries: Sequence[ScoredName], outcome: RunState | Set[RunState] | None
+    ledger: Ledger, entries: Sequence[ScoredName], outcomes: Set[RunState]
 ) -> Iterator[ScoredName]:
-    if outcome is None:
+    if not outcomes:
         yield from entries
         return
-    outcomes = {outcome} if isinstance(outcome, RunState) else outcome
     scores = dict(entries)
     states = ledger.read_fields(scores, "state")
     yield from ((run_id, scores[run_id]) for run_id, state in states if state in outcomes)
@@ -246,21 +300,6 @@ def whole_runs(run_ids: Iterable[str]) -> list[str]:
     """The ids with whole runs in place of their steps and items, each once."""
     places = ((run_id, StepId.of(run_id)) for run_id in run_ids)
     return sorted({place.run if place else run_id for run_id, place in places})
-
-
-def latest_failures(ledger: Ledger, limit: int) -> list[Run]:
-    """The newest runs of all jobs that failed.
-
-    Each of the newest N belongs to one of the N jobs that failed last, however many jobs there are.
-    """
-    standing = standings(ledger, ledger.job_names())
-    failed = [(at, name) for name, each in standing.items() if (at := each.last_failure_at)]
-    names = [name for _, name in heapq.nlargest(limit, failed)]
-    return search(ledger, names, RunQuery(frozenset(FAILURES), limit=limit))
-
-
-#: Runs whose ends are read for a list of failures, newest of each job first.
-MOST_ENDS = 40_000
 
 
 @dataclass(frozen=True, slots=True)

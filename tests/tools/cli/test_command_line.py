@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from supervisor.ledger.ledger import Ledger
+from tests.jobs import job
 
 #: In place of a module that the command needs: Ctrl-C while it is being loaded.
 INTERRUPTED = """
@@ -39,8 +40,16 @@ def command(
 
 @pytest.mark.parametrize("verb", ["jobs", "runs"])
 def test_standard_output_may_be_closed(ledger: Ledger, redis_url: str, verb: str) -> None:
+    job(ledger)
     done = command(redis_url, verb, before=lambda: os.close(1))
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_ledger_without_jobs_says_what_to_do(ledger: Ledger, redis_url: str) -> None:
+    done = command(redis_url, "jobs")
+    assert (done.returncode, done.stderr.partition(":")[0]) == (0, "no jobs are loaded")
+    job(ledger)
+    assert command(redis_url, "jobs").stderr == ""
 
 
 def test_text_that_is_not_utf_8_is_a_mistake_of_the_caller(ledger: Ledger, redis_url: str) -> None:

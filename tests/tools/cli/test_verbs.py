@@ -494,6 +494,25 @@ def test_the_limit_counts_matches_and_not_rows_looked_at(ledger: Ledger, runs: R
     assert len(skipped) == len({*skipped}) == PAGE + 18, "several pages, without repeats"
 
 
+def test_failures_are_searched_in_jobs_that_failed_so(ledger: Ledger, runs: Runs) -> None:
+    failed, late, well = (job(ledger, name) for name in ("failed", "late", "well"))
+    for spec, outcome in ((failed, RunState.FAILED), (late, RunState.TIMED_OUT)):
+        ledger.admit(ticks(spec, 0))
+        begin(ledger, run_id(spec, 0))
+        ledger.finish(run_id(spec, 0), "token", outcome)
+    for spec in (late, well):
+        ledger.admit(ticks(spec, *range(1, 40)))
+    reads = states_read(ledger)
+    assert runs("--outcome", "failed") == [run_id(failed, 0)]
+    assert states_read(ledger) - reads == 1
+    assert runs("--outcome", "timed_out", "--limit", "1") == [run_id(late, 0)]
+    assert runs("--outcome", "lost") == []
+
+
+def states_read(ledger: Ledger) -> int:
+    return int(ledger.client.info("commandstats").get("cmdstat_hget", {"calls": 0})["calls"])
+
+
 def test_the_newest_of_all_jobs_come_first(ledger: Ledger, runs: Runs) -> None:
     first, second = job(ledger, "first"), job(ledger, "second")
     for number in range(4):
