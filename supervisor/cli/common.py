@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from supervisor.deploy.directory import Difference
     from supervisor.job.changes import Changes
     from supervisor.job.spec import JobSpec
+    from supervisor.job.topology import Topology
     from supervisor.ledger.actions import Action, Actor
     from supervisor.ledger.ledger import Ledger
     from supervisor.operate.tables import Columns
@@ -100,12 +101,15 @@ class Context:
             named = schedules_of(self.app)
         return named or Path("schedules")
 
-    @property
-    def default_queue(self) -> str:
-        """The queue of jobs that name none."""
-        from supervisor.job.topology import DEFAULT_QUEUE
+    def topology(self, specs: Iterable[JobSpec]) -> Topology:
+        """The workers that the jobs need, by the app's routes if there is an app."""
+        from supervisor.job.topology import Topology
 
-        return str(self.app.conf.task_default_queue) if self.app else DEFAULT_QUEUE
+        if self.app is None:
+            return Topology.of(specs)
+        from supervisor.sending.queues import AppQueues
+
+        return Topology.of(specs, self.app.conf.task_default_queue, AppQueues(self.app).of)
 
     @property
     def prefix(self) -> str:

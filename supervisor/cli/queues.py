@@ -45,7 +45,6 @@ def queues(context: Context, schedules: Path | None, as_json: bool) -> None:
     With -A, jobs that the app cannot run are left out, and named on standard error.
     """
     from supervisor.catalog.schedule_files import load
-    from supervisor.job.topology import Topology
 
     app = context.app_name or "proj"
     specs = load(context.schedules(schedules), prefix=context.prefix).specs
@@ -57,7 +56,7 @@ def queues(context: Context, schedules: Path | None, as_json: bool) -> None:
         for name, text in faults:
             click.echo(f"note: job {name!r}: {text}", err=True)
         specs = {name: spec for name, spec in specs.items() if name not in dict(faults)}
-    workers = Topology.of(specs.values(), context.default_queue).workers
+    workers = context.topology(specs.values()).workers
     if as_json:
         print_json([described(worker, app) for worker in workers])
         return

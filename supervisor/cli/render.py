@@ -145,10 +145,11 @@ def requested(render: Callable[..., None]) -> Callable[..., None]:
         app = app_name(context)
         path = context.schedules(schedules)
         limit = context.app.conf.task_time_limit if context.app else None
+        specs = load(path, prefix=context.prefix).specs.values()
         plan = ProcessPlan.of(
-            load(path, prefix=context.prefix).specs.values(),
+            specs,
             app,
-            context.default_queue,
+            context.topology(specs),
             concurrency,
             longest_run or (timedelta(seconds=limit) if limit else LONGEST_RUN),
         )

@@ -312,7 +312,7 @@ def up(
         UpOptions(
             app=context.app_name,
             schedules=context.schedules(schedules),
-            default_queue=context.default_queue,
+            topology=context.topology,
             redis_url=redis_url or context.given_url,
             host=host,
             port=port,

@@ -12,7 +12,7 @@ from datetime import timedelta
 from enum import StrEnum
 
 from supervisor.job.spec import JobSpec
-from supervisor.job.topology import DEFAULT_QUEUE, Topology, WorkerSpec
+from supervisor.job.topology import Topology, WorkerSpec
 from supervisor.lists.keys import ADDRESSES
 
 PORT = 9809
@@ -90,18 +90,19 @@ class ProcessPlan:
         cls,
         specs: Iterable[JobSpec],
         app: str,
-        default_queue: str = DEFAULT_QUEUE,
+        topology: Topology | None = None,
         concurrency: int | None = None,
         longest_run: timedelta = LONGEST_RUN,
     ) -> ProcessPlan:
-        """longest_run: how long a worker that stops waits for a job without `time_limit`."""
+        """topology: by default that of jobs of which no app has a route.
+        longest_run: how long a worker that stops waits for a job without `time_limit`."""
         jobs = tuple(specs)
         return cls(
             app=app,
             beat=beat(app),
             workers=tuple(
                 worker(spec, jobs, app, concurrency, longest_run)
-                for spec in Topology.of(jobs, default_queue).workers
+                for spec in (topology or Topology.of(jobs)).workers
             ),
             serve=serve(),
             outgoing_ports=OUTGOING_PORTS if any(map(has_addresses, jobs)) else (),

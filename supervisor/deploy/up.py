@@ -23,7 +23,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
@@ -35,6 +35,7 @@ from supervisor.catalog.schedule_files import load
 from supervisor.deploy.embedded import EmbeddedServer, write_private
 from supervisor.deploy.screen import Screen
 from supervisor.errors import ScheduleFilesInvalid
+from supervisor.job.spec import JobSpec
 from supervisor.job.topology import Topology
 from supervisor.ledger.ledger import Ledger
 from supervisor.logs import LOG_FORMAT, get_logger
@@ -62,7 +63,7 @@ class UpOptions:
 
     app: str
     schedules: Path
-    default_queue: str
+    topology: Callable[[Iterable[JobSpec]], Topology]
     redis_url: str | None
     host: str
     port: int
@@ -112,7 +113,7 @@ class Up:
 
     def _supervise(self, environment: Mapping[str, str]) -> None:
         # If the files have problems from the start, everything else runs.
-        topology = self._read_topology() or Topology.of((), self._options.default_queue)
+        topology = self._read_topology() or self._options.topology(())
         self._follow(topology, environment)
         next_look = time.monotonic() + TOPOLOGY_SECONDS
         summary_by: float | None = time.monotonic() + SUMMARY_SECONDS
@@ -138,7 +139,7 @@ class Up:
             return None
         if not jobs.files:
             return None
-        return Topology.of(jobs.specs.values(), self._options.default_queue)
+        return self._options.topology(jobs.specs.values())
 
     def _follow(self, topology: Topology, environment: Mapping[str, str]) -> None:
         specs = {spec.name: spec for spec in self._specs(topology)}

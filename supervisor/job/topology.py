@@ -111,14 +111,20 @@ class Topology:
     workers: tuple[WorkerSpec, ...]
 
     @classmethod
-    def of(cls, specs: Iterable[JobSpec], default_queue: str = DEFAULT_QUEUE) -> Topology:
+    def of(
+        cls,
+        specs: Iterable[JobSpec],
+        default_queue: str = DEFAULT_QUEUE,
+        queues: Callable[[JobSpec], tuple[str, ...]] | None = None,
+    ) -> Topology:
+        """queues: those of a job by the app's routes; without an app, by the job alone."""
+        queues = queues or (lambda spec: queues_of(spec, lambda _: default_queue))
         shared: dict[str, list[str]] = {default_queue: []}
         serial: dict[str, list[str]] = {}
         for spec in specs:
-            named = (step.queue or spec.routed_queue for step in spec.steps or (spec,))
-            for queue in dict.fromkeys(named):
-                queues = serial if queue and queue == spec.serial_queue else shared
-                queues.setdefault(queue or default_queue, []).append(spec.name)
+            for queue in queues(spec):
+                group = serial if queue == spec.serial_queue else shared
+                group.setdefault(queue, []).append(spec.name)
         default = WorkerSpec(
             name=DEFAULT_WORKER,
             queues=tuple(shared),

@@ -129,5 +129,9 @@ def test_jobs_that_the_app_cannot_run_are_named_and_harm_no_others(team: Project
         assert team.starts(job) == []
     queues = team.supervisor("queues")
     assert "celary" not in queues.stdout
+    assert "-Q celery,acme " in queues.stdout, "the routes are the app's"
+    rendered = team.supervisor("render", "compose", "--image", "team:1", "--output", "rendered")
+    assert rendered.returncode == 0, rendered.stderr
+    assert "celery,acme" in (team.directory / "rendered" / "compose.yaml").read_text()
     assert all(f"note: job {job!r}: " in queues.stderr for job in ENDS if job in REFUSED)
     assert "never" not in team.logs()
