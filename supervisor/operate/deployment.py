@@ -31,6 +31,7 @@ class Deployment:
     it is not revealed, or does not matter. specs: of the loaded jobs. shared_queues: each with the
     other ledger. app: if one was named. refusal: why Redis refuses writes; then beats and workers
     that run cannot say so. apart: jobs by why Celery has to make the message of each of their runs.
+    tasks: those that workers know, by the digest by which each of them names them.
     """
 
     now: datetime
@@ -44,6 +45,7 @@ class Deployment:
     app: AppSetup | None = None
     refusal: str | None = None
     apart: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    tasks: Mapping[str, frozenset[str]] = field(default_factory=dict)
 
     def ago(self, moment: datetime) -> timedelta:
         return self.now - moment
@@ -76,6 +78,10 @@ def read(ledger: Ledger, broker: Queues | None = None) -> Deployment:
         specs=specs,
         refusal=ledger.refusal(),
         apart=by_reason(ledger, specs),
+        tasks={
+            digest: ledger.presences.tasks([worker])
+            for digest, worker in {worker.tasks: worker for worker in processes.workers}.items()
+        },
     )
 
 

@@ -211,6 +211,24 @@ def pools(deployment: Deployment) -> Findings:
                 )
 
 
+def tasks(deployment: Deployment) -> Findings:
+    """A rename that reached the schedule files and no worker, or the other way round."""
+    specs = {spec.name: spec for spec in deployment.specs}
+    for queue in deployment.queues:
+        consumers = [w for w in deployment.processes.workers if queue.name in w.queues]
+        registered = frozenset[str]().union(*(deployment.tasks[w.tasks] for w in consumers))
+        for job in sorted(specs.keys() & queue.jobs) if consumers else ():
+            parts = steps_to(queue, specs[job], deployment.queues) or (specs[job],)
+            unknown = sorted({str(part.task) for part in parts} - registered)
+            if unknown:
+                yield Finding(
+                    f"no worker of the queue {queue.name} knows a task of job {job}:"
+                    f" {listed(unknown, MOST_LISTED)}",
+                    "they refuse its runs, which are sent again until they expire",
+                    "deploy its code to them and restart them, or correct the job's `task`",
+                )
+
+
 def steps_to(queue: Queue, spec: JobSpec, queues: Sequence[Queue]) -> list[StepSpec]:
     """Steps that name no queue go to one of the job's that no step names, if there is one."""
     names = {step.queue or spec.routed_queue for step in spec.steps}
@@ -317,6 +335,7 @@ CHECKS: Mapping[str, Callable[[Deployment], Findings]] = {
     "clocks": clocks,
     "queues": queues,
     "pools": pools,
+    "tasks": tasks,
     "schedule files": files,
     "messages": messages,
 }

@@ -66,7 +66,17 @@ def test_why_celery_makes_each_message_is_a_note(healthy: Ledger, redis_url: str
 
 def test_nothing_is_wrong(healthy: Ledger, redis_url: str) -> None:
     result = doctor(redis_url)
-    assert (result.exit_code, result.output) == (0, "11 checks: 0 wrong, 0 to note\n")
+    assert (result.exit_code, result.output) == (0, "12 checks: 0 wrong, 0 to note\n")
+    assert said(redis_url) == []
+
+
+def test_a_task_that_no_worker_of_its_queue_knows(healthy: Ledger, redis_url: str) -> None:
+    worker_is_there(healthy, "old@host", ("old",), ("proj.renamed",))
+    job(healthy, name="unknown", task="proj.renamed", every="1m")
+    [finding] = said(redis_url)
+    assert (finding["check"], finding["wrong"]) == ("tasks", True)
+    assert "the queue celery knows a task of job unknown: proj.renamed" in finding["what"]
+    worker_is_there(healthy, "new@host", ("celery",), ("proj.nightly", "proj.renamed"))
     assert said(redis_url) == []
 
 
