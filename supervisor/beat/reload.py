@@ -32,7 +32,7 @@ from supervisor.beat.turn import Turn
 from supervisor.beat.watching import Watching
 from supervisor.catalog.entries import Entries
 from supervisor.catalog.fitness import not_guardable
-from supervisor.catalog.load import load, withdraw
+from supervisor.catalog.load import load
 from supervisor.catalog.refusals import clashes, removal_by_files
 from supervisor.catalog.schedule_files import ScheduleSet
 from supervisor.catalog.schedule_files import load as read_files
@@ -114,11 +114,10 @@ class Reloading:
         self._year: int | None = None
 
     def begin(self, now: datetime) -> None:
-        """Before a beat that begins to lead emits anything: withdraws the jobs that the files no
-        longer have, or pause.
+        """Before a beat that begins to lead emits anything: has the files loaded as of now, so that
+        what they removed or paused meanwhile does not run once more.
 
-        The other changes are for `reload`, after what was due has been emitted as it was loaded.
-        Files that are not read within BEGIN_SECONDS withdraw nothing before the first turn.
+        Files that are not read within BEGIN_SECONDS are read again beside the turns.
         """
         until = time.monotonic() + BEGIN_SECONDS
         self._year, self.is_settled = now.year, False
@@ -126,7 +125,7 @@ class Reloading:
         self._watching.look_again()
         while not self._watching.has_changed():  # they are being written, for a second at most
             time.sleep(ASK_SECONDS)
-        child = self._start(withdraws_at=now)
+        child = self._start(now)
         if child.has_ended(until - time.monotonic()):
             self._take(child, now)
         else:
@@ -183,12 +182,12 @@ class Reloading:
             return time.monotonic() >= self._next_try
         return self.digest not in (None, loaded)
 
-    def _start(self, withdraws_at: datetime | None = None) -> Child:
+    def _start(self, as_of: datetime | None = None) -> Child:
         """Also in the place of a child that takes long over files as they were before."""
         if self._child:
             self._child.end()
         self._next_try = None
-        self._child = Child(partial(self._load_in_child, withdraws_at), LIMITS)
+        self._child = Child(partial(self._load_in_child, as_of), LIMITS)
         return self._child
 
     def _take(self, child: Child, now: datetime) -> None:
@@ -204,9 +203,6 @@ class Reloading:
             raise
         if loading.is_refused:
             self._next_try = time.monotonic() + REFUSED_SECONDS
-        if loading.digest is None and not loading.problems:
-            self._watching.look_again()  # the rest is for the first turn
-            return
         self.digest = loading.digest or self.digest
         self._record(now, loading.problems)
 
@@ -229,9 +225,8 @@ class Reloading:
             },
         )
 
-    def _load_in_child(self, withdraws_at: datetime | None) -> Loading:
-        """Reads all files, and loads what differs; with `withdraws_at`, only withdraws jobs as of
-        then, if others than these files are loaded.
+    def _load_in_child(self, as_of: datetime | None) -> Loading:
+        """Reads all files, and loads what differs: as of now where no time is given.
 
         To read ten thousand jobs takes more memory than everything else that beat does.
         """
@@ -249,17 +244,12 @@ class Reloading:
         if problems := self._refusals(schedules):
             return Loading(problems=problems, is_refused=True)
         action = Action(Actor.of_process("beat", "beat"), "load", str(self._files))
-        if withdraws_at and schedules.digest != self._ledger.loaded_digest():
-            changes = withdraw(self._ledger, self._entries, schedules.specs, withdraws_at, action)
-            if changes:
-                names = {"removed": some(changes.removed), "paused": some(changes.changed)}
-                log.info("jobs withdrawn before the first turn", **names)
-            return Loading()
         changes = load(
             self._ledger,
             self._entries,
             schedules.specs,
             schedules.digest,
+            as_of,
             places=schedules.sources,
             action=action,
         )

@@ -62,8 +62,6 @@ Wanted = Mapping[str, JobSpec | None]
 
 Versions = Mapping[str, int | None]
 
-NO_CHANGES = Changes((), (), (), unchanged=0)
-
 #: Characters of an entry's name, in the place of the job that is made of it.
 LONGEST_SHOWN = 100
 
@@ -143,37 +141,6 @@ def write(
             log.info("entry replaced by job", job=name, entry=entry, place=places.get(name))
         entries.learn_names()
     return reply
-
-
-def withdraw(
-    ledger: Ledger, entries: Entries, jobs: Jobs, now: datetime, action: Action | None = None
-) -> Changes:
-    """Removes jobs of files that are not among these, and pauses those that are paused among these;
-    all else stays.
-
-    For a beat that did not run when the files changed, before it emits what was due meanwhile. In
-    the changes, the changed jobs are those that were paused. Raises WrongSchema.
-    """
-    loaded = ledger.loaded().of(FILES)
-    left = {
-        name: as_paused(loaded.specs.get(name), spec)
-        for name, spec in jobs.items()
-        if name in loaded.specs or name in loaded.unread
-    }
-    digest = ledger.loaded_digest()
-    if digest is None:
-        return NO_CHANGES
-    places = {name: origin.place for name, origin in loaded.origins.items()}
-    try:
-        return load(ledger, entries, left, digest, now, loaded.specs, places, action)
-    except PlanOutdated:  # `supervisor apply` loaded others at this very moment
-        return NO_CHANGES
-
-
-def as_paused(before: JobSpec | None, after: JobSpec) -> JobSpec:
-    if before is None:
-        return after
-    return before.model_copy(update={"paused": before.paused or after.paused})
 
 
 def moved(

@@ -241,7 +241,7 @@ def test_a_fault_in_judging_the_files_keeps_what_is_loaded_and_is_told(
     assert problem == "the schedule files cannot be judged: RuntimeError('a fault of ours')"
 
 
-def test_files_that_cannot_be_loaded_withdraw_nothing(
+def test_files_that_cannot_be_loaded_remove_nothing(
     ledger: Ledger, entries: Entries, tmp_path: Path
 ) -> None:
     load(ledger, entries, jobs(spec("a")), "one", NOW)
@@ -250,22 +250,33 @@ def test_files_that_cannot_be_loaded_withdraw_nothing(
     assert list(ledger.specs()) == ["a"]
 
 
-def test_a_beat_that_begins_to_lead_only_withdraws_before_it_emits(
+def test_a_beat_that_begins_to_lead_has_loaded_its_files_before_it_emits(
     ledger: Ledger, entries: Entries, tmp_path: Path
 ) -> None:
     before = jobs(spec("changed"), spec("gone"), spec("held"), spec("kept"))
     load(ledger, entries, before, "one", NOW - timedelta(hours=1))
-    lines = ["held: {task: t, every: 1m, paused: true}", "changed: {task: other, every: 1m}"]
+    lines = ["held: {task: t, every: 5m, paused: true}", "changed: {task: t, every: 7m}"]
     lines += ["kept: {task: t, every: 5m}", "new: {task: t, every: 5m}"]
     (tmp_path / "jobs.yaml").write_text("\n  ".join(["jobs:", *lines]))
     reloading = Reloading(tmp_path, ledger, entries)
     reloading.begin(NOW)
-    held = before["held"].model_copy(update={"paused": True})
-    assert ledger.specs() == jobs(before["changed"], held, before["kept"])
-    assert ledger.client.hget(ledger.keys.beat, "config") == "one"
-    read_and_load(reloading, "one")
-    assert ledger.specs()["changed"].task == "other"
-    assert set(ledger.specs()) == {"changed", "held", "kept", "new"}
+    changed, held = spec("changed", every="7m"), spec("held", paused=True)
+    assert ledger.specs() == jobs(changed, held, before["kept"], spec("new"))
+    assert ledger.loaded_digest() == reloading.digest == read_files(tmp_path).digest
+    assert reloading.is_settled
+    assert ledger.job("changed").counters["missed:edited"] > 10
+
+
+def test_files_that_take_long_are_loaded_beside_the_turns_of_a_beat_that_begins_to_lead(
+    ledger: Ledger, entries: Entries, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reloading, "BEGIN_SECONDS", 0)
+    written(tmp_path, "a")
+    reloading_ = Reloading(tmp_path, ledger, entries)
+    reloading_.begin(NOW)
+    assert not reloading_.is_settled
+    wait_until(lambda: (reloading_.reload(NOW, None), reloading_.is_settled)[1])
+    assert list(ledger.specs()) == ["a"]
 
 
 def test_an_edit_of_files_is_loaded_and_what_it_moved_is_found(
