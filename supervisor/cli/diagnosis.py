@@ -151,9 +151,9 @@ def question_for(ledger: Ledger, job: str, time: str | None) -> Question:
     )
     from supervisor.operate.words import removal_words
 
-    if time is None and "@" in job:
+    if time is None and is_run(ledger, job):
         return question_of_run(ledger, job)
-    if time and "@" in time:
+    if time and is_run(ledger, time):
         question = question_of_run(ledger, time)
         if question.job.spec.name != job:
             raise click.UsageError(f"{time} is a run of {question.job.spec.name}")
@@ -172,6 +172,11 @@ def question_for(ledger: Ledger, job: str, time: str | None) -> Question:
         text = f"{time!r} is not a time such as 09:05 or 2026-03-01T09:05, nor a run"
         raise click.UsageError(text) from None
     return question_of_tick(ledger, job, at)
+
+
+def is_run(ledger: Ledger, named: str) -> bool:
+    """Whether this is the id of a run, as JOB@TIME is; a call may have one of its own."""
+    return "@" in named or bool(ledger.runs([named]))
 
 
 def problems_of(ledger: Ledger) -> str:

@@ -350,11 +350,11 @@ def cancel(context: Context, run: str, reason: str, as_json: bool) -> None:
 
 
 def refuse_job(ledger: Ledger, named: str, verb: str) -> None:
-    """Raises UnknownRun for what has no @, as the id of a run has: for a job, with its runs."""
+    """Raises UnknownRun for the name of a job, with its runs, and for what is no run's id."""
     from supervisor.job.run import OPEN_STATES
     from supervisor.ledger.page_reads import RunQuery, search
 
-    if "@" in named:
+    if "@" in named or ledger.runs([named]):  # a call may have an id of its own, as a task_id
         return
     if not ledger.some_specs([named]):
         raise UnknownRun(named, "the id of a run is JOB@TIME, and `supervisor runs` lists them")

@@ -19,6 +19,7 @@ from supervisor.job.spec import JobSpec
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.limits import ATTEMPTS_KEPT
 from supervisor.ledger.page_reads import PAGE
+from supervisor.ledger.run_request import RunRequest
 from supervisor.schedule.ticks import Tick
 from supervisor.times import ms_of
 from tests.commands import Supervisor, Terminal, as_json
@@ -201,6 +202,17 @@ def test_a_job_where_a_run_is_wanted_is_answered_with_its_runs(
     ledger.finish(run_id(spec, 0), "token", RunState.SUCCEEDED)
     assert "no open run" in supervisor("cancel", "nightly").stderr
     assert "`supervisor runs` lists them" in supervisor("show", "nigthly").stderr
+
+
+def test_a_run_that_code_gave_an_id_is_found_by_it(ledger: Ledger, supervisor: Supervisor) -> None:
+    """As the parts of a chain have one of Celery's, and a call with a `task_id`."""
+    spec = job(ledger)
+    ledger.trigger(spec, RunRequest(run_id="order-17"))
+    assert "state             queued" in supervisor("show", "order-17").stdout
+    for words in (("order-17",), (spec.name, "order-17")):
+        assert "order-17 has been queued" in supervisor("why", *words).stdout
+    assert supervisor("why", "b", "order-17").exit_code == 2
+    assert supervisor("cancel", "order-17").stdout == "order-17 cancelled\n"
 
 
 @pytest.mark.parametrize(
