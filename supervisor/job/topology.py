@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from supervisor.job.policies import OverlapPolicy
@@ -34,6 +34,10 @@ def pool_of_setting(worker_pool: str) -> str | None:
     return "prefork" if worker_pool == "processes" else POOLS.get(worker_pool.partition(":")[0])
 
 
+Part = JobSpec | StepSpec
+"""What has a message: a job of one task, or a step."""
+
+
 @dataclass(frozen=True, slots=True)
 class Needs:
     """What runs of a job, or of its steps, need of a pool in addition to the guard."""
@@ -43,11 +47,11 @@ class Needs:
     replace: bool = False
 
     @classmethod
-    def of(cls, spec: JobSpec, steps: Iterable[StepSpec] = ()) -> Needs:
+    def of(cls, spec: JobSpec, steps: Iterable[Part] = ()) -> Needs:
         """steps: those in question, of a job of several. Each has the job's limits if it has none;
         `overlap` is not in their messages.
         """
-        parts: tuple[JobSpec | StepSpec, ...] = (spec, *steps)
+        parts: tuple[Part, ...] = (spec, *steps)
         return cls(
             any(part.time_limit is not None for part in parts),
             any(part.soft_time_limit is not None for part in parts),
@@ -67,12 +71,17 @@ class Needs:
         return "overlap: replace" if self.replace else None
 
 
-def queues_of(spec: JobSpec, queue_of: Callable[[str], str]) -> tuple[str, ...]:
-    """Where the messages of a job's runs go; `queue_of` knows the queue of other tasks."""
-    if not spec.steps:
-        return (spec.routed_queue or queue_of(str(spec.task)),)
-    named = (step.queue or spec.routed_queue or queue_of(step.task) for step in spec.steps)
-    return tuple(dict.fromkeys(named))
+Destinations = Mapping[str, Sequence[Part]]
+"""The queues of a job's messages, each with the parts whose messages go there."""
+
+
+def destinations(spec: JobSpec, queue_of: Callable[[Part], str | None]) -> Destinations:
+    """queue_of: None for a part without a queue."""
+    parts: dict[str, list[Part]] = {}
+    for part in spec.steps or (spec,):
+        if queue := queue_of(part):
+            parts.setdefault(queue, []).append(part)
+    return parts
 
 
 @dataclass(frozen=True, slots=True)

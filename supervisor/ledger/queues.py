@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import chain, islice
 from typing import Any, Protocol, TypeVar
 
 from supervisor.job.run import RunState
 from supervisor.job.spec import JobSpec
-from supervisor.job.topology import DEFAULT_QUEUE, queues_of
+from supervisor.job.topology import DEFAULT_QUEUE, Destinations, Part, destinations
 from supervisor.ledger.actions import Action, entry_of
 from supervisor.ledger.functions import Functions
 from supervisor.ledger.presence import Processes
@@ -34,8 +34,8 @@ class LedgerQueues:
         self._is_broker = bool(brokers) and all(broker.is_ledger for broker in brokers)
         self._default = brokers[0].default_queue if brokers else DEFAULT_QUEUE
 
-    def of(self, spec: JobSpec) -> tuple[str, ...]:
-        return queues_of(spec, lambda _: self._default)
+    def of(self, spec: JobSpec) -> Destinations:
+        return destinations(spec, lambda part: part.queue or spec.routed_queue or self._default)
 
     def lengths(self, queues: Sequence[str]) -> dict[str, int]:
         """Empty when the messages are elsewhere, or no process is there that knows."""
@@ -60,7 +60,7 @@ def lengths_of(client: Any, lists: Mapping[K, Sequence[str]]) -> dict[K, int]:
 class Queues(Protocol):
     """The queues of a broker: those of a job, and their lengths as far as they are known."""
 
-    def of(self, spec: JobSpec) -> tuple[str, ...]: ...
+    def of(self, spec: JobSpec) -> Destinations: ...
 
     def lengths(self, queues: Sequence[str]) -> Mapping[str, int]: ...
 
@@ -78,6 +78,9 @@ class Queue:
     jobs: tuple[str, ...] = ()
     """Those that go there."""
 
+    parts: Mapping[str, Sequence[Part]] = field(default_factory=dict)
+    """Of each of these jobs, what goes there: itself, or some of its steps."""
+
     drained_at: datetime | None = None
     """Since when nothing begins from it."""
 
@@ -87,10 +90,10 @@ def queues(
 ) -> list[Queue]:
     """The queues that jobs go to, that workers consume, or that are drained."""
     serial: set[str] = set()
-    jobs: dict[str, list[str]] = defaultdict(list)
+    jobs: dict[str, dict[str, Sequence[Part]]] = defaultdict(dict)
     for spec in specs:
-        for queue in broker.of(spec):
-            jobs[queue].append(spec.name)
+        for queue, parts in broker.of(spec).items():
+            jobs[queue][spec.name] = parts
         if spec.serial_queue:
             serial.add(spec.serial_queue)
     consumed = {queue for worker in processes.workers for queue in worker.queues}
@@ -103,6 +106,7 @@ def queues(
             processes.consumers(name),
             name in serial,
             jobs=tuple(jobs.get(name, ())),
+            parts=jobs.get(name, {}),
             drained_at=drained.get(name),
         )
         for name in names

@@ -5,16 +5,13 @@ Each finding says what is the case, why it matters, and what to do about it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import TypeVar
 
-from supervisor.job.spec import JobSpec
-from supervisor.job.step_spec import StepSpec
 from supervisor.job.topology import Needs
 from supervisor.ledger.presence import BeatProcess, WorkerProcess
-from supervisor.ledger.queues import Queue
 from supervisor.operate.deployment import AppSetup, Deployment
 from supervisor.operate.words import listed, span
 
@@ -198,7 +195,7 @@ def pools(deployment: Deployment) -> Findings:
         consumers = [w for w in deployment.processes.workers if queue.name in w.queues]
         in_use = {worker.pool for worker in consumers}
         for job in specs.keys() & queue.jobs:
-            needs = Needs.of(specs[job], steps_to(queue, specs[job], deployment.queues))
+            needs = Needs.of(specs[job], queue.parts.get(job, ()))
             unmet = {pool: what for pool in in_use if (what := needs.unmet_by(pool))}
             for pool, what in unmet.items():
                 yield Finding(
@@ -218,7 +215,7 @@ def tasks(deployment: Deployment) -> Findings:
         consumers = [w for w in deployment.processes.workers if queue.name in w.queues]
         registered = frozenset[str]().union(*(deployment.tasks[w.tasks] for w in consumers))
         for job in sorted(specs.keys() & queue.jobs) if consumers else ():
-            parts = steps_to(queue, specs[job], deployment.queues) or (specs[job],)
+            parts = queue.parts.get(job, (specs[job],))
             unknown = sorted({str(part.task) for part in parts} - registered)
             if unknown:
                 yield Finding(
@@ -227,15 +224,6 @@ def tasks(deployment: Deployment) -> Findings:
                     "they refuse its runs, which are sent again until they expire",
                     "deploy its code to them and restart them, or correct the job's `task`",
                 )
-
-
-def steps_to(queue: Queue, spec: JobSpec, queues: Sequence[Queue]) -> list[StepSpec]:
-    """Steps that name no queue go to one of the job's that no step names, if there is one."""
-    names = {step.queue or spec.routed_queue for step in spec.steps}
-    others = {each.name for each in queues if spec.name in each.jobs} - names
-    goes_by_route = not others or queue.name in others
-    named = ((step, step.queue or spec.routed_queue) for step in spec.steps)
-    return [step for step, name in named if (name == queue.name if name else goes_by_route)]
 
 
 # The ledger: its schedule files.

@@ -15,6 +15,7 @@ from redis.exceptions import RedisError
 
 from supervisor.errors import NoQueue
 from supervisor.job.spec import SERIAL_PREFIX, JobSpec
+from supervisor.job.topology import Destinations, Part, destinations
 from supervisor.ledger.presence import Broker
 from supervisor.ledger.queues import lengths_of
 from supervisor.logs import get_logger
@@ -35,14 +36,16 @@ class AppQueues:
     def __init__(self, app: Celery) -> None:
         self._app = app
 
-    def of(self, spec: JobSpec) -> tuple[str, ...]:
+    def of(self, spec: JobSpec) -> Destinations:
         """Those that the app has for the job; runs for which it has none cannot be sent."""
-        queues = []
-        for part in spec.steps or (spec,):
+
+        def queue(part: Part) -> str | None:
             named = part.queue or spec.routed_queue
             with suppress(NoQueue):
-                queues.append(queue_of(self._app, str(part.task), part.args, part.kwargs, named))
-        return tuple(dict.fromkeys(queues))
+                return queue_of(self._app, str(part.task), part.args, part.kwargs, named)
+            return None
+
+        return destinations(spec, queue)
 
     def lengths(self, queues: Sequence[str]) -> dict[str, int]:
         """Messages by queue: one round trip with Redis, else one a queue.

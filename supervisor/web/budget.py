@@ -22,6 +22,7 @@ import redis
 from starlette.requests import Request
 
 from supervisor.job.spec import JobSpec
+from supervisor.job.topology import Destinations
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.queues import Queues
 from supervisor.settings import Settings
@@ -116,7 +117,7 @@ class BoundedQueues:
         self._broker = broker
         self._threads = ThreadPoolExecutor(1, thread_name_prefix="broker")
 
-    def of(self, spec: JobSpec) -> tuple[str, ...]:
+    def of(self, spec: JobSpec) -> Destinations:
         return self._broker.of(spec)
 
     def lengths(self, queues: Sequence[str]) -> Mapping[str, int]:

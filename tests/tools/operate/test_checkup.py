@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from celery import Celery
 
 from supervisor.job.spec import JobSpec
 from supervisor.ledger.beat_record import BeatRecord
@@ -16,6 +17,7 @@ from supervisor.ledger.presence import BeatProcess, Broker, Present, Processes, 
 from supervisor.ledger.queues import Queue
 from supervisor.operate.deployment import AppSetup, Deployment, Overridden
 from supervisor.operate.doctor import APP_CHECKS, CHECKS, examine
+from supervisor.sending.queues import AppQueues
 
 NOW = datetime(2026, 3, 2, 12, tzinfo=UTC)
 SECOND = timedelta(seconds=1)
@@ -53,8 +55,14 @@ STEPS = [
     {"task": "proj.load", "priority": 1, "queue": "q1", "time_limit": "60s"},
     {"task": "proj.mail", "priority": 1, "queue": "q2"},
     {"task": "proj.sum", "priority": 1, "soft_time_limit": "60s"},
+    {"task": "proj.tidy", "priority": 1},
 ]
 STEPPED = JobSpec(name="job1", steps=STEPS, every="1h")
+APP = Celery("proj", task_routes={"proj.sum": "slow"})
+ROUTED = [
+    Queue(queue, 0, 1, False, ("job1",), {"job1": parts})
+    for queue, parts in AppQueues(APP).of(STEPPED).items()
+]
 LIMITED = JobSpec(name="job1", task="proj.nightly", every="1h", time_limit="5m")
 
 HEALTHY = Deployment(
@@ -115,14 +123,14 @@ def test_a_healthy_deployment_has_no_findings() -> None:
         ),
         (
             {
-                "processes": processes(*BEATS, in_pool("threads", "q1", "q2", "celery")),
+                "processes": processes(*BEATS, in_pool("threads", "q1", "q2", "slow", "celery")),
                 "specs": [STEPPED],
-                "queues": [Queue(q, 0, 1, False, ("job1",)) for q in ("q1", "q2", "celery")],
+                "queues": ROUTED,
             },
             [
                 "WRONG workers of the queue q1 have the pool threads, which lacks what job "
                 "job1 needs: time_limit",
-                "WRONG workers of the queue celery have the pool threads, which lacks what job "
+                "WRONG workers of the queue slow have the pool threads, which lacks what job "
                 "job1 needs: soft_time_limit",
             ],
         ),
