@@ -335,9 +335,13 @@ def show(plan: Plan, most: int | None = None, *, err: bool = False) -> None:
 
 
 def warn_of_beat(context: Context, schedules: ScheduleSet) -> None:
-    """Warns if a beat follows other files: it would load those again within a second."""
+    """Warns if a beat follows other files: it would load those again within a second.
+
+    Of a beat that refuses its files, it is not known which they are.
+    """
     beat, now = context.ledger.beat(), context.ledger.now()
-    if beat.leads(now) and beat.follows not in (None, schedules.digest):
+    refuses = beat.last_reload_successful is False
+    if beat.leads(now) and not refuses and beat.follows not in (None, schedules.digest):
         warn(
             f"beat {beat.leader} leads and follows schedule files that differ from these; it will"
             " load its own again"

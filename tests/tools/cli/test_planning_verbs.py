@@ -218,6 +218,14 @@ def test_apply_does_not_warn_of_a_beat_that_is_gone(loaded: Ledger, supervisor: 
     assert "warning" not in supervisor("apply", "--yes", app=APP).stderr
 
 
+def test_apply_does_not_warn_of_a_beat_that_refuses_its_files(
+    loaded: Ledger, supervisor: Supervisor
+) -> None:
+    lead(loaded, "another digest")
+    beat_says(loaded, last_reload_successful=0)
+    assert "warning" not in supervisor("apply", "--yes", app=APP).stderr
+
+
 def test_jobs_of_other_sources_are_in_no_plan_and_stay(
     loaded: Ledger, entries: Entries, supervisor: Supervisor
 ) -> None:
