@@ -112,7 +112,7 @@ EXAMPLES := --schedules schedules --concurrency 6 --env SUPERVISOR_EXAMPLES_DIR=
 
 render: $(STAMP) ### write deploy/systemd and deploy/compose again, from schedules/
 	$(RENDER) systemd --output deploy/systemd $(EXAMPLES)
-	$(RENDER) compose --output deploy/compose $(EXAMPLES) --build . --monitoring deploy
+	$(RENDER) compose --output deploy/compose $(EXAMPLES) --monitoring deploy
 
 screenshots: $(STAMP) ### take docs/pictures again, of the examples, with Chromium
 	$(BIN)/python -m tools.pictures

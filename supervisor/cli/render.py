@@ -249,13 +249,10 @@ def systemd_(
     request.deliver("systemd", files)
 
 
-@render.command("compose", epilog=examples("-A proj render compose -o deploy/compose --build ."))
-@image_option
-@click.option(
-    "--build",
-    type=click.Path(path_type=Path, file_okay=False),
-    help="Build the image from this directory, by its deploy/Dockerfile.",
+@render.command(
+    "compose", epilog=examples("-A proj render compose -o deploy/compose --image proj:1.2")
 )
+@image_option
 @valkey_image_option
 @no_valkey_option
 @click.option(
@@ -272,7 +269,6 @@ def systemd_(
 def compose_(
     request: RenderRequest,
     image: str,
-    build: Path | None,
     valkey_image: str,
     no_valkey: bool,
     monitoring: Path | None,
@@ -290,7 +286,6 @@ def compose_(
         request.plan,
         schedules=request.seen_from_output(request.schedules),
         image=image,
-        build=request.seen_from_output(build) if build else None,
         valkey_image=None if no_valkey else valkey_image,
         monitoring=request.seen_from_output(monitoring) if monitoring else None,
         environment=request.environment,

@@ -150,23 +150,20 @@ def render_compose(
     *,
     schedules: str,
     image: str = Images.APP,
-    build: str | None = None,
     valkey_image: str | None = Images.VALKEY,
     monitoring: str | None = None,
     environment: Variables = (),
 ) -> Files:
     """Paths are relative to the rendered file.
 
-    schedules: the directory of schedule files. build: the directory from which the image is built,
-    with deploy/Dockerfile in it; None to pull the image. monitoring: a directory with prometheus/
-    and grafana/; None to render those as well.
+    schedules: the directory of schedule files. monitoring: a directory with prometheus/ and
+    grafana/; None to render those as well.
     """
     templates = Templates(
         "compose",
         plan=plan,
         schedules=schedules,
         image=image,
-        build=build,
         valkey_image=valkey_image,
         monitoring=monitoring,
         environment=environment,

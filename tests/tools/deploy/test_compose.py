@@ -30,9 +30,7 @@ def services() -> dict[str, Any]:
     return rendered(*examples())["services"]  # type: ignore[no-any-return]
 
 
-@pytest.mark.parametrize(
-    "options", [{}, {"valkey_image": None}, {"build": "../.."}, {"monitoring": "../ops"}], ids=str
-)
+@pytest.mark.parametrize("options", [{}, {"valkey_image": None}, {"monitoring": "../ops"}], ids=str)
 def test_the_file_is_what_the_specification_allows(options: dict[str, Any]) -> None:
     assert published.faults(published.compose(), rendered(*examples(), **options)) == []
 
