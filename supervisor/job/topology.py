@@ -84,6 +84,11 @@ def destinations(spec: JobSpec, queue_of: Callable[[Part], str | None]) -> Desti
     return parts
 
 
+def destinations_by_name(spec: JobSpec, default_queue: str) -> Destinations:
+    """As far as the job itself says, without the app's routes."""
+    return destinations(spec, lambda part: part.queue or spec.routed_queue or default_queue)
+
+
 @dataclass(frozen=True, slots=True)
 class WorkerSpec:
     """One worker: its name, its queues, the jobs that it runs; a serial one has one process."""
@@ -124,14 +129,13 @@ class Topology:
         cls,
         specs: Iterable[JobSpec],
         default_queue: str = DEFAULT_QUEUE,
-        queues: Callable[[JobSpec], tuple[str, ...]] | None = None,
+        queues: Callable[[JobSpec], Destinations] | None = None,
     ) -> Topology:
         """queues: those of a job by the app's routes; without an app, by the job alone."""
-        queues = queues or (lambda spec: queues_of(spec, lambda _: default_queue))
         shared: dict[str, list[str]] = {default_queue: []}
         serial: dict[str, list[str]] = {}
         for spec in specs:
-            for queue in queues(spec):
+            for queue in queues(spec) if queues else destinations_by_name(spec, default_queue):
                 group = serial if queue == spec.serial_queue else shared
                 group.setdefault(queue, []).append(spec.name)
         default = WorkerSpec(

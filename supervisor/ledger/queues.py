@@ -11,7 +11,7 @@ from typing import Any, Protocol, TypeVar
 
 from supervisor.job.run import RunState
 from supervisor.job.spec import JobSpec
-from supervisor.job.topology import DEFAULT_QUEUE, Destinations, Part, destinations
+from supervisor.job.topology import DEFAULT_QUEUE, Destinations, Part, destinations_by_name
 from supervisor.ledger.actions import Action, entry_of
 from supervisor.ledger.functions import Functions
 from supervisor.ledger.presence import Processes
@@ -35,7 +35,7 @@ class LedgerQueues:
         self._default = brokers[0].default_queue if brokers else DEFAULT_QUEUE
 
     def of(self, spec: JobSpec) -> Destinations:
-        return destinations(spec, lambda part: part.queue or spec.routed_queue or self._default)
+        return destinations_by_name(spec, self._default)
 
     def lengths(self, queues: Sequence[str]) -> dict[str, int]:
         """Empty when the messages are elsewhere, or no process is there that knows."""

@@ -73,6 +73,7 @@ HEALTHY = Deployment(
     beat=BEAT,
     queues=(Queue("celery", 0, 1, False, ("job0", "job1", "job2")),),
     app=AppSetup(),
+    tasks={"digest": frozenset({"proj.nightly", *(step["task"] for step in STEPS)})},
 )
 
 
