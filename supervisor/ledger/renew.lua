@@ -47,7 +47,7 @@ local function renew(lease)
     keep(run, token)
 
   elseif standing == 'forgotten' then
-    local is_back, other = comebacks.write_back(run, token, attempt, is_working and now_us or nil)
+    local is_back, other = comebacks.write_back(run, token, attempt, is_working and now_us)
     if not is_back then return OUTCOMES.superseded.renew, other end
 
   elseif standing == 'over' and is_working and attempt then  -- a body that is still at work

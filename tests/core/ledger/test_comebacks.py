@@ -143,6 +143,15 @@ def test_the_end_of_a_forgotten_attempt_counts(ledger: Ledger) -> None:
     assert not ledger.client.zscore(ledger.keys.leases, run.id)
 
 
+def test_a_body_is_asked_to_end_where_its_attempt_is_over(ledger: Ledger) -> None:
+    spec = admitted(ledger, 0)
+    begin(ledger, run_id(spec, 0))
+    granted = granted_of(ledger)
+    ledger.finish(run_id(spec, 0), "token", RunState.SUCCEEDED, granted=granted)
+    assert renew(ledger, run_id(spec, 0), granted=granted) is LeaseState.LOST
+    assert renew(ledger, run_id(spec, 0), granted=granted, has_begun=False) is LeaseState.ENDED
+
+
 def test_a_forgotten_attempt_that_ends_overlapped_with_what_began_since(ledger: Ledger) -> None:
     spec, other = (job(ledger, name, key="shared") for name in ("spec", "other"))
     ledger.admit(ticks(spec, 0))

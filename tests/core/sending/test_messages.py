@@ -197,6 +197,11 @@ def test_an_edited_step_is_not_mixed_with_the_plan_of_an_older_run(
     assert loads(b64decode(message["body"]))[0] == ["two"]
 
 
+def changes_of(ledger: Ledger) -> int:
+    """How often the server's data was changed."""
+    return int(ledger.client.info("persistence")["rdb_changes_since_last_save"])
+
+
 def test_messages_that_are_kept_already_are_not_written_again(
     ledger: Ledger, redis_url: str
 ) -> None:
@@ -205,14 +210,28 @@ def test_messages_that_are_kept_already_are_not_written_again(
     for args in (["a"], ["a"], ["b"]):
         if spec.args != args:
             spec = job(ledger, task="shop.plain", args=args)
-        before = ledger.client.info("persistence")["rdb_changes_since_last_save"]
+        before = changes_of(ledger)
         with_messages(ledger, app)
-        changes.append(ledger.client.info("persistence")["rdb_changes_since_last_save"] - before)
+        changes.append(changes_of(ledger) - before)
     first, second, edited = changes
     assert first > 0 and second == 0 and edited > 0
     ledger.admit(ticks(spec, 0))
     [message] = sent(ledger.client, "celery")
     assert loads(b64decode(message["body"]))[0] == ["b"]
+
+
+def test_what_is_kept_of_a_job_is_what_was_made_last(ledger: Ledger) -> None:
+    spec = job(ledger)
+    key, of_job = ledger.keys.message(spec.name), ledger.keys.job(spec.name)
+    for made in ({"run": "a", "step": "b"}, {"run": "a"}, {"apart": "a reason"}, {"run": "a"}):
+        ledger.keep_messages({spec.name: (0, made), "never loaded": (0, made)})
+        kept = ledger.client.hgetall(key)
+        reason = ledger.client.hget(of_job, "apart")
+        assert kept | ({"apart": reason} if reason else {}) == made
+        before = changes_of(ledger)
+        ledger.keep_messages({spec.name: (0, made)})
+        assert changes_of(ledger) == before
+    assert not ledger.client.exists(ledger.keys.message("never loaded"))
 
 
 def test_a_run_that_waits_has_the_arguments_of_an_edit(ledger: Ledger, redis_url: str) -> None:
