@@ -24,6 +24,10 @@ here goes.
 8. **A child outlives a main process that was killed just after the fork**: it asks the kernel to be
    killed with its parent (billiard#259), and does not look whether it still has one.
 9. **An argument of a retry is given twice**, by position and by name (celery#6494). Mended in 5.7.
+10. **A soft time limit tears a result.** A child whose task is over waits until its main process
+   reads the result, once that is more than 64 KiB; meanwhile, as while the broker is away, the
+   limit passes. What it raises in the middle of the result is sent as another one, and the main
+   process can read neither: the worker ends.
 """
 
 from __future__ import annotations
@@ -35,13 +39,16 @@ from functools import partial
 from inspect import signature
 from logging import getLogger
 from math import isfinite
+from pickle import UnpicklingError
 from queue import Empty
-from types import GeneratorType
+from types import FrameType, GeneratorType
 from typing import Any, cast
 from uuid import UUID
 from weakref import WeakKeyDictionary
 
+from billiard import pool as billiard_pool
 from billiard.einfo import ExceptionInfo
+from billiard.exceptions import SoftTimeLimitExceeded
 from billiard.pool import ApplyResult
 from celery import signals
 from celery.concurrency import asynpool, prefork
@@ -242,19 +249,28 @@ class WholeResults(ResultHandler):  # type: ignore[misc]
     def _flush_outqueue(
         self, fd: int, remove: Any, children: Mapping[int, Any], on_state_change: Any
     ) -> Any:
-        """Finishes a half-read result before a stopping worker reads the rest without it."""
+        """Reads a result in a worker that stops, or the rest of one.
+
+        Celery waits for ever for what a dead child has not sent: the main process holds the pipe's
+        other end too, so nothing says that it is dead.
+        """
         child: Any = children.get(fd)
-        reading = self._reading.get(child) if child else None
-        until = clock() + LONGEST_READING_SECONDS
+        if child is None:
+            return remove(fd)
+        reader, until = child.outq._reader, clock() + LONGEST_READING_SECONDS
+        known = self._reading.get(child)
         try:
-            while reading and reading.gi_frame is not None:
+            if (known is None or known.gi_frame is None) and not reader.poll(POLL_SECONDS):
+                return None
+            reading: Any = self._recv_message(lambda *_: None, fd, on_state_change)
+            next(reading, None)
+            while reading.gi_frame is not None:
                 if clock() > until:
                     return remove(fd)
+                reader.poll(POLL_SECONDS)
                 next(reading, None)
-                child.outq._reader.poll(POLL_SECONDS)
-        except (OSError, EOFError):
+        except (OSError, EOFError, UnpicklingError):
             return remove(fd)
-        return super()._flush_outqueue(fd, remove, children, on_state_change)
 
 
 def read_results_whole() -> None:
@@ -343,3 +359,22 @@ def given_once(task: Any, args: Any, kwargs: Any) -> tuple[Any, Any]:
         if args is None:
             before[place] = value
     return before if args is None else args, kwargs
+
+
+# 10. A soft time limit that passes while a child sends its result
+
+WORKLOOP = billiard_pool.Worker.workloop.__code__
+
+
+def raise_soft_limit(_: int, frame: FrameType | None) -> None:
+    """As billiard's own handler, but only in a task: nothing in what a child does between two."""
+    within = ""
+    while frame and frame.f_code is not WORKLOOP:
+        within, frame = frame.f_globals["__name__"], frame.f_back
+    if frame is None or (within and not within.startswith("billiard.")):
+        raise SoftTimeLimitExceeded
+
+
+def limit_tasks_alone() -> None:
+    """For the children that this process makes from now on."""
+    cast(Any, billiard_pool).soft_timeout_sighandler = raise_soft_limit

@@ -20,7 +20,12 @@ from supervisor.sending.calls import spec_of
 from supervisor.sending.context import headers_of_context
 from supervisor.sending.publisher import publisher_of
 from supervisor.store.failures import RedisError, explained
-from supervisor.worker.celery_fixes import end_orphans, read_results_whole, take_any_message
+from supervisor.worker.celery_fixes import (
+    end_orphans,
+    limit_tasks_alone,
+    read_results_whole,
+    take_any_message,
+)
 from supervisor.worker.intake import Intake
 from supervisor.worker.main_process import main_process_of
 from supervisor.worker.prefetch import expects_runs
@@ -51,6 +56,7 @@ def prepare(sender: Any) -> None:
     take_any_message()
     keep_no_record_of_runs()
     read_results_whole()
+    limit_tasks_alone()
     try:
         ledger = publisher_of(sender.app).ledger
         ledger.check_schema()

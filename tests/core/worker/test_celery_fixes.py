@@ -10,17 +10,21 @@ import inspect
 import os
 import pickle
 import re
+import signal
 import struct
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 from weakref import WeakKeyDictionary
 
+import billiard.pool
 import celery.concurrency.prefork
 import pytest
+from billiard import get_context
 from billiard.connection import Pipe
-from billiard.pool import RUN, ApplyResult
+from billiard.pool import ACK, RUN, TASK, ApplyResult, Worker
 from celery import Celery
 from celery.concurrency import asynpool
 from celery.concurrency.base import apply_target
@@ -36,10 +40,11 @@ from supervisor.worker.celery_fixes import (
     WholeResults,
     check,
     given_once,
+    raise_soft_limit,
     take_any_message,
     with_errors,
 )
-from tests.waiting import scaled
+from tests.waiting import scaled, wait_until
 
 ROOT = Path(__file__).parents[3]
 
@@ -323,6 +328,20 @@ def test_a_worker_that_stops_does_not_wait_for_a_dead_childs_rest(
     assert stopping.removed == [stopping.fd]
 
 
+@pytest.mark.parametrize("is_begun", [False, True])
+def test_a_worker_that_stops_does_not_wait_for_what_a_dead_child_has_not_sent(
+    hub: Hub, monkeypatch: pytest.MonkeyPatch, is_begun: bool
+) -> None:
+    monkeypatch.setattr(celery_fixes, "LONGEST_READING_SECONDS", 0.3)
+    whole = framed("whole")
+    stopping = Stopping(hub, whole)
+    os.write(stopping.child.fileno(), whole[9:] + framed("of the dead")[: 9 * is_begun])
+    for _ in range(2):
+        stopping.flush()
+    assert stopping.handler.received == ["whole"]
+    assert stopping.removed == [stopping.fd] * is_begun
+
+
 @pytest.mark.parametrize("part", [1, 4])
 def test_fault_a_fresh_loop_loses_a_result(pipe: tuple[int, int], hub: Hub, part: int) -> None:
     class Raw(asynpool.ResultHandler):
@@ -414,3 +433,75 @@ def test_an_argument_that_is_given_in_another_way_is_given_once(
     work.push_request(args=[1, 2], kwargs={"c": 3})
     assert given_once(work, args, kwargs) == again
     assert work.request.kwargs == {"c": 3}
+
+
+# 10. A soft time limit that passes while a child sends its result
+
+
+class Sending:
+    """A child of a pool that has a result for which the pipe has no place."""
+
+    def __init__(self) -> None:
+        context = get_context("fork")
+        self.tasks, self.results = context.SimpleQueue(), context.SimpleQueue()
+        worker = Worker(self.tasks, self.results, sigprotection=False)
+        self.child = worker.contribute_to_object(context.Process(target=worker))
+        self.child.start()
+        self.give(1_000_000)
+        assert self.receive()[0] == ACK
+        wait_until(lambda: "pipe_write" in self.of_kernel("wchan"), 20)
+
+    def give(self, size: int) -> None:
+        self.tasks.put((TASK, (1, None, bytes, (size,), {})))
+
+    def receive(self) -> Any:
+        assert self.results._reader.poll(scaled(20))
+        return self.results._reader.recv()
+
+    def of_kernel(self, name: str) -> str:
+        return Path(f"/proc/{self.child.pid}/{name}").read_text()
+
+    def exceed_soft_limit(self) -> None:
+        os.kill(self.child.pid, signal.SIGUSR1)
+        wait_until(lambda: not re.search(r"Pnd:.*[1-9a-f]", self.of_kernel("status")), 20)
+
+
+@pytest.fixture
+def sending() -> Iterator[Callable[[], Sending]]:
+    made: list[Sending] = []
+
+    def send() -> Sending:
+        made.append(Sending())
+        return made[-1]
+
+    yield send
+    for each in made:
+        each.child.terminate()
+        each.child.join()
+
+
+on_linux = pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
+
+
+@on_linux
+def test_a_soft_limit_leaves_a_result_whole(
+    sending: Callable[[], Sending], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(billiard.pool, "soft_timeout_sighandler", raise_soft_limit)
+    child = sending()
+    child.exceed_soft_limit()
+    assert child.receive()[1][2] == (True, bytes(1_000_000))
+    child.exceed_soft_limit()
+    child.give(3)
+    assert [child.receive()[0], child.receive()[1][2]] == [ACK, (True, bytes(3))]
+
+
+@on_linux
+def test_fault_a_soft_limit_tears_a_result(sending: Callable[[], Sending]) -> None:
+    child = sending()
+    child.exceed_soft_limit()
+    reader, sent = child.results._reader, b""
+    while reader.poll(0) or "pipe_read" not in child.of_kernel("wchan"):
+        sent += os.read(reader.fileno(), 100_000) if reader.poll(0.1) else b""
+    assert b"SoftTimeLimitExceeded" in sent
+    assert bytes(1_000_000) not in sent
