@@ -33,6 +33,8 @@ from supervisor.job.step_spec import StepSpec
 from supervisor.logs import get_logger
 from supervisor.sending.app_settings import (
     NEEDED,
+    adjust_broker,
+    adjust_redbeat,
     broker_apart,
     broker_url_of,
     check_certificate,
@@ -43,8 +45,6 @@ from supervisor.sending.app_settings import (
     separate_redbeat,
     setting,
     settings_from,
-    settle_broker,
-    settle_redbeat,
 )
 from supervisor.sending.content import besides_json
 from supervisor.sending.guarded_calls import adopt_guarded
@@ -110,10 +110,10 @@ def supervise(
     }
     adopt_guarded(app)
     if _has_settings(app):
-        _settle(app, app.conf)
+        _adjust(app, app.conf)
     else:
         app.on_after_configure.connect(
-            lambda source, **_: _settle(app, source), weak=False, sender=app
+            lambda source, **_: _adjust(app, source), weak=False, sender=app
         )
     signals.celeryd_init.connect(_make_serial_queues, weak=False)
     signals.worker_init.connect(_prepare_worker, weak=False)
@@ -214,8 +214,8 @@ def tasks_of(app: Celery) -> AppTasks:
     return AppTasks(app)
 
 
-#: The settings that supervise() may change.
-SETTLED = (
+#: The settings that supervise() may adjust.
+ADJUSTED = (
     *GIVEN,
     *("broker_url", "broker_use_ssl", "broker_transport_options"),
     *("redbeat_key_prefix", "redbeat_redis_url", "redbeat_redis_options"),
@@ -232,8 +232,8 @@ def _has_settings(app: Celery) -> bool:
     return bool(app.configured) or not (conf is None or is_pending)  # type: ignore[attr-defined]
 
 
-def _settle(app: Celery, conf: Any) -> None:
-    app.supervisor["before"] = {name: setting(conf, name) for name in SETTLED}  # type: ignore[attr-defined]
+def _adjust(app: Celery, conf: Any) -> None:
+    app.supervisor["before"] = {name: setting(conf, name) for name in ADJUSTED}  # type: ignore[attr-defined]
     if not broker_url_of(conf):
         own = app.supervisor["redis_url"]  # type: ignore[attr-defined]
         conf.broker_url = own or running_url() or DEFAULT_URL
@@ -249,11 +249,11 @@ def _settle(app: Celery, conf: Any) -> None:
         redbeat = redbeat_address(conf)
         if is_redis(redbeat):
             given["redbeat"] = redbeat
-        settle_broker(conf)
+        adjust_broker(conf)
         settings = settings_from(conf, given)
         check_certificate(conf, settings)
         separate_redbeat(conf, settings)
-        settle_redbeat(app, conf, settings)
+        adjust_redbeat(app, conf, settings)
     except NotConfigured as error:  # raised where the address is needed
         given["unreadable"] = error
         hide_unreadable(conf)
@@ -281,11 +281,11 @@ class Overridden:
         return "leave it out of the app's settings: supervise() sets it"
 
 
-def settled(app: Celery) -> dict[str, tuple[Any, Any]]:
+def adjusted(app: Celery) -> dict[str, tuple[Any, Any]]:
     """The settings that supervise() has changed: what they were, and what they are."""
-    now = {name: setting(app.conf, name) for name in SETTLED}
+    now = {name: setting(app.conf, name) for name in ADJUSTED}
     before = app.supervisor["before"]  # type: ignore[attr-defined]
-    return {name: (before[name], now[name]) for name in SETTLED if before[name] != now[name]}
+    return {name: (before[name], now[name]) for name in ADJUSTED if before[name] != now[name]}
 
 
 def overridden(app: Celery) -> Iterator[Overridden]:

@@ -56,7 +56,7 @@ def note_rescue(rescue: Rescue) -> None:
 def note_all(admissions: Iterable[Admission]) -> None:
     bound = log.bind()  # once, and not for each of thousands
     for admission in admissions:
-        for rescue in admission.settled:
+        for rescue in admission.rescues:
             note_rescue(rescue)
         note(admission, bound)
 

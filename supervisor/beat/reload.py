@@ -103,7 +103,7 @@ class Reloading:
         #: The digest of the files as they were last loaded.
         self.digest: str | None = None
         #: Whether the files have been loaded, or found wrong, since this beat began to lead.
-        self.is_settled = False
+        self.has_read_files = False
         #: Why the files, as they were last read, are not loaded.
         self.problems: list[str] = []
         self._watching = Watching(files)
@@ -120,7 +120,7 @@ class Reloading:
         Files that are not read within BEGIN_SECONDS are read again beside the turns.
         """
         until = time.monotonic() + BEGIN_SECONDS
-        self._year, self.is_settled = now.year, False
+        self._year, self.has_read_files = now.year, False
         self.stop()
         self._watching.look_again()
         while not self._watching.has_changed():  # they are being written, for a second at most
@@ -149,8 +149,8 @@ class Reloading:
 
     def do(self, turn: Turn) -> None:
         self.reload(turn.poll.at, turn.poll.loaded)
-        turn.is_settled = self.is_settled
-        turn.problems = self.problems if self.is_settled else None
+        turn.has_read_files = self.has_read_files
+        turn.problems = self.problems if self.has_read_files else None
         if self.is_busy:
             turn.wake_at(turn.poll.at + BUSY_INTERVAL)
 
@@ -215,7 +215,7 @@ class Reloading:
         if problems != self.problems:  # those of an absent directory come up every second
             for problem in problems:
                 log.error("schedule files rejected", problem=problem)
-        self.problems, self.is_settled = problems, True
+        self.problems, self.has_read_files = problems, True
         self._ledger.client.hset(
             self._ledger.keys.beat,
             mapping={

@@ -11,8 +11,8 @@ Celery calls `tick` about once a second, which is a turn of beat; a tick is a no
 
 Only a poll extends the leader's lock, once a turn: a beat that does not come to its next turn does
 not lead, whatever it does instead. One whose turns fail, turn after turn, before they have emitted
-and settled resigns: another may be able to. A beat that hangs all the same, whatever the time-outs
-of its calls, is ended by its watchdog.
+and delivered resigns: another may be able to. A beat that hangs all the same, whatever the
+time-outs of its calls, is ended by its watchdog.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ log = get_logger("supervisor.beat")
 #: edit may be what ends the load.
 FOLLOW_BEHIND = timedelta(seconds=2)
 
-#: A leader that cannot emit and settle for this long resigns. It asks for the lock again a little
+#: A leader that cannot emit and deliver for this long resigns. It asks for the lock again a little
 #: later than the standbys, which ask each second.
 RESIGN_AFTER = LEADER_TTL
 STAND_BACK = timedelta(seconds=3)
@@ -109,7 +109,7 @@ class SupervisedScheduler(RedBeatScheduler):  # type: ignore[misc]
         self._leads: bool | None = None
         self._led_at = self._followed_at = 0.0
         self._last_turn_at: datetime | None = None
-        #: It leads, and has not emitted and settled in this turn.
+        #: It leads, and has not emitted and delivered in this turn.
         self._is_unfinished = False
         self._has_begun = False
         self._failing_since: float | None = None
@@ -193,7 +193,7 @@ class SupervisedScheduler(RedBeatScheduler):  # type: ignore[misc]
             return INTERVAL.total_seconds()
         turn = Turn(poll)
         take(steps.emit, turn)
-        take_each(steps.settle, turn)
+        take_each(steps.deliver, turn)
         self._last_turn_at = poll.at
         self._is_unfinished, self._failing_since = False, None
         steps.presence.has_no_fault()

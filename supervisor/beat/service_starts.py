@@ -49,7 +49,7 @@ class ServiceStarts:
 
     def is_due(self, turn: Turn) -> bool:
         """With the files' jobs or, if those are broken, with what is loaded."""
-        return self.at is not None and turn.is_settled and not turn.has_more
+        return self.at is not None and turn.has_read_files and not turn.has_more
 
     def do(self, turn: Turn) -> None:
         turn.has_more = self.finish() > 0  # Celery may have to make their messages

@@ -5,7 +5,7 @@
    entries; and admit runs that follow others. The watermark of a job moves in the same function
    that admits its tick, and sends its message where the broker's queues are beside the ledger: a
    tick is dealt with once, whichever beat asks. The first step that fails ends the turn.
-2. **Settle.** No tick waits for what comes next: this beat's presence, and the runs of this
+2. **Deliver.** No tick waits for what comes next: this beat's presence, and the runs of this
    machine's workers that are gone; what Celery has to send, or what has vanished; notices, pings
    and whatever else goes to other servers, from threads; the log. A step that the server refuses
    does not keep the others from their work, here and below. Then the turn is done: a beat that
@@ -79,10 +79,10 @@ class TurnSteps:
             self.redbeat_entries,
             *(step for part in self._parts for step in part.emit),
         )
-        self.settle: tuple[TurnStep, ...] = (
+        self.deliver: tuple[TurnStep, ...] = (
             self.presence,
             Publishing(app, ledger, publisher),
-            *(step for part in self._parts for step in part.settle),
+            *(step for part in self._parts for step in part.deliver),
             self.log,
         )
         self.follow: tuple[TurnStep, ...] = (

@@ -37,7 +37,7 @@ class Turn:
     has_more: bool = False
     """Something is left that the next turn can do: it follows at once."""
 
-    is_settled: bool = True
+    has_read_files: bool = True
     """Whether the schedule files, if there are any, have been read since this beat leads."""
 
     problems: Sequence[str] | None = None
@@ -89,7 +89,7 @@ class Part:
     """What a feature does in beat: steps in the three phases of a turn (steps.py), and the rest."""
 
     emit: Sequence[TurnStep] = ()
-    settle: Sequence[TurnStep] = ()
+    deliver: Sequence[TurnStep] = ()
     follow: Sequence[TurnStep] = ()
 
     begin: Callable[[datetime, bool], None] | None = None

@@ -95,7 +95,7 @@ def check_job(
     """The job and its faults; with any of these the spec holds stand-ins and is not to be used."""
     given = {key: value for key, value in own.items() if key in KEYS}
     values = {**defaults, **given, "name": name}
-    spec, _, faults = _settle(values, from_defaults=set(defaults) - set(own))
+    spec, _, faults = _valid_part(values, from_defaults=set(defaults) - set(own))
     faults += _unknown_keys(own)
     faults += _schedule_faults(spec, own)
     faults += _argument_faults(spec)
@@ -112,7 +112,7 @@ def check_job(
 def check_defaults(values: Mapping[str, Any]) -> tuple[dict[str, Any], list[JobFault]]:
     """The defaults that hold, and the faults of the others."""
     allowed = {k: v for k, v in values.items() if k in KEYS and k not in NOT_IN_DEFAULTS}
-    _, left, faults = _settle({**STAND_INS, **allowed})
+    _, left, faults = _valid_part({**STAND_INS, **allowed})
     faults += _unknown_keys(values)
     faults += [
         JobFault((key,), f"{key!r} cannot be a default", "give it in each job")
@@ -122,7 +122,7 @@ def check_defaults(values: Mapping[str, Any]) -> tuple[dict[str, Any], list[JobF
     return {key: value for key, value in left.items() if key in allowed}, faults
 
 
-def _settle(
+def _valid_part(
     values: Mapping[str, Any], from_defaults: Collection[str] = ()
 ) -> tuple[JobSpec, dict[str, Any], list[JobFault]]:
     """Takes out what is wrong, round by round, until what is left is a job.

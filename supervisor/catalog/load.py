@@ -9,8 +9,8 @@ An edit is never retroactive: a job whose times changed starts counting now. Run
 removed job go on to their end; those that wait are cancelled when their turn comes.
 
 1. What is loaded is read, with its versions. A job that is as wanted stays as it is, version and
-   all. What would be refused is, before anything is settled.
-2. A schedule that ends now is settled: what was due and could not be emitted is missed. What came
+   all. What would be refused is, before anything is written.
+2. A schedule that ends now is closed: what was due and could not be emitted is missed. What came
    due within the last seconds, and beat was about to emit, is admitted here. Then the ticks are
    audited for the last time.
 3. One function of the ledger (load.lua) compares the versions and writes all jobs, or none; of more
@@ -124,7 +124,7 @@ def write(
     entries.learn_names()
     edited = [jobs[name] for name in (*changes.added, *changes.changed)]
     replaced, names = entries.replaced_by(edited), entries.names_of(edited)
-    settle(ledger, outgoing(loaded, jobs, changes), now, edited=jobs)
+    close_schedules(ledger, outgoing(loaded, jobs, changes), now, edited=jobs)
     edits = [*job_changes(ledger, loaded, jobs, changes, places, now, names=names)]
     edits += moved(loaded.origins, places, {*changes.added, *changes.changed})
     version = loaded.files_version
@@ -196,7 +196,7 @@ def put_jobs(
         check_wanted(ledger, jobs)
         check_additions(ledger, entries, changes, source, place)
         now, ending = ledger.now(), outgoing(loaded, specs, changes)
-        settle(ledger, ending, now, edited=specs.keys())
+        close_schedules(ledger, ending, now, edited=specs.keys())
         due_at = {spec.name: schedule_of(spec).next_after(now) for spec in ending}
         names = entries.names_of(specs.values())
         reply = ledger.load(
@@ -261,7 +261,7 @@ def check_origins(loaded: Loaded, source: str, place: str, versions: Versions) -
 def check_additions(
     ledger: Ledger, entries: Entries, changes: Changes, source: str, place: str
 ) -> None:
-    """What the load would refuse, before schedules are settled that would not end then.
+    """What the load would refuse, before schedules are closed that would not end then.
 
     Raises Conflict.
     """
@@ -318,7 +318,7 @@ def has_new_times(name: str, loaded: Loaded, jobs: Jobs) -> bool:
     return before is None or after is None or before.when != after.when
 
 
-def settle(
+def close_schedules(
     ledger: Ledger, ending: Sequence[JobSpec], now: datetime, edited: Collection[str]
 ) -> None:
     """Closes the accounts of schedules that end now.

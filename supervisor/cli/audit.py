@@ -122,7 +122,7 @@ def lines(
             yield (
                 f"  the schedule names {finding['named']} from {finding['from']} to "
                 f"{finding['to']}, {finding['counted']} were counted; {finding['overdue']} "
-                f"overdue, {finding['unsettled']} without an outcome"
+                f"overdue, {finding['without_outcome']} without an outcome"
             )
             yield from (f"  missing: {at}" for at in finding["missing"])
     for name, each in records.items():

@@ -233,7 +233,7 @@ def environment_of(child: str, environment: Mapping[str, str]) -> Mapping[str, s
 
 
 #: A child that lived this long had started well: it restarts at once when it dies.
-SETTLED_SECONDS = 60
+STARTED_WELL_SECONDS = 60
 LONGEST_BACKOFF_SECONDS = 30
 
 
@@ -309,7 +309,7 @@ class Program:
 
     def _bury(self, now: float) -> None:
         assert self._process is not None
-        started_well = now - self._started_at > SETTLED_SECONDS
+        started_well = now - self._started_at > STARTED_WELL_SECONDS
         self._deaths = 1 if started_well else self._deaths + 1
         backoff = 0 if self._deaths == 1 else min(2 ** (self._deaths - 2), LONGEST_BACKOFF_SECONDS)
         self._restart_at = now + backoff

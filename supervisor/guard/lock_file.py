@@ -80,7 +80,7 @@ class LockFile:
     def let_go(self) -> None:
         """Removes the file as the worker stops.
 
-        Runs that its children still have are then settled by their leases.
+        Runs that its children still have are then rescued when their leases run out.
         """
         if self.path is None:
             return

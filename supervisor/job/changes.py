@@ -101,7 +101,7 @@ def step_edits(before: JobSpec, after: JobSpec) -> Iterator[Edit]:
                 was, is_now = shown(before, key, were[key]), shown(after, key, are[key])
                 yield Edit(f"steps.{label}.{key}", was, is_now)
     if old == new:
-        yield Edit("steps", list(old), list(new))  # their order, which settles what holds
+        yield Edit("steps", list(old), list(new))  # their order, which decides what holds
 
 
 def keys_of(spec: JobSpec, step: StepSpec | None) -> dict[str, Any] | None:

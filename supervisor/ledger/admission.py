@@ -48,7 +48,7 @@ class Admission:
     placement: Placement
     reason: str | None = None
     blocked_by: str | None = None
-    settled: tuple[Rescue, ...] = ()
+    rescues: tuple[Rescue, ...] = ()
     """Silent runs that stood in the way, and what became of them."""
 
     to_publish: tuple[str, ...] = ()
@@ -230,6 +230,6 @@ def admission_of(run_id: str, job: str, reply: Mapping[str, Any]) -> Admission:
         Placement(reply["decision"]),
         reply.get("reason"),
         reply.get("blocked_by"),
-        settled=tuple(Rescue(**each) for each in reply.get("settled", ())),
+        rescues=tuple(Rescue(**each) for each in reply.get("rescues", ())),
         to_publish=tuple(reply.get("to_publish", ())),
     )

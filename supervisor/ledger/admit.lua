@@ -41,7 +41,7 @@
 --       reason        for the decision
 --       blocked_by    id of the run that is in the way
 --       to_publish    ids of runs whose messages Celery has to make
---       settled       the silent runs that stood in the way, as in rescue.lua
+--       rescues       the silent runs that stood in the way, as in rescue.lua
 
 local call = cjson.decode(ARGV[1])
 local leads = not call.leader or redis.call('GET', KEYS[1]) == call.leader
@@ -206,17 +206,17 @@ end
 
 local places = {}
 for i, run in ipairs(call.runs) do
-  settled, to_publish = {}, {}
+  rescues, to_publish = {}, {}
   local fields = fields_of(run.job)
   local is_done, decision, reason, blocker = pcall(admit, run, fields)
   if is_done then
     places[i] = { decision = decision, reason = reason ~= '' and reason or nil,
-      blocked_by = blocker ~= '' and blocker or nil, to_publish = to_publish, settled = settled }
+      blocked_by = blocker ~= '' and blocker or nil, to_publish = to_publish, rescues = rescues }
   else
     pcall(take_back, run, fields)
-    places[i] = { decision = 'failed', reason = error_text(decision), to_publish = {}, settled = {} }
+    places[i] = { decision = 'failed', reason = error_text(decision), to_publish = {}, rescues = {} }
   end
 end
 send_started()  -- it may leave messages to Celery
-for _, each in ipairs(places) do each.to_publish, each.settled = some(each.to_publish), some(each.settled) end
+for _, each in ipairs(places) do each.to_publish, each.rescues = some(each.to_publish), some(each.rescues) end
 return list_text(places), places[1].decision

@@ -4,7 +4,7 @@
 -- The state of one call; start_call() sets it before each.
 local now, now_us               -- the time, in ms and in microseconds
 local instants                  -- how many next_instant() has given
-local settled                   -- what was settled on the way, a list as in rescue.lua
+local rescues                   -- what became of other runs on the way, a list as in rescue.lua
 local started                   -- runs that start, whose messages are not sent yet: see send_started()
 local promoted                  -- ids of the runs that waited, and to which it gave a lock
 local to_publish                -- those of the runs that it has left to Celery
@@ -16,7 +16,7 @@ local function start_call()
   local time = redis.call('TIME')
   now = time[1] * 1000 + math.floor(time[2] / 1000)
   now_us = time[1] * 1000000 + time[2]
-  instants, settled, started, promoted, to_publish, publish_at = 0, {}, {}, {}, {}, now
+  instants, rescues, started, promoted, to_publish, publish_at = 0, {}, {}, {}, {}, now
   runs_to_end, items_to_end, are_items_left = RUNS_PER_DISMISSAL, ITEMS_PER_END, false
 end
 
@@ -138,7 +138,7 @@ end
 local own_run_id
 
 -- Since when this very server process answers for the ledger. A server that was restarted, or a
--- replica that was promoted, may have forgotten leases that are alive; `begin` and settle_silent()
+-- replica that was promoted, may have forgotten leases that are alive; `begin` and rescue_silent()
 -- grant nothing for a lease's time after a change, so that their holders can come back first. A clock that
 -- was set back to before the change starts that time again, from now: never is it longer than a lease's.
 local function server_since()

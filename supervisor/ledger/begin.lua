@@ -34,7 +34,7 @@ local id, token, queue, content = call.run_id, call.token, call.queue or '', cal
 local function refusal(verdict, detail) return cjson.encode({ verdict = verdict, detail = detail }) end
 
 local run = load_run(id)
-if run and run.state == 'queued' and settle_serial(run.rules.serial) then run = load_run(id) end
+if run and run.state == 'queued' and rescue_serial(run.rules.serial) then run = load_run(id) end
 local standing = comebacks.standing(id, run, token)
 if not run then return refusal(OUTCOMES[standing].begin, standing == 'over' and 'succeeded' or nil) end
 
@@ -108,7 +108,7 @@ if not references then return refusal('differs', digits(note_obstacle(id, call.w
 
 local serial, ttl = run.rules.serial, run.rules.lease_ttl
 if lease_token(run) ~= run.token then
-  local verdict = settle_silent(id)
+  local verdict = rescue_silent(id)
   if verdict ~= 'reasserted' and verdict ~= 'held' then return refusal('expired') end
 end
 

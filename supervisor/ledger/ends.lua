@@ -1,19 +1,19 @@
 -- How runs end - reported, crashed, or silent until their leases ran out - and which are next. Both are one file: the
--- end of a run lets others go, and to see what holds a lock, holders that went silent are settled.
+-- end of a run lets others go, and to see what holds a lock, holders that went silent are rescued.
 
-local living_holders, promote, promote_parked, settle_serial, leave_serial, finish, end_early, crash, undo_begin
-local left_to_end, settle_silent
+local living_holders, promote, promote_parked, rescue_serial, leave_serial, finish, end_early, crash, undo_begin
+local left_to_end, rescue_silent
 
 do
 
--- The holders of a lock, as holders() gives them, after those that went silent have been settled; and their number.
+-- The holders of a lock, as holders() gives them, after those that went silent have been rescued; and their number.
 function living_holders(lock)
   local held, has_changed = holders(lock), false
   for _, slot in ipairs(slots_of(held)) do
     local id = held[slot]
     if redis.call('EXISTS', slot_key(lock, slot)) == 0 then
-      local job, kind = hget(K.run(id), 'job') or '', settle_silent(id)
-      if kind then settled[#settled + 1] = { kind = kind, run_id = id, job = job } end
+      local job, kind = hget(K.run(id), 'job') or '', rescue_silent(id)
+      if kind then rescues[#rescues + 1] = { kind = kind, run_id = id, job = job } end
       if redis.call('EXISTS', slot_key(lock, slot)) == 0 then give_back(lock, slot, id, '') end
       has_changed = true
     end
@@ -48,7 +48,7 @@ local function end_waiting(lock, id, run)
   else
     dismiss(run, 'cancelled', 'the job was removed')
   end
-  settled[#settled + 1] = { kind = has_expired and 'skipped' or 'cancelled', run_id = id, job = run.job }
+  rescues[#rescues + 1] = { kind = has_expired and 'skipped' or 'cancelled', run_id = id, job = run.job }
   return true
 end
 
@@ -56,7 +56,7 @@ end
 function promote(lock)
   local running
   while redis.call('EXISTS', K.waiting(lock)) == 1 do
-    -- To settle a silent holder may promote the first that waits: so this comes before looking.
+    -- To rescue a silent holder may promote the first that waits: so this comes before looking.
     if not running then running = select(2, living_holders(lock)) end
     local id = redis.call('ZRANGE', K.waiting(lock), 0, 0)[1]
     if not id or runs_to_end == 0 then return end
@@ -88,11 +88,11 @@ function promote_parked(serial)
   end
 end
 
--- Settles the last holder of the serial queue's lock if its lease has run out. Returns whether anything was settled.
-function settle_serial(serial)
+-- Rescues the last holder of the serial queue's lock if its lease has run out. Returns whether there was one.
+function rescue_serial(serial)
   if serial == '' or redis.call('EXISTS', K.lock(serial)) == 1 then return false end
   local silent = hget(K.lock_state(serial), 'holder:1')
-  return silent ~= nil and settle_silent(silent) ~= nil
+  return silent ~= nil and rescue_silent(silent) ~= nil
 end
 
 -- Gives the serial queue's own lock back, or the place in its line.
@@ -173,8 +173,8 @@ end
 
 -- Called when an entry of K.leases is due, or a lock is found without its key. If the lock is still held under the
 -- run's token there is nothing to do. Returns what became of the run (reasserted, held, expired,
--- rescued, lost, cancelled, replaced, timed_out, skipped; ended, of several steps); nil if there was nothing to settle.
-function settle_silent(id)
+-- rescued, lost, cancelled, replaced, timed_out, skipped; ended, of several steps); nil if there was nothing to do.
+function rescue_silent(id)
   local run = load_run(id)
   if not run then
     redis.call('ZREM', K.leases, id)

@@ -10,7 +10,7 @@ local hooks = {
 
   -- early(run, outcome, why)     it is to end, or what is at work for it
   -- ended(run, outcome, reason)  the end of one that belongs to another
-  -- silent(run)                  its lease ran out; returns what became of it, as settle_silent()
+  -- silent(run)                  its lease ran out; returns what became of it, as rescue_silent()
   finish = {},
 
   -- Lists of functions. What those of a run write is written with the change of the run itself, so that no crash in

@@ -155,7 +155,7 @@ NO_RUNS = OpenRuns()
 
 
 #: The fields of a job's hash that make JobRecord.unaccounted_ticks.
-UNACCOUNTED_FIELDS = ("n:unaccounted", "unsettled", "overdue")
+UNACCOUNTED_FIELDS = ("n:unaccounted", "without_outcome", "overdue")
 
 
 def counted(line: str) -> OpenRuns:

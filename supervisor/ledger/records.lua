@@ -135,7 +135,7 @@ end
 
 -- How many of a job's ticks and runs so far have no outcome and are not open, without those that were
 -- acknowledged (acknowledge.lua). Negative if more outcomes than ticks were counted.
-local function unsettled(job)
+local function without_outcome(job)
   local came, went = 0, redis.call('SCARD', K.open(job))
   local fields = redis.call('HGETALL', K.job(job))
   for i = 1, #fields, 2 do

@@ -4,7 +4,7 @@
 -- KEYS  the leading beat's lock
 -- ARGV  how many runs of each kind to look at, token of the leading beat (or '')
 -- gives a JSON list of what became of runs, an object each; it is empty when this beat does not lead:
---       kind         what settle_silent() says (ends.lua), or due requeued skipped waiting promoted, or
+--       kind         what rescue_silent() says (ends.lua), or due requeued skipped waiting promoted, or
 --         failed     the run's record is broken; it is looked at again a minute later, as is the lock that it waits for
 --       run_id, job
 
@@ -30,17 +30,17 @@ local function for_each_due(index, bring_forward)
   end
 end
 
-local function settle(id)
-  event(settle_silent(id), id)
+local function rescue_run(id)
+  event(rescue_silent(id), id)
 end
 
-for_each_due(K.leases, settle)
+for_each_due(K.leases, rescue_run)
 
 for_each_due(K.delayed, function(id)
   local run = load_run(id)
   redis.call('ZREM', K.delayed, id)
   if run and run.state == 'retrying' and not lease_token(run) then
-    settle(id)
+    rescue_run(id)
     run = load_run(id)
   end
   if run and run.state == 'retrying' and lease_token(run) == run.token then
@@ -75,4 +75,4 @@ for _, lock in ipairs(redis.call('SRANDMEMBER', K.contended, limit)) do
   end
 end
 for _, id in ipairs(promoted) do event('promoted', id) end
-return list_text(append(events, settled))
+return list_text(append(events, rescues))

@@ -279,7 +279,7 @@ local function mend_below(id)
 end
 
 -- A run of several steps whose own lease ran out: it lives as long as anything below it does.
-local function settle_family(run)
+local function rescue_family(run)
   mend_below(run.id)
   for _, below in ipairs(redis.call('SMEMBERS', K.below(run.id))) do
     local batch = load_run(below)
@@ -326,7 +326,7 @@ end
 -- Ends what is open below a run: at once what has not begun; what is running is asked to end, if
 -- `also_running`. A thousand items would keep the server from all others: some are left, whose leases
 -- end now. They cannot begin any more, and what meets one of them next - rescue, its message, a
--- second call - ends it (settle_silent).
+-- second call - ends it (rescue_silent).
 function end_below(id, outcome, why, also_running)
   local left = {}
   for _, below in ipairs(redis.call('SMEMBERS', K.below(id))) do
@@ -353,6 +353,6 @@ hooks.begin.withdrawn = withdraw_stage
 function hooks.begin.started(run) begin_family(root_of(run.id)) end
 hooks.finish.early = end_family
 hooks.finish.ended = end_one_below
-hooks.finish.silent = settle_family
+hooks.finish.silent = rescue_family
 
 end

@@ -91,7 +91,7 @@ def broker_address(conf: Any) -> str:
     return address_of(broker_url_of(conf), conf.get("broker_transport_options"))
 
 
-def settle_for_runs(conf: Any) -> None:
+def adjust_for_runs(conf: Any) -> None:
     """Sets what runs need in their worker, where the app has Celery's defaults."""
     with_broker = NEEDED_WITH_REDIS if is_redis(broker_url_of(conf)) else {}
     for name, needed in {**NEEDED, **with_broker}.items():
@@ -99,7 +99,7 @@ def settle_for_runs(conf: Any) -> None:
             setattr(conf, name, needed)
 
 
-def settle_broker(conf: Any) -> None:
+def adjust_broker(conf: Any) -> None:
     """Sets the broker's address in kombu's spelling, and moves the rest to kombu's options."""
     broker_url = broker_url_of(conf)
     if broker_url.startswith(SENTINEL):
@@ -214,7 +214,7 @@ def connection_of(conf: Any, url: str) -> dict[str, Any]:
     return ours | {k: v for k, v in own.items() if k not in REDBEAT_INTERNAL_OPTIONS}
 
 
-def settle_redbeat(app: Any, conf: Any, settings: Settings) -> None:
+def adjust_redbeat(app: Any, conf: Any, settings: Settings) -> None:
     """Gives RedBeat the ledger's Redis where the app names none, and a client made as the ledger's.
 
     RedBeat before 2.4 would leave most options out of its connection. User and password go into the

@@ -16,7 +16,7 @@ from celery.app.defaults import DEFAULTS
 
 from supervisor.catalog.fitness import guard_in_code
 from supervisor.errors import NoQueue, WrongSchema
-from supervisor.sending.app_settings import NEEDED, settle_for_runs
+from supervisor.sending.app_settings import NEEDED, adjust_for_runs
 from supervisor.sending.publisher import publisher_of
 from supervisor.sending.queues import AppQueues, queue_of
 from supervisor.store.failures import RedisError
@@ -47,7 +47,7 @@ def expects_runs(app: Celery) -> bool:
 def fetch_no_run_ahead(consumer: Any) -> None:
     """Called for each connection of a worker that gets runs."""
     name = "worker_prefetch_multiplier"
-    settle_for_runs(consumer.app.conf)
+    adjust_for_runs(consumer.app.conf)
     own = consumer.prefetch_multiplier
     if own not in (DEFAULTS[name], NEEDED[name]):
         return

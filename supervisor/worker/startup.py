@@ -15,7 +15,7 @@ from supervisor.errors import InvalidGuard, WrongSchema
 from supervisor.guard.current_run import mark_records
 from supervisor.guard.reaper import Reaper
 from supervisor.logs import get_logger
-from supervisor.sending.app_settings import settle_for_runs
+from supervisor.sending.app_settings import adjust_for_runs
 from supervisor.sending.calls import spec_of
 from supervisor.sending.context import headers_of_context
 from supervisor.sending.publisher import publisher_of
@@ -67,7 +67,7 @@ def prepare(sender: Any) -> None:
         log.warning("guarded tasks not registered", error=explained(error))
     prove_life(sender.app)  # jobs of its queues may come later
     if expects_runs(sender.app):
-        settle_for_runs(sender.app.conf)
+        adjust_for_runs(sender.app.conf)
         if get_start_method() != "fork":  # billiard's own choice on macOS
             set_start_method("fork", force=True)
         if not forks(sender):

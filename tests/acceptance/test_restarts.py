@@ -48,7 +48,7 @@ def totals(project: Project) -> Counter[str]:
     return found
 
 
-def unsettled(project: Project) -> dict[str, str]:
+def without_outcome(project: Project) -> dict[str, str]:
     """Jobs that are not paused yet, or that have runs which have not ended."""
     ledger = project.ledger
     records = ledger.records_of(list(ledger.scheduled().values()))
@@ -63,7 +63,7 @@ def test_a_rolling_restart_under_load_loses_no_run_and_does_none_twice(busy: Pro
         kind, process = running[place]
         running[place] = (kind, restart(busy, process, kind))
     load(busy, more=", paused: true")
-    wait_until(lambda: not unsettled(busy), 60, every=0.2)
+    wait_until(lambda: not without_outcome(busy), 60, every=0.2)
 
     counted, ledger = totals(busy), busy.ledger
     findings = list(audit(ledger, ledger.scheduled().values(), ledger.now()))

@@ -127,7 +127,7 @@ BREAKS = (
     break_of(
         "only a next tick rescues runs of dead workers",
         {"kill -9 worker of a rare run": 1},
-        ("ledger/rescue.lua", "for_each_due(K.leases, settle)\n", ""),
+        ("ledger/rescue.lua", "for_each_due(K.leases, rescue_run)\n", ""),
         NO_PROOF,
     ),
     break_of(

@@ -35,13 +35,13 @@ UNSURE_SECONDS = 1.0
 class Plan:
     """fault_seconds: from one fault to the next, thirty or more a minute.
 
-    settle_seconds: to come to an end after the chaos. hunts: it ends with the first finding that
+    ending_seconds: to come to an end after the chaos. hunts: it ends with the first finding that
     nothing can change.
     """
 
     faults: Sequence[Fault] = FAULTS
     fault_seconds: tuple[float, float] = (1.3, 2.1)
-    settle_seconds: float = 90.0
+    ending_seconds: float = 90.0
     hunts: bool = False
 
 
@@ -120,7 +120,7 @@ class Campaign:
 
     def _until(self, is_done: Callable[[], bool]) -> None:
         """Goes on without new faults; what is not done in time shows in the facts."""
-        deadline = time.monotonic() + self._plan.settle_seconds
+        deadline = time.monotonic() + self._plan.ending_seconds
         while time.monotonic() < deadline and not is_done():
             self._keep_going()
             time.sleep(LOOK_SECONDS)

@@ -25,7 +25,7 @@ from tools.chaos.report import table
 
 #: From the first fault on: chaos, and what is left open after it.
 CHAOS_SECONDS = 70.0
-SETTLE_SECONDS = 20.0
+ENDING_SECONDS = 20.0
 
 #: What a break may take to be seen.
 MOST_SECONDS = 120.0
@@ -65,7 +65,7 @@ def caught(broken: Break, directory: Path, seed: int) -> tuple[Sequence[Finding]
     rng = random.Random(seed)
     cluster = Cluster(directory, rng, package=directory / "package")
     faults = chosen(broken.faults)
-    plan = Plan(faults, broken.fault_seconds, settle_seconds=SETTLE_SECONDS, hunts=True)
+    plan = Plan(faults, broken.fault_seconds, ending_seconds=ENDING_SECONDS, hunts=True)
     campaign = Campaign(cluster, rng, plan)
     try:
         outcome = campaign.run(CHAOS_SECONDS / 60)

@@ -83,7 +83,7 @@ KILL_SECONDS = (2.0, 4.0)
 RESTART_SECONDS = (0.5, 2.0)
 
 #: A worker that is killed leaves runs that are found after their leases.
-SETTLE_SECONDS = 60.0
+ENDING_SECONDS = 60.0
 
 
 @dataclass
@@ -227,7 +227,7 @@ def fire(apps: list[Deployment], minutes: float, rng: random.Random) -> Counter[
         )
 
     with suppress(AssertionError):
-        wait_until(all_went_on, SETTLE_SECONDS, every=0.5)
+        wait_until(all_went_on, ENDING_SECONDS, every=0.5)
     for app, before in zip(apps, counts, strict=True):
         after = Counter(job for *_, job in app.witness)
         app.at_rest = [kind for kind in KINDS if after[kind] <= before[kind]]

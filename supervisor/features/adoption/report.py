@@ -14,7 +14,7 @@ from celery.app.utils import filter_hidden_settings
 from celery.utils.imports import symbol_by_name
 from kombu.utils.url import maybe_sanitize_url
 
-from supervisor.app import OWN, REPLACED, dotted, overridden, settled, tasks_of
+from supervisor.app import OWN, REPLACED, adjusted, dotted, overridden, tasks_of
 from supervisor.catalog.fitness import may_send_nothing, refused_in_pool
 from supervisor.catalog.job_checks import check_job
 from supervisor.features.adoption import DJANGO
@@ -149,7 +149,7 @@ def section(heading: str, lines: Iterable[str]) -> Iterator[str]:
 
 
 def settings_lines(app: Celery) -> Iterator[str]:
-    for name, (before, now) in settled(app).items():
+    for name, (before, now) in adjusted(app).items():
         yield f"{name}: {shown(name, before)} -> {shown(name, now)}"
     for kept in overridden(app):
         yield f"{kept.setting} stays {shown(kept.setting, kept.value)}: {kept.hint}"
@@ -201,7 +201,7 @@ def report_shape(app: Celery, sources: list[AppSchedule]) -> dict[str, Any]:
     return {
         "settings": {
             name: {"before": in_json(name, before), "after": in_json(name, now)}
-            for name, (before, now) in settled(app).items()
+            for name, (before, now) in adjusted(app).items()
         },
         "kept_settings": {each.setting: each.hint for each in overridden(app)},
         "tasks": {

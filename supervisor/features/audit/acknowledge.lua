@@ -4,7 +4,7 @@
 -- gives nothing
 
 local job = ARGV[1]
-local key, left = K.job(job), unsettled(job)
+local key, left = K.job(job), without_outcome(job)
 redis.call('HINCRBY', key, 'acknowledged', left)
-redis.call('HSET', key, 'unsettled', 0)
+redis.call('HSET', key, 'without_outcome', 0)
 redis.call('HDEL', key, 'n:unaccounted', 'finding')

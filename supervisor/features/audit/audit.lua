@@ -26,6 +26,6 @@ if not hget(key, 'audited_until') then
   redis.call('HSET', key, 'audited_until', watermark, 'audited_ticks', number('n:ticks'))
 end
 
-local left = unsettled(job)
-redis.call('HSET', key, 'unsettled', left)
+local left = without_outcome(job)
+redis.call('HSET', key, 'without_outcome', left)
 return { hget(key, 'audited_until'), watermark, number('n:ticks') - number('audited_ticks'), left }

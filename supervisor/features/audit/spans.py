@@ -21,7 +21,7 @@ class AuditSpan:
     first_at: datetime
     last_at: datetime
     counted: int
-    unsettled: int
+    without_outcome: int
     """Of all the job's ticks and runs so far, those that have no outcome and are not open."""
 
 

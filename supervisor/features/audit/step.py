@@ -73,9 +73,9 @@ class AuditFinding:
         return abs(self.named - self.span.counted)
 
     @property
-    def unsettled(self) -> int:
+    def without_outcome(self) -> int:
         """By how many ticks and runs exceed (or fall short of) outcomes and open runs."""
-        return self.span.unsettled
+        return self.span.without_outcome
 
     def as_facts(self) -> dict[str, Any]:
         """For logs, JSON and the ledger."""
@@ -85,7 +85,7 @@ class AuditFinding:
             "to": self.span.last_at.isoformat(),
             "named": self.named,
             "counted": self.span.counted,
-            "unsettled": self.unsettled,
+            "without_outcome": self.without_outcome,
             "overdue": self.overdue,
             "missing": [at.isoformat() for at in self.missing],
         }
@@ -167,7 +167,7 @@ def audit(
 
 
 def is_wrong(finding: AuditFinding) -> bool:
-    return bool(finding.difference or finding.unsettled or finding.overdue)
+    return bool(finding.difference or finding.without_outcome or finding.overdue)
 
 
 def judged(ledger: Ledger, spec: JobSpec, span: AuditSpan, now: datetime) -> AuditFinding:

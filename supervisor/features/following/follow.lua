@@ -57,4 +57,4 @@ end
 
 for i = 4, #ARGV, 4 do changes[ARGV[i]](unpack(ARGV, i + 1, i + 3)) end
 redis.call('LTRIM', K.endings, endings, -1)
-return list_text(append(events, settled))
+return list_text(append(events, rescues))

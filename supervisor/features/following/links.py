@@ -72,7 +72,7 @@ def closed_ways(specs: Mapping[str, JobSpec]) -> Iterator[list[str]]:
 
     A search in depth from each job through those that it follows, which visits none twice.
     """
-    settled: set[str] = set()
+    visited: set[str] = set()
     for job in specs:
         way: dict[str, None] = {}
         rest: list[Iterator[str]] = [iter((job,))]
@@ -81,10 +81,10 @@ def closed_ways(specs: Mapping[str, JobSpec]) -> Iterator[list[str]]:
             if name is None:
                 rest.pop()
                 if way:
-                    settled.add(way.popitem()[0])
+                    visited.add(way.popitem()[0])
             elif name in way:
                 names = [*way]
                 yield names[names.index(name) :]
-            elif name in specs and name not in settled:
+            elif name in specs and name not in visited:
                 way[name] = None
                 rest.append(iter(specs[name].after))

@@ -214,7 +214,7 @@ def judge_time(spec: JobSpec, memory: Memory, at: int, decisions: Decisions) -> 
     if not bad and not is_all:
         return
     if spec.has_schedule:
-        settle_ticks(memory, at, bad[0] if bad else None, decisions)
+        decide_ticks(memory, at, bad[0] if bad else None, decisions)
     elif not bad and record.get("decided") != "ran":
         run_id = tick_of(spec.name, at)
         if record.get("decided"):
@@ -226,7 +226,7 @@ def judge_time(spec: JobSpec, memory: Memory, at: int, decisions: Decisions) -> 
         record["decided"] = "skipped"
 
 
-def settle_ticks(memory: Memory, at: int, bad: str | None, decisions: Decisions) -> None:
+def decide_ticks(memory: Memory, at: int, bad: str | None, decisions: Decisions) -> None:
     for run_id in [run_id for run_id, nominal in memory.held.items() if nominal == at]:
         skip = Effect("skip", run_id, "upstream", bad or "")
         decisions.changes.append(skip if bad else Effect("release", run_id))

@@ -94,11 +94,11 @@ class Following:
         if any(each.placement is Placement.FAILED for each in admissions):
             note_all(admissions)
             return False
-        settled = self._followers.commit(texts, decisions.changes)
+        rescues = self._followers.commit(texts, decisions.changes)
         note_all(each for each in admissions if each.placement is not Placement.DUPLICATE)
-        for rescue in settled or ():
+        for rescue in rescues or ():
             note_rescue(rescue)
-        return settled is not None
+        return rescues is not None
 
     def _snapshot(self, events: Sequence[FollowEvent]) -> FollowState:
         ended = list(dict.fromkeys(event.job for event in events if isinstance(event, RunEnd)))

@@ -238,7 +238,7 @@ class FileNotices:
         self._has_looked = False
 
     def is_due(self, turn: Turn) -> bool:
-        return turn.is_settled and not turn.has_more
+        return turn.has_read_files and not turn.has_more
 
     def do(self, turn: Turn) -> None:
         if turn.problems is not None:
@@ -253,4 +253,4 @@ def part(beat: BeatContext) -> Part:
     """Raises NotConfigured for what the environment says wrongly."""
     notices = Notices(beat.ledger)
     beat.senders[Kind.NOTICE] = notices.send
-    return Part(settle=(notices,), follow=(FileNotices(notices),))
+    return Part(deliver=(notices,), follow=(FileNotices(notices),))

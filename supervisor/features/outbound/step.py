@@ -55,4 +55,4 @@ class Sending:
 
 def part(beat: BeatContext) -> Part:
     beat.senders[Kind.REVOCATION] = Revocations(beat.app, beat.ledger).send
-    return Part(settle=(Sending(beat.ledger, beat.senders),))
+    return Part(deliver=(Sending(beat.ledger, beat.senders),))

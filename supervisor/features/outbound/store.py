@@ -148,11 +148,11 @@ class LedgerOutbox:
 
     def take_off(self, entry: Unsent, end: End) -> bool:
         """Whether it was still there, and still this: two beats may be sending."""
-        return self._settle(entry, end)
+        return self._update(entry, end)
 
     def put_off(self, entry: Unsent, until: datetime) -> bool:
         """Its destination is unavailable, and is not tried before. Returns as `take_off`."""
-        return self._settle(entry, ms_of(until))
+        return self._update(entry, ms_of(until))
 
     def figures(self) -> OutboundFigures:
         with self._client.pipeline(transaction=False) as pipe:
@@ -166,7 +166,7 @@ class LedgerOutbox:
         oldest_at = instant(oldest[0][1]) if oldest else None
         return OutboundFigures(of(End.SENT), of(End.DROPPED), oldest_at)
 
-    def _settle(self, entry: Unsent, result: str | int) -> bool:
+    def _update(self, entry: Unsent, result: str | int) -> bool:
         arguments = (entry.destination, entry.id, entry.text, result)
         return bool(self._functions("delivered", *arguments))
 

@@ -36,7 +36,7 @@ JOBS_NAMED = 3
 
 #: By the clock of the day's zone, since when the day before is looked at: runs of its last minute
 #: have been admitted by then.
-SETTLED_AFTER = timedelta(minutes=1)
+DELAY = timedelta(minutes=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class Day:
     @classmethod
     def before(cls, now: datetime, zone: ZoneInfo) -> Self:
         """The last one that is over."""
-        return cls((now - SETTLED_AFTER).astimezone(zone).date() - DAY, zone)
+        return cls((now - DELAY).astimezone(zone).date() - DAY, zone)
 
     @property
     def start(self) -> datetime:

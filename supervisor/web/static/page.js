@@ -123,11 +123,11 @@ function replace(part, fresh) {
   const href = focused?.getAttribute("href");
   const newer = [...fresh.querySelectorAll(focusable)];
   if (focused) (href ? newer.find((a) => a.getAttribute("href") === href) : newer[place])?.focus();
-  settleLog(fresh, scrolled);
+  scrollLog(fresh, scrolled);
 }
 
 // The end of a log stays in view, unless it was scrolled away from.
-function settleLog(place, scrolled) {
+function scrollLog(place, scrolled) {
   const log = place.querySelector(".log");
   if (log) log.scrollTop = scrolled ?? log.scrollHeight;
 }
@@ -277,7 +277,7 @@ function setClock(page) {
 }
 
 setClock(document);
-settleLog(document, null);
+scrollLog(document, null);
 if (document.querySelector("[data-part]")) keepFresh();
 tellTime();
 setInterval(tellTime, 1000);

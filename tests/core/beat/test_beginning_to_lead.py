@@ -157,10 +157,10 @@ def test_notices_that_cannot_be_sent_are_said_in_a_sentence_at_the_start(
     [
         pytest.param(["-zadd"], id="emit"),  # it writes no time at which a job is due
         # It emits, and cannot say that it is there: its key begins with `supervisor:presence:`.
-        pytest.param(["resetkeys", "~[^s]*", "~supervisor:[^p]*"], id="settle"),
+        pytest.param(["resetkeys", "~[^s]*", "~supervisor:[^p]*"], id="deliver"),
     ],
 )
-def test_a_leader_that_cannot_emit_or_settle_gives_way_to_another(
+def test_a_leader_that_cannot_emit_or_deliver_gives_way_to_another(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refused: list[str]
 ) -> None:
     monkeypatch.setattr(scheduler, "RESIGN_AFTER", timedelta(seconds=1))
@@ -278,13 +278,13 @@ def has_started(ledger: Ledger) -> bool:
     return ledger.client.hget(ledger.keys.beat, "starting") is None
 
 
-def until_settled(beat: SupervisedScheduler, ledger: Ledger) -> None:
+def until_started(beat: SupervisedScheduler, ledger: Ledger) -> None:
     """Turns of a beat until its files are loaded and a start, if there is one, is over."""
 
     def turn() -> bool:
         beat.tick()
         assert beat._steps.reloading
-        return beat._steps.reloading.is_settled and has_started(ledger)
+        return beat._steps.reloading.has_read_files and has_started(ledger)
 
     wait_until(turn)
     beat.tick()
@@ -303,7 +303,7 @@ def test_a_job_runs_once_when_the_service_starts_with_its_files(
     beats: Beats, ledger: Ledger
 ) -> None:
     beat = beats()
-    until_settled(beat, ledger)
+    until_started(beat, ledger)
     found = runs_of(ledger)
     assert found.keys() == {"warm", "nightly"}
     for name, [run] in found.items():
@@ -318,13 +318,13 @@ def test_it_runs_again_after_a_time_without_a_beat_and_not_at_once(
     beats: Beats, ledger: Ledger
 ) -> None:
     first, second, third = beats(), beats(), beats()
-    until_settled(first, ledger)
+    until_started(first, ledger)
     first.close()
-    until_settled(second, ledger)
+    until_started(second, ledger)
     assert len(ledger.history("warm")) == 1
     second.close()
     ago(ledger, ABSENCE + timedelta(seconds=1))
-    until_settled(third, ledger)
+    until_started(third, ledger)
     assert len(ledger.history("warm")) == 2
     # The job's lock is held by the run before, which no worker took.
     assert ledger.history("warm")[0].blocked_by == ledger.history("warm")[1].id
@@ -332,11 +332,11 @@ def test_it_runs_again_after_a_time_without_a_beat_and_not_at_once(
 
 def test_a_standby_that_takes_over_late_starts_nothing(beats: Beats, ledger: Ledger) -> None:
     first, second = beats(), beats()
-    until_settled(first, ledger)
+    until_started(first, ledger)
     second.tick()
     first.close()
     ago(ledger, 2 * ABSENCE)
-    until_settled(second, ledger)
+    until_started(second, ledger)
     assert len(ledger.history("warm")) == 1
 
 
@@ -344,7 +344,7 @@ def test_a_start_that_a_beat_did_not_finish_is_finished_by_the_next(
     beats: Beats, ledger: Ledger
 ) -> None:
     first = beats()
-    until_settled(first, ledger)
+    until_started(first, ledger)
     first.close()
     ago(ledger, 2 * ABSENCE)
     before, [run, *_] = ServiceStarts(ledger), ledger.history("nightly")
@@ -380,7 +380,7 @@ def test_the_bounds_of_a_job_hold_for_this_run_too(keys: dict[str, Any], expecte
 
 
 def test_it_is_called_the_run_at_start(beats: Beats, ledger: Ledger) -> None:
-    until_settled(beats(), ledger)
+    until_started(beats(), ledger)
     [sentence, *_, last] = why.answer(question_of_job(ledger, "warm"))
     assert sentence.startswith("the run at start of ")
     assert last.endswith("it runs at start, and when code or a person asks for it")

@@ -245,7 +245,7 @@ def test_a_trigger_may_be_for_a_time_to_come_and_has_a_priority(
 
 
 class Meanwhile:
-    """A ledger that another edits once, when a put has settled and is about to load."""
+    """A ledger that another edits once, when a put has closed a schedule and is about to load."""
 
     def __init__(self, ledger: Ledger, act: Callable[[], object]) -> None:
         self._load = ledger.load
@@ -271,7 +271,7 @@ def begun(ledger: Ledger, at: datetime, name: str = "report") -> None:
     AuditSpans(ledger.functions).open([name])
 
 
-def test_ticks_of_the_old_times_are_settled_and_counted_once(app: Celery, ledger: Ledger) -> None:
+def test_ticks_of_the_old_times_are_decided_and_counted_once(app: Celery, ledger: Ledger) -> None:
     old = put(app, every="1s").spec
     begun(ledger, ledger.now() - timedelta(seconds=60))
     before = watermark(ledger)
@@ -280,7 +280,7 @@ def test_ticks_of_the_old_times_are_settled_and_counted_once(app: Celery, ledger
     assert ticks == len(ticks_between(schedule_of(old), before, watermark(ledger), 100))
     runs = ledger.history("report")
     [missed] = [run for run in runs if run.state is RunState.MISSED]
-    # What beat was about to emit is not lost: 15 s of it, and what came due while it was settled.
+    # What beat was about to emit is not lost: 15 s of it, and what came due while it was closed.
     assert missed.reason == "edited"
     assert len(runs) == 1 + ticks - missed.ticks >= 1 + 15
     assert ledger.job("report").unaccounted_ticks == 0
@@ -301,7 +301,7 @@ def test_a_tick_that_beat_read_before_an_edit_is_not_admitted_after_it(
     assert admission.placement is Placement.DUPLICATE
 
 
-def test_a_tick_that_comes_due_during_an_edit_is_settled_first(
+def test_a_tick_that_comes_due_during_an_edit_is_decided_first(
     app: Celery, ledger: Ledger, entries: Entries, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     old = put(app, every="1s").spec

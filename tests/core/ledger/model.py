@@ -163,7 +163,7 @@ class Model:
             self.counters["duplicates"] += 1
             return "duplicate"
         if run.is_silent:
-            self._settle(run)
+            self._rescue(run)
             if not self.in_grace:
                 return "expired"
         if self.in_grace:
@@ -359,7 +359,7 @@ class Model:
 
     def rescue(self, due: str | None = None) -> None:
         """One pass; `due`: the run whose delay is over."""
-        self._settle_silent()
+        self._rescue_silent()
         run = self.runs[due] if due else None
         if run and run.state is RunState.RETRYING and run.slot:
             self._queue(run)
@@ -369,7 +369,7 @@ class Model:
 
     def _place(self, run: ModelRun) -> Verdict:
         if self.most is not None:
-            self._settle_silent()
+            self._rescue_silent()
             self._promote()
         verdict = decide(self.spec.overlap, self._situation(run))
         match verdict.decision:
@@ -450,7 +450,7 @@ class Model:
 
     def _promote(self) -> None:
         while self.waiting:
-            self._settle_silent()
+            self._rescue_silent()
             if not self.waiting or not self.has_room:
                 return
             run = self.waiting.pop(0)
@@ -478,12 +478,12 @@ class Model:
         run.last_token, run.ending, run.is_silent = run.token, None, False
         run.over.add(run.token)
 
-    def _settle_silent(self) -> None:
+    def _rescue_silent(self) -> None:
         for run in self.holders:
             if run.is_silent:
-                self._settle(run)
+                self._rescue(run)
 
-    def _settle(self, run: ModelRun) -> None:
+    def _rescue(self, run: ModelRun) -> None:
         run.is_silent = False
         if self.in_grace and run.state in (RunState.RUNNING, RunState.QUEUED):
             return

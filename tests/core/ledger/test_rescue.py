@@ -139,10 +139,10 @@ def test_a_broken_record_does_not_keep_others_from_being_rescued(ledger: Ledger)
     assert ledger.rescue() == ()
 
 
-def test_what_an_admission_settled_on_its_way_is_told(ledger: Ledger) -> None:
+def test_an_admission_says_which_silent_runs_it_rescued(ledger: Ledger) -> None:
     spec = lost(ledger)
     [admission] = ledger.admit(ticks(spec, 1))
-    assert admission.settled == (Rescue("rescued", run_id(spec, 0), spec.name),)
+    assert admission.rescues == (Rescue("rescued", run_id(spec, 0), spec.name),)
 
 
 def test_an_overlap_lasts_from_the_successors_begin_to_the_late_report(ledger: Ledger) -> None:
@@ -368,7 +368,7 @@ def test_two_at_work_on_one_queue_are_an_overlap(ledger: Ledger, runs: tuple[str
     assert "overlaps" not in ledger.job("second").counters
 
 
-def test_a_silent_run_is_settled_before_another_works_its_queue(
+def test_a_silent_run_is_rescued_before_another_works_its_queue(
     ledger: Ledger, runs: tuple[str, str]
 ) -> None:
     first, second = runs

@@ -190,7 +190,7 @@ def test_a_batch_whose_items_vanished_fails(ledger: Ledger) -> None:
     assert ledger.run(run_of(place)).state is RunState.FAILED
 
 
-def test_an_item_that_nothing_brings_forward_is_settled(ledger: Ledger) -> None:
+def test_an_item_that_nothing_brings_forward_is_rescued(ledger: Ledger) -> None:
     place = batch(ledger, items=2)
     ledger.client.zrem(ledger.keys.leases, f"{place}#0", f"{place}#1")
     lease_runs_out(ledger, run_of(place))

@@ -164,11 +164,11 @@ def test_a_message_older_than_its_tasks_expires_ends_only_a_queued_run(
             queue.get(timeout=scaled(5)), app=app, task=load, hostname="worker"
         )
         wait_until(request.revoked)
-    settled = ledger.run(run)
+    rescued = ledger.run(run)
     if has_begun:
-        assert (settled.state, renew(ledger, run)) == (RunState.RUNNING, LeaseState.RENEWED)
+        assert (rescued.state, renew(ledger, run)) == (RunState.RUNNING, LeaseState.RENEWED)
     else:
-        assert (settled.state, settled.reason) == (RunState.EXPIRED, "expires passed")
+        assert (rescued.state, rescued.reason) == (RunState.EXPIRED, "expires passed")
     assert run not in state.revoked
 
 

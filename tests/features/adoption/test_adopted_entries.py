@@ -283,7 +283,7 @@ def test_it_is_edited_where_it_was_saved_and_nowhere_else(
         jobs.put("theirs", task="t", every="1m", app=app)
 
 
-def test_what_an_entry_would_refuse_is_foreseen_and_settles_nothing(
+def test_what_an_entry_would_refuse_is_foreseen_and_closes_no_schedule(
     app: Celery, ledger: Ledger
 ) -> None:
     jobs.put("mine", task="t", every="1s", app=app)

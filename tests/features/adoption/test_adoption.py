@@ -9,7 +9,7 @@ from celery import Celery, Task
 from celery.beat import PersistentScheduler
 from redbeat.schedulers import RedBeatScheduler, RedBeatSchedulerEntry, get_redis
 
-from supervisor.app import settled, supervise
+from supervisor.app import adjusted, supervise
 from supervisor.features.adoption.report import jobs_of, report, shown, sources_of, to_look_at
 from supervisor.times import EPOCH
 
@@ -37,7 +37,7 @@ def test_all_settings_that_change_are_listed_without_passwords(
     supervise(supervised, **options)
     before, after = dict(plain.conf.items()), dict(supervised.conf.items())
     changed = {name.lower() for name in after if before.get(name) != after[name]}
-    listed = settled(supervised)
+    listed = adjusted(supervised)
     assert changed == listed.keys()
     text = "".join(shown(name, value) for name, pair in listed.items() for value in pair)
     assert "secret" not in text

@@ -74,7 +74,7 @@ def test_a_tick_that_was_counted_twice_is_found(ledger: Ledger, spec: JobSpec) -
     ledger.admit(ticks(spec, 1, 2))
     ledger.client.hincrby(ledger.keys.job(spec.name), "n:ticks", 1)
     [finding] = audit(ledger, [spec], MIDNIGHT)
-    assert (finding.difference, finding.unsettled) == (1, 1)
+    assert (finding.difference, finding.without_outcome) == (1, 1)
 
 
 def test_a_run_without_an_outcome_is_found_as_long_as_it_is_gone(
@@ -84,7 +84,7 @@ def test_a_run_without_an_outcome_is_found_as_long_as_it_is_gone(
     ledger.client.srem(ledger.keys.open(spec.name), run_id(spec, 1))
     for _ in range(2):
         [finding] = audit(ledger, [spec], MIDNIGHT)
-        assert (finding.difference, finding.unsettled) == (0, 1)
+        assert (finding.difference, finding.without_outcome) == (0, 1)
     assert ledger.job(spec.name).unaccounted_ticks == 1
 
 
@@ -108,7 +108,7 @@ def test_what_is_acknowledged_counts_no_longer(
         assert ledger.job(spec.name).unaccounted_ticks == 0
     damage()
     [finding] = audit(ledger, [spec], MIDNIGHT)
-    assert abs(finding.unsettled) == abs(by)
+    assert abs(finding.without_outcome) == abs(by)
 
 
 def test_a_year_of_minutely_ticks_is_audited_at_once(ledger: Ledger) -> None:

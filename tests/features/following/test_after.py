@@ -319,7 +319,7 @@ def test_of_latest_one_tick_waits_at_a_time(ledger: Ledger, entries: Entries) ->
 @pytest.mark.parametrize(
     ("keys", "state"), [({"every": "1s"}, "queued"), (None, "cancelled")], ids=["freed", "removed"]
 )
-def test_an_edit_settles_the_ticks_that_wait(
+def test_an_edit_decides_the_ticks_that_wait(
     ledger: Ledger, entries: Entries, keys: dict[str, Any] | None, state: str
 ) -> None:
     jobs = scheduled(ledger, entries)
