@@ -41,7 +41,7 @@ _used = count()
 
 
 #: How often it is looked whether a test has had its time.
-LOOK_SECONDS = 5.0
+POLL_SECONDS = 5.0
 
 
 def pytest_timeout_set_timer(item: pytest.Item, settings: TestTimeout) -> bool:
@@ -59,7 +59,7 @@ def pytest_timeout_set_timer(item: pytest.Item, settings: TestTimeout) -> bool:
 
     item.cancel_timeout = cancel  # type: ignore[attr-defined]
     signal.signal(signal.SIGALRM, look)
-    every = min(LOOK_SECONDS, settings.timeout)
+    every = min(POLL_SECONDS, settings.timeout)
     signal.setitimer(signal.ITIMER_REAL, every, every)
     return True
 

@@ -158,7 +158,7 @@ class Emitter:
         self._entries.reschedule(next_at)
         if edited := self._ledger.edited_since(version) & next_at.keys():
             # A job was edited meanwhile; the times just written may be those of its old schedule.
-            self._entries.look_again(edited, now)
+            self._entries.make_due(edited, now)
             return False
         return all(at is None or at > now for at in next_at.values())
 

@@ -80,7 +80,7 @@ class JobMessages:
 
     def _make(self, names: list[str]) -> None:
         loaded = self._ledger.loaded(names)
-        self._sender.look_again()
+        self._sender.forget_channel()
         channel = self._sender.channel_beside
         recording = Recording(self._app, channel) if channel else None
         made = {

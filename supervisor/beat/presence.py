@@ -42,7 +42,7 @@ class Presence:
         if leads is not self._leads:
             self._leads, self._next_at = leads, 0.0
         self._say()
-        self._reaper.look()
+        self._reaper.reap()
 
     def report_fault(self, fault: str) -> None:
         """Why a turn failed, if the server answers but refuses."""

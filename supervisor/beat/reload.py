@@ -122,7 +122,7 @@ class Reloading:
         until = time.monotonic() + BEGIN_SECONDS
         self._year, self.has_read_files = now.year, False
         self.stop()
-        self._watching.look_again()
+        self._watching.mark_changed()
         while not self._watching.has_changed():  # they are being written, for a second at most
             time.sleep(ASK_SECONDS)
         child = self._start(now)
@@ -137,7 +137,7 @@ class Reloading:
         if self._child:
             self._child.end()
             self._child = None
-            self._watching.look_again()
+            self._watching.mark_changed()
 
     @property
     def is_busy(self) -> bool:
@@ -162,10 +162,10 @@ class Reloading:
         """
         if now.year != self._year:
             self._year = now.year
-            self._watching.look_again()
+            self._watching.mark_changed()
         has_changed = self._watching.has_changed()
         if has_changed and self._child and self._child.age_seconds < OUTDATED_SECONDS:
-            self._watching.look_again()  # when the child is done
+            self._watching.mark_changed()  # when the child is done
             has_changed = False
         if has_changed or (self._child is None and self._is_to_be_tried(loaded)):
             self._start()
@@ -199,7 +199,7 @@ class Reloading:
             self._give_up(now, str(error))
             return
         except Exception:
-            self._watching.look_again()  # not all was loaded
+            self._watching.mark_changed()  # not all was loaded
             raise
         if loading.is_refused:
             self._next_try = time.monotonic() + REFUSED_SECONDS

@@ -7,7 +7,7 @@ since Redis was unavailable, and for a Redis that has lost its data:
    fingerprint, and reads it where that is another than when it was last loaded.
 2. What is loaded of the source is compared with what it has. Only what differs is put or removed,
    and only if it is still of the version that was compared: an edit meanwhile wins, and the next
-   look deals with the rest.
+   round deals with the rest.
 3. A source that is unavailable changes nothing. Nor does one that has lost more than half of its
    jobs: `manage.py supervisor sync --yes` is for a person who means it.
 """
@@ -19,7 +19,7 @@ import time
 from supervisor.beat.reload import LIMITS, some
 from supervisor.beat.turn import Turn
 from supervisor.catalog.entries import Entries
-from supervisor.catalog.reconcile import Reconciled, look_at
+from supervisor.catalog.reconcile import Reconciled, reconcile_changed
 from supervisor.job.changes import registered
 from supervisor.ledger.ledger import Ledger
 from supervisor.logs import get_logger
@@ -28,7 +28,7 @@ from supervisor.process import Child
 log = get_logger("supervisor.sources")
 
 #: How often sources are asked, and when a child that asks them is ended: a database may hang.
-LOOK_SECONDS = 30.0
+RECONCILE_SECONDS = 30.0
 LONGEST_SECONDS = 120.0
 
 
@@ -39,11 +39,11 @@ class FollowedSources:
         self._ledger = ledger
         self._entries = entries
         self._child: Child | None = None
-        self._next_look = 0.0
+        self._next_at = 0.0
         self._problems: dict[str, list[str]] = {}
 
-    def look_soon(self) -> None:
-        self._next_look = 0.0
+    def reconcile_soon(self) -> None:
+        self._next_at = 0.0
 
     def stop(self) -> None:
         if self._child:
@@ -59,9 +59,9 @@ class FollowedSources:
     def follow(self) -> None:
         """Returns at once: a child asks the sources."""
         if self._child is None:
-            if time.monotonic() >= self._next_look:
-                self._next_look = time.monotonic() + LOOK_SECONDS
-                self._child = Child(self._look_in_child, LIMITS) if registered() else None
+            if time.monotonic() >= self._next_at:
+                self._next_at = time.monotonic() + RECONCILE_SECONDS
+                self._child = Child(self._reconcile_in_child, LIMITS) if registered() else None
             return
         if self._child.has_ended():
             self._receive(self._child)
@@ -72,7 +72,7 @@ class FollowedSources:
     def _receive(self, child: Child) -> None:
         try:
             outcomes: list[Reconciled] = child.result()
-        except Exception as error:  # noqa: BLE001 - of a look, which is repeated
+        except Exception as error:  # noqa: BLE001 - it is tried again
             log.error("sources not followed", error=repr(error))
             outcomes = []
         self._child = None
@@ -93,5 +93,5 @@ class FollowedSources:
                 log.error("source not loaded", source=outcome.source, problem=problem)
         self._problems[outcome.source] = outcome.problems
 
-    def _look_in_child(self) -> list[Reconciled]:
-        return [look_at(self._ledger, self._entries, source) for source in registered()]
+    def _reconcile_in_child(self) -> list[Reconciled]:
+        return [reconcile_changed(self._ledger, self._entries, source) for source in registered()]

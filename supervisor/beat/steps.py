@@ -100,7 +100,7 @@ class TurnSteps:
         for part in self._parts:
             if part.begin:
                 part.begin(at, is_first)
-        self.sources.look_soon()
+        self.sources.reconcile_soon()
         self.messages.begin()
 
     def _as_admitted(self, spec: JobSpec) -> JobSpec:

@@ -30,7 +30,7 @@ from supervisor.sending.queues import channel_of
 
 #: How many of the oldest and of the newest messages of a queue are looked at. To remove one, Redis
 #: compares all between it and the end of the queue, which takes 0.4 ms for this many.
-LOOKED_AT = 1_000
+MESSAGES_READ = 1_000
 
 #: Between two sweeps, since a broker that hangs costs seconds each time; and for one sweep.
 PAUSE_SECONDS = 5.0
@@ -73,8 +73,8 @@ class Sweeper:
 
     def _remove_ended(self, client: Any, key: str) -> int:
         """Removes those among the oldest and the newest messages of a list; returns how many."""
-        newest = dict.fromkeys(client.lrange(key, 0, LOOKED_AT - 1), 1)
-        texts = newest | dict.fromkeys(client.lrange(key, -LOOKED_AT, -1), -1)
+        newest = dict.fromkeys(client.lrange(key, 0, MESSAGES_READ - 1), 1)
+        texts = newest | dict.fromkeys(client.lrange(key, -MESSAGES_READ, -1), -1)
         runs = {text: run for text in texts if (run := run_of(text, self._identity))}
         ended = self._ledger.ended([*runs.values()])
         with client.pipeline(transaction=False) as pipe:

@@ -55,7 +55,7 @@ class VanishedMessages:
         self._broker = AppQueues(app)
         self._ledger = ledger
         self._next_check = 0.0
-        self._looked_at = 0
+        self._checked = 0
 
     def to_resend(self, now: datetime) -> list[str]:
         """Ids of the runs to be sent again; asks the broker at most once a second.
@@ -88,9 +88,9 @@ class VanishedMessages:
 
     def _next_of_all(self, now: datetime) -> Sequence[SentRun]:
         """The runs behind those of the last check; the first ones once young runs are reached."""
-        runs = self._ledger.sent_runs(RUNS_PER_CHECK, self._looked_at)
+        runs = self._ledger.sent_runs(RUNS_PER_CHECK, self._checked)
         is_all = len(runs) < RUNS_PER_CHECK or now - runs[-1].sent_at <= GRACE
-        self._looked_at = 0 if is_all else self._looked_at + len(runs)
+        self._checked = 0 if is_all else self._checked + len(runs)
         return runs
 
     def _vanished(

@@ -27,7 +27,7 @@ class Watching:
         #: Files are changing at this moment: to be asked again soon.
         self.is_changing = False
 
-    def look_again(self) -> None:
+    def mark_changed(self) -> None:
         """Behaves as if something had changed."""
         self._since = self._since or time.monotonic()
 
@@ -36,7 +36,7 @@ class Watching:
         before, self._files = self._files, files_of(self._path)
         self.is_changing = self._files != before
         if self.is_changing:
-            self.look_again()
+            self.mark_changed()
         if self._since is None:
             return False
         if self.is_changing and time.monotonic() - self._since < LONGEST_BURST_SECONDS:

@@ -251,7 +251,7 @@ class Entries:
             version, prompt, late = pipe.execute()
         return int(version or 0), [*prompt, *late][:limit]
 
-    def look_again(self, jobs: Iterable[str], now: datetime) -> None:
+    def make_due(self, jobs: Iterable[str], now: datetime) -> None:
         """Makes these jobs due at once, except those that no longer have an entry."""
         scores = {self.key(job): now.timestamp() for job in jobs}
         if scores:

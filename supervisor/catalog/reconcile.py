@@ -24,7 +24,7 @@ REMOVAL_HINT = "if that is meant, remove half of them first, or run manage.py su
 
 @dataclass(slots=True)
 class Reconciled:
-    """What came of one look at one source."""
+    """What came of reconciling one source."""
 
     source: str
     changes: Changes | None = None
@@ -33,7 +33,7 @@ class Reconciled:
     problems: list[str] = field(default_factory=list)
 
 
-def look_at(ledger: Ledger, entries: Entries, source: Source) -> Reconciled:
+def reconcile_changed(ledger: Ledger, entries: Entries, source: Source) -> Reconciled:
     """Loads the source where it has changed since it was last loaded, all of it."""
     outcome = Reconciled(source.name)
     try:
@@ -99,7 +99,7 @@ def reconcile(
             action=action,
         )
     except (JobConflict, JobElsewhere) as error:  # an edit at this very moment
-        outcome.problems.append(f"{error}; it is looked at again")
+        outcome.problems.append(f"{error}; it is tried again")
     return outcome
 
 

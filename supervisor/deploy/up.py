@@ -115,7 +115,7 @@ class Up:
         # If the files have problems from the start, everything else runs.
         topology = self._read_topology() or self._options.topology(())
         self._follow(topology, environment)
-        next_look = time.monotonic() + TOPOLOGY_SECONDS
+        next_check = time.monotonic() + TOPOLOGY_SECONDS
         summary_by: float | None = time.monotonic() + SUMMARY_SECONDS
         while not self._stopping.wait(POLL_SECONDS):
             if self._server and not self._server.is_alive:
@@ -126,10 +126,10 @@ class Up:
             if summary_by and (self._is_served() or time.monotonic() > summary_by):
                 self._print_summary(topology)
                 summary_by = None
-            if time.monotonic() > next_look:
+            if time.monotonic() > next_check:
                 topology = self._read_topology() or topology
                 self._follow(topology, environment)
-                next_look = time.monotonic() + TOPOLOGY_SECONDS
+                next_check = time.monotonic() + TOPOLOGY_SECONDS
 
     def _read_topology(self) -> Topology | None:
         """The topology; None if the files have problems or are gone, which beat reports."""

@@ -205,7 +205,7 @@ class Heartbeat(threading.Thread):
         self._note_deaths(x.pid for x in self._with_child() if not process_exists(x.pid))
         leases = self._with_child()
         for lease in leases:
-            lease.look()
+            lease.note_grant()
         sent_at = clock()
         try:
             renewals = self._ledger.renew([(x.run_id, x.token, x.phase, x.granted) for x in leases])

@@ -200,7 +200,7 @@ class Lease:
             return self.kill_at
         return math.inf if self.is_lost or not self.has_surely_begun else self.trusted_until
 
-    def look(self) -> None:
+    def note_grant(self) -> None:
         """Notes what its child was granted."""
         self.granted = self.table.granted(self.pid, self.token) or self.granted
 

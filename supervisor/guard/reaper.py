@@ -19,14 +19,14 @@ from supervisor.times import clock
 
 log = get_logger("supervisor.guard")
 
-LOOK_SECONDS = 1.0
+REAP_SECONDS = 1.0
 
 #: For how long a worker that is gone is reported.
 REPORTED_SECONDS = 10.0
 
 
 class Reaper:
-    """own: the file of the worker that looks, if it is a worker."""
+    """own: the file of the worker that reaps, if it is one."""
 
     def __init__(self, ledger: Ledger, own: LockFile | None = None) -> None:
         self._ledger = ledger
@@ -35,15 +35,15 @@ class Reaper:
         self._gone_since: dict[str, float] = {}
         self._is_failing = False
 
-    def look(self) -> None:
+    def reap(self) -> None:
         """Reports the runs of workers that are gone. Call it each second.
 
-        Whatever goes wrong is logged when it begins and when it is over: a later look reports them,
+        Whatever goes wrong is logged when it begins and when it is over: a later call reports them,
         or their leases run out. A run that Redis cannot process, such as one with a damaged record,
         is logged and skipped.
         """
         try:
-            self._look()
+            self._reap()
         except Exception as error:  # noqa: BLE001 - it must stop neither a worker nor beat
             if not self._is_failing:
                 text = explained(error) if isinstance(error, RedisError) else repr(error)
@@ -54,7 +54,7 @@ class Reaper:
                 log.info("witness recovered")
             self._is_failing = False
 
-    def _look(self) -> None:
+    def _reap(self) -> None:
         gone = set(self._gone())
         self._report(gone)
         for process in gone:
@@ -99,7 +99,7 @@ class Reaper:
 
 
 class ReaperThread(threading.Thread):
-    """Looks each second, beside a worker's main loop."""
+    """Reaps each second, beside a worker's main loop."""
 
     def __init__(self, ledger: Ledger, own: LockFile) -> None:
         super().__init__(name="supervisor-reaper", daemon=True)
@@ -108,9 +108,9 @@ class ReaperThread(threading.Thread):
         self._stopping = threading.Event()
 
     def run(self) -> None:
-        while not self._stopping.wait(LOOK_SECONDS):
+        while not self._stopping.wait(REAP_SECONDS):
             self._own.check()
-            self._reaper.look()
+            self._reaper.reap()
 
     def stop(self) -> None:
         self._stopping.set()

@@ -203,8 +203,8 @@ class ActionQuery:
     """Only entries older than the one with this id."""
 
     limit: int = 50
-    look_at: int | None = None
-    """Up to this many entries are looked at, newest first."""
+    newest: int | None = None
+    """Only this many of the newest entries are searched; None: all."""
 
     @property
     def texts(self) -> list[str]:
@@ -255,10 +255,10 @@ class Actions:
         first = ms_of(query.since) if query.since else 0
         # Redis gives ids by its clock, and none that is older than the one before.
         recent = takewhile(lambda entry: ms_in(entry[0]) >= first, self._newest(query.before))
-        looked_at, texts = islice(recent, query.look_at), query.texts
+        searched, texts = islice(recent, query.newest), query.texts
         likely = (
             entry_from(entry_id, fields)
-            for entry_id, fields in looked_at
+            for entry_id, fields in searched
             if all(text in fields["entry"] for text in texts)
         )
         return list(islice((e for e in likely if query.matches(e.action)), query.limit))

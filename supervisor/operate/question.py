@@ -195,16 +195,16 @@ def passed_over(ledger: Ledger, spec: JobSpec, at: datetime) -> Run | None:
 
 
 def view_of(
-    ledger: Ledger, run: Run, *, looks_deeper: bool = True, step: StepRecord | None = None
+    ledger: Ledger, run: Run, *, with_details: bool = True, step: StepRecord | None = None
 ) -> RunView:
     """step: if it is the run of one, or of an item of it."""
     spec = ledger.some_specs([run.job]).get(run.job)
     own = step_spec(spec, step)
     queue = run.queue or (own and own.queue) or (spec.routed_queue if spec else None)
-    has_usual = run.state is RunState.RUNNING or not looks_deeper
+    has_usual = run.state is RunState.RUNNING or not with_details
     waits_for_worker = run.state in (RunState.QUEUED, RunState.EXPIRED) and not run.has_steps
     waits_for_others = run.is_held and run.state is RunState.WAITING and run.after is None
-    blocker = known_run(ledger, run.blocked_by) if looks_deeper and run.blocked_by else None
+    blocker = known_run(ledger, run.blocked_by) if with_details and run.blocked_by else None
     task = step.task if step else spec.task if spec else None
     steps = ledger.steps.records(run.id) if run.has_steps else ()
     return RunView(
@@ -213,7 +213,7 @@ def view_of(
         queue=queue,
         usual=ledger.durations_of([spec])[spec.name].usual if spec and has_usual else None,
         steps=steps,
-        blocker=view_of(ledger, blocker, looks_deeper=False) if blocker else None,
+        blocker=view_of(ledger, blocker, with_details=False) if blocker else None,
         no_beat=no_beat_at(ledger, run),
         workers=workers_of(ledger, queue, spec, task, own) if waits_for_worker else None,
         drained_at=ledger.drains.since().get(run.queue or "") if waits_for_worker else None,

@@ -37,7 +37,7 @@ from supervisor.times import in_utc, ms_of
 MOST_REPEATS = 200
 
 #: Failed runs of a job that are looked at.
-MOST_LOOKED_AT = 10_000
+MOST_FAILURES = 10_000
 
 #: How a repeat ends that has not run: what it was to repeat is still to be done.
 NOT_DONE = frozenset({RunState.SKIPPED, RunState.CANCELLED, RunState.REPLACED})
@@ -144,7 +144,7 @@ def failures_to_repeat(
         moment = since and in_utc(since, spec.zone)
     except ValueError as error:
         raise InvalidRequest(f"since: {error}") from error
-    failed = RunQuery(frozenset(FAILURES), moment, limit=MOST_LOOKED_AT)
+    failed = RunQuery(frozenset(FAILURES), moment, limit=MOST_FAILURES)
     runs = to_repeat(ledger, search(ledger, [spec.name], failed))
     return [run.id for run in runs[:limit]]
 

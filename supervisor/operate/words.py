@@ -284,7 +284,7 @@ def label_of(line: LogLine | Failure, *, always: bool = False) -> str:
 
 
 #: How many entries a page searches for the latest ones about one job.
-LOOKED_AT = 1_000
+ENTRIES_SEARCHED = 1_000
 
 
 #: Jobs and changes that are named in one line.
@@ -339,7 +339,7 @@ def removal_words(ledger: Ledger, job: str) -> str:
     """``report was removed at 2026-03-01 02:00:00Z by ann: no longer needed``; empty where the
     record does not have it.
     """
-    for entry in ledger.actions.search(ActionQuery(job=job, limit=100, look_at=LOOKED_AT)):
+    for entry in ledger.actions.search(ActionQuery(job=job, limit=100, newest=ENTRIES_SEARCHED)):
         is_removed = any(c.job == job and c.key == "removed" for c in entry.action.changes)
         if entry.outcome is Outcome.DONE and is_removed:
             action = entry.action

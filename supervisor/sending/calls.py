@@ -86,7 +86,7 @@ def message_of(publisher: Publisher, spec: GuardedTaskSpec, request: RunRequest)
     except Exception as error:
         if not (isinstance(error, NothingSent) or is_unavailable(error)):
             raise
-        publisher.sender.look_again()
+        publisher.sender.forget_channel()
         log.info("message not made", job=spec.name, error=str(error))
         return None
 

@@ -26,7 +26,7 @@ log = get_logger("supervisor.calls")
 
 #: How long to wait for the end of a run whose result is there, and how often to look.
 TIMEOUT_SECONDS = 1.0
-LOOK_SECONDS = 0.005
+POLL_SECONDS = 0.005
 
 
 class GuardedResult(AsyncResult):  # type: ignore[type-arg]
@@ -76,7 +76,7 @@ def wait_for_end(app: Any, run_id: str) -> None:
     ledger, until = impatient_ledger(app, os.getpid()), time.monotonic() + TIMEOUT_SECONDS
     with suppress(RedisError, UnknownRun):
         while ledger.run(run_id).state is RunState.RUNNING and time.monotonic() < until:
-            time.sleep(LOOK_SECONDS)
+            time.sleep(POLL_SECONDS)
 
 
 @cache

@@ -58,8 +58,8 @@ class Sender:
         with self.producers.acquire(block=True) as producer:
             return producer.channel if is_beside(producer.channel, self.ledger.client) else None
 
-    def look_again(self) -> None:
-        """The channel is looked up again: its connection may be lost."""
+    def forget_channel(self) -> None:
+        """It is looked up again: its connection may be lost."""
         vars(self).pop("channel_beside", None)
         self._recordings = []
 

@@ -206,7 +206,7 @@ def contradictions(path: Path, document: YamlDocument, policy: Policy) -> Iterat
 
 
 #: Seconds between two checks for a changed file.
-LOOKS_EVERY = 1.0
+CHECK_SECONDS = 1.0
 
 STILL_IN_FORCE = "the previous version stays in force"
 
@@ -219,18 +219,18 @@ class AccessFile:
         """Raises AccessFileInvalid."""
         self._path = path
         self._version = version_of(path)
-        self._looked_at = time.monotonic()
+        self._checked_at = time.monotonic()
         self._policy = policy_in(path)
         self.is_valid = True
 
     @property
     def policy(self) -> Policy:
-        if time.monotonic() - self._looked_at >= LOOKS_EVERY:
-            self._look()
+        if time.monotonic() - self._checked_at >= CHECK_SECONDS:
+            self._check()
         return self._policy
 
-    def _look(self) -> None:
-        self._looked_at = time.monotonic()
+    def _check(self) -> None:
+        self._checked_at = time.monotonic()
         version = version_of(self._path)
         if version == self._version:
             return

@@ -16,7 +16,7 @@ from supervisor.ledger.actions import Action, ActionQuery, Actor, Entry, Outcome
 from supervisor.ledger.ledger import Ledger
 from supervisor.logs import get_logger
 from supervisor.operate import shapes
-from supervisor.operate.words import LOOKED_AT
+from supervisor.operate.words import ENTRIES_SEARCHED
 from supervisor.store.failures import explained
 from supervisor.web.http import RequestRefused
 
@@ -66,7 +66,7 @@ def record_page(ledger: Ledger, query: Mapping[str, str]) -> dict[str, Any]:
 
 def last_actions(ledger: Ledger, job: str) -> list[Entry]:
     """The latest actions on a job, among the newest of all, as far as they are about this job."""
-    searched = ActionQuery(job=job, limit=LAST_SHOWN, look_at=LOOKED_AT)
+    searched = ActionQuery(job=job, limit=LAST_SHOWN, newest=ENTRIES_SEARCHED)
     entries = ledger.actions.search(searched)
     return [replace(entry, action=about(job, entry.action)) for entry in entries]
 
@@ -84,7 +84,7 @@ def about(job: str, action: Action) -> Action:
 # 2. Each of several servers logs all entries: lines with the same id are duplicates.
 
 
-LOOK_SECONDS = 1.0
+POLL_SECONDS = 1.0
 
 
 class RecordLog:
@@ -110,7 +110,7 @@ class RecordLog:
                 if not is_unavailable:
                     log.warning("record unavailable", error=explained(error))
                 is_unavailable = True
-            time.sleep(LOOK_SECONDS)
+            time.sleep(POLL_SECONDS)
 
     def log_new(self) -> None:
         actions = self._ledger.actions

@@ -59,7 +59,7 @@ class MainLoop:
     def _turn(self) -> None:
         self._rounds = 0
 
-    def look(self, *, broker_answers: bool) -> tuple[str | None, bool]:
+    def check(self, *, broker_answers: bool) -> tuple[str | None, bool]:
         """Why the loop does no work, or None if it does, and whether it waits for its broker.
 
         Called once in a round. Rounds are counted instead of seconds, because a process that was
@@ -74,7 +74,7 @@ class MainLoop:
         if self._is_full():
             self.begin_again()
         if self._rounds <= ROUNDS_WITHOUT_TURN:
-            return self._look_at_broker(broker_answers)
+            return self._check_broker(broker_answers)
         frame = innermost_frame()
         if module_of(frame).startswith(WAITING):
             return None, True
@@ -88,8 +88,8 @@ class MainLoop:
         may_wait = self._consumer.hub is None or isinstance(pool, solo.TaskPool)
         return may_wait and len(state.active_requests) >= places(pool)
 
-    def _look_at_broker(self, broker_answers: bool) -> tuple[str | None, bool]:
-        """As `look`, for a loop that turns: whether Redis still answers its requests."""
+    def _check_broker(self, broker_answers: bool) -> tuple[str | None, bool]:
+        """As `check`, for a loop that turns: whether Redis still answers its requests."""
         answers = getattr(self._consumer.connection, TAKES_ANY, None)
         if answers != self._answers or not self._may_take():
             self._answers, self._silent_rounds = answers, 0

@@ -53,7 +53,7 @@ class WorkerRegistration(threading.Thread):
     def run(self) -> None:
         while not self._stopping.is_set():
             try:
-                fault, is_waiting = self._loop.look(broker_answers=self._has_brokers_ledger)
+                fault, is_waiting = self._loop.check(broker_answers=self._has_brokers_ledger)
                 self._registration.say(
                     self._facts(),
                     self._tasks,

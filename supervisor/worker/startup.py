@@ -88,7 +88,7 @@ def register_all(app: Celery) -> None:
 
 def prove_life(app: Celery) -> None:
     """Also looks for earlier workers that are gone: this one may replace one of them."""
-    Reaper(publisher_of(app).ledger).look()
+    Reaper(publisher_of(app).ledger).reap()
     main_process_of(app).lock_file.hold()
 
 

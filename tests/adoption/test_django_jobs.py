@@ -19,7 +19,7 @@ import pytest
 from playwright.sync_api import expect
 
 from supervisor.catalog.entries import Entries
-from supervisor.catalog.reconcile import Reconciled, look_at
+from supervisor.catalog.reconcile import Reconciled, reconcile_changed
 from supervisor.deploy.embedded import EmbeddedServer
 from supervisor.ledger.actions import ActionQuery, Actor
 from supervisor.ledger.ledger import Ledger
@@ -118,13 +118,13 @@ def source_of(ledger: Ledger, name: str) -> str:
     return ledger.loaded([name]).origins[name].source
 
 
-def beat_looks(ledger: Ledger) -> Reconciled:
+def beat_reconciles(ledger: Ledger) -> Reconciled:
     """What a child of the leading beat does twice a minute."""
     from supervisor.features.django.loading import Rows
     from supervisor.features.django.project import celery_app
 
     entries = Entries(celery_app(), ledger)
-    return look_at(ledger, entries, Rows())
+    return reconcile_changed(ledger, entries, Rows())
 
 
 # What is loaded, and when.
@@ -178,12 +178,12 @@ def test_beat_loads_rows_that_gave_no_signal(alias: str, ledger: Ledger) -> None
 
     Job.objects.bulk_create([job("one"), job("two")])
     assert ledger.scheduled() == {}
-    beat_looks(ledger)
+    beat_reconciles(ledger)
     Job.objects.filter(name="one").update(cron="0 5 * * *")
     assert ledger.scheduled()["one"].cron == "0 3 * * *"
-    beat_looks(ledger)
+    beat_reconciles(ledger)
     assert ledger.scheduled()["one"].cron == "0 5 * * *"
-    changed = beat_looks(ledger).changes
+    changed = beat_reconciles(ledger).changes
     assert changed is None  # nothing was read
 
 
@@ -192,7 +192,7 @@ def test_jobs_come_back_when_redis_has_lost_its_data(alias: str, ledger: Ledger)
     job("one").save()
     job("two").save()
     ledger.client.flushdb()
-    beat_looks(ledger)
+    beat_reconciles(ledger)
     assert ledger.scheduled().keys() == {"one", "two"}
 
 
@@ -207,14 +207,14 @@ def test_an_edit_while_redis_is_unavailable_is_loaded_later(ledger: Ledger, link
         link.thaw()
     assert [entry["event"] for entry in logs] == ["row not loaded"]
     assert ledger.scheduled()["edited"].cron == "0 3 * * *"
-    beat_looks(ledger)
+    beat_reconciles(ledger)
     assert ledger.scheduled()["edited"].cron == "0 4 * * *"
 
 
 def test_a_database_that_is_unavailable_changes_nothing(ledger: Ledger) -> None:
     job().save()
     with on("nowhere"):
-        outcome = beat_looks(ledger)
+        outcome = beat_reconciles(ledger)
     assert "nowhere" in outcome.problems[0]
     assert ledger.scheduled().keys() == {"nightly"}
 
@@ -224,7 +224,7 @@ def test_a_row_that_no_longer_is_a_job_leaves_the_loaded_one(ledger: Ledger) -> 
 
     job().save()
     Job.objects.update(cron="never")
-    assert "'cron'" in beat_looks(ledger).problems[0]
+    assert "'cron'" in beat_reconciles(ledger).problems[0]
     assert ledger.scheduled()["nightly"].cron == "0 3 * * *"
 
 
@@ -234,7 +234,7 @@ def test_most_jobs_are_removed_only_by_a_person(ledger: Ledger) -> None:
     for number in range(6):
         job(f"job-{number}").save()
     Job.objects.exclude(name="job-1")._raw_delete("default")
-    assert "5 of the 6 jobs" in beat_looks(ledger).problems[0]
+    assert "5 of the 6 jobs" in beat_reconciles(ledger).problems[0]
     refused = manage("sync")
     assert (refused.returncode, len(ledger.scheduled())) == (1, 6)
     done = manage("sync", "--yes", "--json", "--reason", "sold")
@@ -264,7 +264,7 @@ def test_an_edit_meanwhile_wins_over_what_beat_has_read(
 
     Job.objects.update(cron="0 5 * * *")
     monkeypatch.setattr(Rows, "read", read_and_be_late)
-    beat_looks(ledger)
+    beat_reconciles(ledger)
     assert ledger.scheduled()["nightly"].cron == "0 4 * * *"
 
 

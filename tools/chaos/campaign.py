@@ -22,7 +22,7 @@ from tools.chaos.leadership import Leadership
 from tools.chaos.witness import executions, messages
 
 PACE_SECONDS = 0.05
-LOOK_SECONDS = 0.25
+POLL_SECONDS = 0.25
 READ_SECONDS = 10.0
 HUNT_SECONDS = 3.0
 FIRST_TICK_SECONDS = 60.0
@@ -63,7 +63,7 @@ class Campaign:
         self._plan = plan or Plan()
         self._epoch = time.time() - time.monotonic()
         self._books = Books(self._epoch)
-        self._next_look = 0.0
+        self._next_poll = 0.0
         self._next_read = 0.0
         self._next_hunt = 0.0
         self._edits: list[tuple[int, float]] = []
@@ -123,7 +123,7 @@ class Campaign:
         deadline = time.monotonic() + self._plan.ending_seconds
         while time.monotonic() < deadline and not is_done():
             self._keep_going()
-            time.sleep(LOOK_SECONDS)
+            time.sleep(POLL_SECONDS)
 
     def _is_drained(self) -> bool:
         """By books that are read again, and more often than during the chaos."""
@@ -140,13 +140,13 @@ class Campaign:
             self._next_read = 0.0
         self._cluster.restart_the_dead()
         now = time.monotonic()
-        if now < self._next_look:
+        if now < self._next_poll:
             return
-        self._next_look = now + LOOK_SECONDS
+        self._next_poll = now + POLL_SECONDS
         self._cluster.look_for_workers()
         if not self._cluster.answers:
             return
-        self._leadership.look()
+        self._leadership.poll()
         self._note_edit()
         if now >= self._next_read:
             self._next_read = now + READ_SECONDS

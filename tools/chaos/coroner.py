@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 
 #: How long a new process may go unnoticed; its death before that is dated a little late.
-LOOK_SECONDS = 0.1
+POLL_SECONDS = 0.1
 
 
 class Coroner(threading.Thread):
@@ -50,12 +50,12 @@ class Coroner(threading.Thread):
         self.join()
 
     def run(self) -> None:
-        next_look = 0.0
+        next_poll = 0.0
         while not self._stopping.is_set():
-            if time.monotonic() >= next_look:
+            if time.monotonic() >= next_poll:
                 self._watch(self._find())
-                next_look = time.monotonic() + LOOK_SECONDS
-            for key, _ in self._selector.select(max(0.0, next_look - time.monotonic())):
+                next_poll = time.monotonic() + POLL_SECONDS
+            for key, _ in self._selector.select(max(0.0, next_poll - time.monotonic())):
                 self._bury(key.data)
 
     def _watch(self, pids: Iterable[int]) -> None:

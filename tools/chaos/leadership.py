@@ -35,7 +35,7 @@ class Leadership:
         self._epoch = epoch
         self.leader: Member | None = None
 
-    def look(self) -> None:
+    def poll(self) -> None:
         """Closes the windows of those faults of beats after which a beat has led again."""
         beat = self._ledger.beat()
         pid = (beat.leader or "").rpartition(":")[2]

@@ -2,7 +2,7 @@
 
 The leading beat sends all other notices, and cannot send these. `serve` depends on neither:
 
-1. A thread looks at the ledger every `LOOK_SECONDS`.
+1. A thread polls the ledger every `POLL_SECONDS`.
 2. An outage is reported once it has lasted for a grace, again every `REPEAT`, and once more when it
    is over (`recovered`). One that ends within the grace is not reported: a planned restart. While
    Redis is unavailable nothing is known of beats; once it is back they have the grace again.
@@ -47,7 +47,7 @@ from supervisor.times import duration_in, ms_of
 
 log = get_logger("supervisor.notices")
 
-LOOK_SECONDS = 3.0
+POLL_SECONDS = 3.0
 
 #: The variable that says how long an outage lasts before it is reported.
 NOTIFY_AFTER = "SUPERVISOR_NOTIFY_AFTER"
@@ -59,7 +59,7 @@ REPEAT = timedelta(hours=4)
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What a look found, `at` an instant of this machine's clock.
+    """What a poll found, `at` an instant of this machine's clock.
 
     error: why the ledger did not answer, "" if it did. refusal: why it refuses writes, if no beat
     leads and it does. last_turn_at: of a leading beat, None if there was none yet. silenced_until:
@@ -80,7 +80,7 @@ class Seen:
 
 @dataclass(frozen=True, slots=True)
 class Outage:
-    """`seen_at`: by the first look that found it. reports: how many, the last at `reported_at`."""
+    """`seen_at`: by the first poll that found it. reports: how many, the last at `reported_at`."""
 
     incident: str
     seen_at: datetime
@@ -98,10 +98,10 @@ class Outage:
 Outages = Mapping[Event, Outage]
 
 
-def after_look(
+def after_poll(
     before: Outages, seen: Seen, grace: timedelta, ledger: str
 ) -> tuple[Outages, list[Notice]]:
-    """The outages after a look, and what is to be sent of them now.
+    """The outages after a poll, and what is to be sent of them now.
 
     ledger: its name in the keys: a destination may get notices of several.
     """
@@ -162,8 +162,8 @@ def notice_of(event: Event, outage: Outage, at: datetime, message: str) -> Notic
     )
 
 
-def look(ledger: Ledger, before: Seen | None = None) -> Seen:
-    """before: what the look before this one found."""
+def poll(ledger: Ledger, before: Seen | None = None) -> Seen:
+    """before: what the poll before this one found."""
     at = datetime.now(UTC)
     try:
         beat = ledger.beat()
@@ -218,20 +218,20 @@ class MemoryOutbox:
 
 
 def watch(ledger: Ledger, name: str, outbox: MemoryOutbox, grace: timedelta) -> None:
-    """Looks for as long as the process lives. name: of the ledger, as in the keys."""
+    """Polls for as long as the process lives. name: of the ledger, as in the keys."""
     outbound = Outbound(outbox, {Kind.NOTICE: outbox.send})
     outages: Outages = {}
     seen: Seen | None = None
     while True:
         try:
-            seen = look(ledger, seen)
-            outages, notices = after_look(outages, seen, grace, name)
+            seen = poll(ledger, seen)
+            outages, notices = after_poll(outages, seen, grace, name)
             for notice in notices:
                 outbox.put(notice)
-            outbound.look(datetime.now(UTC))
-        except Exception:  # whatever failed, the next look must happen
+            outbound.send_due(datetime.now(UTC))
+        except Exception:  # whatever failed, the next poll must happen
             log.exception("look failed")
-        time.sleep(LOOK_SECONDS)
+        time.sleep(POLL_SECONDS)
 
 
 def start(ledger: Ledger, settings: Settings) -> None:

@@ -42,7 +42,6 @@ from supervisor.features.outbound.sender import Result
 from supervisor.features.outbound.store import Kind, Unsent
 from supervisor.job.secrets import masked_url
 from supervisor.job.spec import JobSpec
-from supervisor.ledger.leader import Poll
 from supervisor.ledger.ledger import Ledger
 from supervisor.logs import get_logger
 from supervisor.schedule.expectations import interval_of, late_after, next_ticks, usual_duration
@@ -103,7 +102,7 @@ JOBS_PER_TURN = 20
 
 
 class Watch:
-    """Looks at jobs with `notify` that ask for a late start, or for a `due_by` that has passed."""
+    """Checks jobs with `notify` that ask for a late start, or for a `due_by` that has passed."""
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
@@ -112,7 +111,7 @@ class Watch:
         self._each = JOBS_PER_TURN
         self._next_at = 0.0
 
-    def look(self, now: datetime) -> None:
+    def check_some(self, now: datetime) -> None:
         if not self._left:
             if time.monotonic() < self._next_at:  # the server's clock may be set back
                 return
@@ -192,15 +191,12 @@ class Notices:
         return turn.poll.has_watched or turn.poll.has_notices
 
     def do(self, turn: Turn) -> None:
-        self.look(turn.poll)
-
-    def look(self, poll: Poll) -> None:
         """Raises RedisError."""
         try:
-            if poll.has_watched:
-                self._watch.look(poll.at)
-            if poll.has_notices:
-                self._maker.make(poll.at)
+            if turn.poll.has_watched:
+                self._watch.check_some(turn.poll.at)
+            if turn.poll.has_notices:
+                self._maker.make(turn.poll.at)
         except RedisError:
             raise
         except Exception:  # notices must not keep beat from its ticks
@@ -235,7 +231,7 @@ class FileNotices:
 
     def __init__(self, notices: Notices) -> None:
         self._notices = notices
-        self._has_looked = False
+        self._has_checked = False
 
     def is_due(self, turn: Turn) -> bool:
         return turn.has_read_files and not turn.has_more
@@ -243,8 +239,8 @@ class FileNotices:
     def do(self, turn: Turn) -> None:
         if turn.problems is not None:
             self._notices.tell_of_files(turn.problems)
-        if not self._has_looked:
-            self._has_looked = True
+        if not self._has_checked:
+            self._has_checked = True
             if missing := missing_extra(self._notices.destinations()):
                 log.warning("notices not sent", reason=missing)
 

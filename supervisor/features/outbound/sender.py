@@ -2,7 +2,7 @@
 
 1. What is to be sent waits in an outbox: that of the ledger for the leading beat, one in memory for
    `serve`. It has destinations, and each of them entries in an order.
-2. At each turn `look` starts threads for destinations that are due, `MOST_THREADS` at most. One
+2. At each turn `send_due` starts threads for destinations that are due, `MOST_THREADS` at most. One
    thread sends to one destination at a time: its entries in order, for up to `TURN_SECONDS`, and
    then those of the next destination.
 3. An entry that was taken leaves the outbox; so does one that was refused, which is logged and
@@ -94,7 +94,7 @@ class Outbound:
         self._slow: set[str] = set()
         self._lock = threading.Lock()
 
-    def look(self, now: datetime) -> None:
+    def send_due(self, now: datetime) -> None:
         """Returns at once; threads send what is due and end by themselves. Raises RedisError."""
         due = deque(self._outbox.due(now))
         with self._lock:

@@ -50,7 +50,7 @@ class Sending:
         return turn.poll.has_outbound
 
     def do(self, turn: Turn) -> None:
-        self._outbound.look(turn.poll.at)
+        self._outbound.send_due(turn.poll.at)
 
 
 def part(beat: BeatContext) -> Part:

@@ -39,7 +39,7 @@ class Summaries:
         self._left: list[str] = []
         self._judged: list[JobDay] = []
         self._has_jobs = False
-        self._looked_at: date | None = None
+        self._summarized: date | None = None
         self._noted: date | None = None
 
     def is_due(self, turn: Turn) -> bool:
@@ -48,7 +48,7 @@ class Summaries:
     def do(self, turn: Turn) -> None:
         now = turn.poll.at
         day = Day.before(now, self._daily.zone)
-        if self._looked_at != day.date:
+        if self._summarized != day.date:
             self._begin(day)
         while self._days:
             self._sum_up_some(self._days[0], now)
@@ -62,7 +62,7 @@ class Summaries:
         """The day, and first the one before, if they are not summed up yet."""
         saved = self._store.saved()
         self._days = [each for each in (day.day_before, day) if each.date not in saved]
-        self._looked_at = day.date
+        self._summarized = day.date
         self._begin_next()
 
     def _begin_next(self) -> None:

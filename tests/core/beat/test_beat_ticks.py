@@ -111,7 +111,7 @@ def test_a_tick_that_the_ledger_sends_reads_no_outbox(
     app.close()
 
 
-def test_a_beat_whose_look_for_dead_workers_fails_emits_all_the_same(
+def test_a_beat_whose_reaper_fails_emits_all_the_same(
     ledger: Ledger, redis_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refused(*_: object) -> None:

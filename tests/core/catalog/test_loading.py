@@ -61,7 +61,7 @@ class Interrupted(dict[str, JobSpec]):
 
 def read_and_load(reloading: Reloading, loaded: str | None) -> None:
     """As beat's ticks do it, until what has changed is loaded or refused."""
-    reloading._watching.look_again()
+    reloading._watching.mark_changed()
     reloading.reload(NOW, loaded)
     wait_until(lambda: (reloading.reload(NOW, loaded), not reloading.is_busy)[1])
 

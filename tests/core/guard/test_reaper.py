@@ -67,8 +67,8 @@ def said_in(file: IO[bytes]) -> str:
 
 Hire = Callable[..., Worker]
 
-#: Gives the runs that a reaper has to publish after a look.
-Look = Callable[[], list[str]]
+#: Gives the runs that a reaper has to publish afterwards.
+Reap = Callable[[], list[str]]
 
 
 @pytest.fixture
@@ -85,13 +85,13 @@ def hire(ledger: Ledger, directory: Path) -> Iterator[Hire]:
 
 
 @pytest.fixture
-def seen(ledger: Ledger, directory: Path) -> Look:
+def seen(ledger: Ledger, directory: Path) -> Reap:
     of_beat = Reaper(ledger)
 
-    def look() -> list[str]:
+    def reap() -> list[str]:
         """The runs that it reports."""
         before = crashes()
-        of_beat.look()
+        of_beat.reap()
         return [run for run, number in crashes().items() if number > before.get(run, 0)]
 
     def crashes() -> dict[str, int]:
@@ -102,10 +102,10 @@ def seen(ledger: Ledger, directory: Path) -> Look:
             key.removeprefix(prefix): int(ledger.client.hget(key, "crashes") or 0) for key in hashes
         }
 
-    return look
+    return reap
 
 
-def test_a_run_is_reported_once_its_worker_is_gone(hire: Hire, seen: Look, ledger: Ledger) -> None:
+def test_a_run_is_reported_once_its_worker_is_gone(hire: Hire, seen: Reap, ledger: Ledger) -> None:
     worker = hire()
     assert seen() == []
     worker.kill()
@@ -115,7 +115,7 @@ def test_a_run_is_reported_once_its_worker_is_gone(hire: Hire, seen: Look, ledge
 
 
 def test_a_run_whose_begin_was_still_on_its_way_is_reported_as_well(
-    hire: Hire, seen: Look, ledger: Ledger
+    hire: Hire, seen: Reap, ledger: Ledger
 ) -> None:
     worker = hire()
     worker.kill()
@@ -126,7 +126,7 @@ def test_a_run_whose_begin_was_still_on_its_way_is_reported_as_well(
 
 def test_a_damaged_run_keeps_no_other_from_being_reported(
     hire: Hire,
-    seen: Look,
+    seen: Reap,
     ledger: Ledger,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -146,7 +146,7 @@ def test_a_damaged_run_keeps_no_other_from_being_reported(
 
 @pytest.mark.parametrize("error", [ConnectionError("away"), OSError("no /proc"), TypeError("")])
 def test_a_reaper_that_fails_logs_when_that_begins_and_when_it_is_over(
-    error: Exception, hire: Hire, seen: Look, monkeypatch: pytest.MonkeyPatch
+    error: Exception, hire: Hire, seen: Reap, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*_: object) -> None:
         raise error
@@ -163,7 +163,7 @@ def test_a_reaper_that_fails_logs_when_that_begins_and_when_it_is_over(
 
 
 def test_of_two_reapers_only_the_one_that_ends_a_run_logs_it(
-    hire: Hire, seen: Look, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+    hire: Hire, seen: Reap, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     worker = hire()
     worker.kill()
@@ -201,7 +201,7 @@ def test_old_files_of_the_dead_go_with_the_next_worker(
     own.let_go()
 
 
-def test_a_child_that_lives_on_is_a_worker_that_lives(hire: Hire, seen: Look) -> None:
+def test_a_child_that_lives_on_is_a_worker_that_lives(hire: Hire, seen: Reap) -> None:
     worker = hire("forks")
     worker.process.kill()
     worker.process.wait()
@@ -210,8 +210,8 @@ def test_a_child_that_lives_on_is_a_worker_that_lives(hire: Hire, seen: Look) ->
     assert wait_until(seen) == [worker.run]
 
 
-def test_a_child_forked_during_a_look_hides_the_death_from_no_reaper(
-    hire: Hire, seen: Look, directory: Path
+def test_a_child_forked_while_it_reaps_hides_the_death_from_no_reaper(
+    hire: Hire, seen: Reap, directory: Path
 ) -> None:
     worker = hire()
     worker.kill()
@@ -243,7 +243,7 @@ def test_a_worker_closes_no_file_of_the_app_in_place_of_its_own(directory: Path)
         assert os.path.samestat(os.fstat(number), Path(os.devnull).stat())
 
 
-def test_a_file_of_another_machine_proves_nothing(hire: Hire, seen: Look, directory: Path) -> None:
+def test_a_file_of_another_machine_proves_nothing(hire: Hire, seen: Reap, directory: Path) -> None:
     worker = hire()
     worker.kill()
     [path] = directory.iterdir()
@@ -255,7 +255,7 @@ def test_a_file_of_another_machine_proves_nothing(hire: Hire, seen: Look, direct
 
 
 def test_a_copy_of_a_living_workers_file_proves_nothing(
-    hire: Hire, seen: Look, directory: Path
+    hire: Hire, seen: Reap, directory: Path
 ) -> None:
     hire()
     [path] = directory.iterdir()
@@ -275,7 +275,7 @@ def test_a_child_that_has_closed_the_file_records_no_proof(directory: Path) -> N
 
 @pytest.mark.parametrize("fault", [PermissionError, OSError])
 def test_a_directory_that_cannot_be_read_harms_nobody(
-    fault: type[OSError], seen: Look, monkeypatch: pytest.MonkeyPatch
+    fault: type[OSError], seen: Reap, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def broken(*_: object) -> Iterator[Path]:
         raise fault("stale file handle")
@@ -305,7 +305,7 @@ def test_a_worker_ends_though_its_file_cannot_be_removed(
 
 
 def test_many_of_the_dead_are_looked_up_at_once(
-    seen: Look, ledger: Ledger, directory: Path
+    seen: Reap, ledger: Ledger, directory: Path
 ) -> None:
     admitted(ledger, 0)
     for number in range(200):
@@ -322,7 +322,7 @@ def test_many_of_the_dead_are_looked_up_at_once(
 
 
 def test_an_attempt_that_began_elsewhere_meanwhile_is_left_alone(
-    hire: Hire, seen: Look, ledger: Ledger
+    hire: Hire, seen: Reap, ledger: Ledger
 ) -> None:
     worker = hire()
     worker.kill()
@@ -333,7 +333,7 @@ def test_an_attempt_that_began_elsewhere_meanwhile_is_left_alone(
 
 
 def test_an_attempt_whose_begin_a_replica_lost_is_left_alone(
-    hire: Hire, seen: Look, ledger: Ledger
+    hire: Hire, seen: Reap, ledger: Ledger
 ) -> None:
     worker = hire()
     worker.kill()
@@ -345,7 +345,7 @@ def test_an_attempt_whose_begin_a_replica_lost_is_left_alone(
 
 
 def test_an_attempt_of_a_worker_of_an_older_version_is_left_alone(
-    hire: Hire, seen: Look, ledger: Ledger
+    hire: Hire, seen: Reap, ledger: Ledger
 ) -> None:
     worker = hire()
     key = ledger.keys.run(worker.run)

@@ -70,9 +70,9 @@ class Witness:
     def begin(self, run: str, token: str, granted: GrantedAttempt) -> None:
         self.begins += 1
         self.at_work[token] = Body(run, token, granted, self.begins)
-        self.look()
+        self.check()
 
-    def look(self) -> None:
+    def check(self) -> None:
         if self.most is not None:
             bodies = self.at_work.values()
             begins = [body.began for body in bodies if body.token not in self.unknown]
@@ -346,7 +346,7 @@ class World:
 
 def in_grace(world: World) -> None:
     """The workers come back at once."""
-    world.witness.look()
+    world.witness.check()
     world.all_go_on()
     world.rescue()
     world.all_go_on()
@@ -355,13 +355,13 @@ def in_grace(world: World) -> None:
 def after_ticks_came_again(world: World) -> None:
     world.emit_again()
     world.come_due()
-    world.witness.look()
+    world.witness.check()
     world.all_go_on()
 
 
 def too_late(world: World) -> None:
     """Only after second copies have begun."""
-    world.witness.look()
+    world.witness.check()
     for run in world.runs_in(RunState.RUNNING):
         lease_runs_out(world.ledger, run)
     world.ledger.client.delete(world.ledger.keys.lock(world.spec.serial_lock))

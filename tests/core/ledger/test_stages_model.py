@@ -100,10 +100,10 @@ class StagesMachine(RuleBasedStateMachine):
         self.spec = job(
             self.ledger, task=None, steps=as_steps(stages), params=PARAMS, **LONG, **keys
         )
-        self.look()
+        self.refresh()
         self.admit(by_hand=False)
 
-    def look(self) -> None:
+    def refresh(self) -> None:
         self.seen = Seen(self.ledger, self.spec)
 
     def drawn(self, data: st.DataObject, places: Collection[str]) -> str:
@@ -194,7 +194,7 @@ class StagesMachine(RuleBasedStateMachine):
         for place in data.draw(st.lists(queued, min_size=1, unique=True)):
             token = self.begin(place)
             if token and then:
-                self.look()
+                self.refresh()
                 self.finish(token, then)
 
     @rule(data=st.data())
@@ -226,7 +226,7 @@ class StagesMachine(RuleBasedStateMachine):
         token = self.drawn(data, self.attempts)
         self.finish(token, outcome)
         if again:
-            self.look()
+            self.refresh()
             assert self.finish(token, outcome).ending in (Ending.ALREADY, Ending.STALE)
 
     @precondition(lambda self: self.seen.in_state("running"))
@@ -320,7 +320,7 @@ class StagesMachine(RuleBasedStateMachine):
 
     @invariant()
     def nothing_is_wrong(self) -> None:
-        self.look()
+        self.refresh()
         slots = self.seen.get(self.keys.lock_state(self.spec.lock))
         held = {run: int(k[7:]) for k, run in slots.items() if k.startswith("holder:")}
         for run in self.silent & held.keys():
@@ -370,13 +370,13 @@ class StagesMachine(RuleBasedStateMachine):
             comes_due(self.ledger, run)
         self.ledger.rescue()
         for run in [*self.ledger.outbox(), *self.seen.get(self.keys.sent)]:
-            self.look()
+            self.refresh()
             if run in self.seen.batches:
                 items = self.items_of(run)
                 self.ledger.steps.expand(run, items)
             elif self.seen.run(run):
                 self.begin(run)
-        self.look()
+        self.refresh()
         for place in self.seen.in_state("running"):
             self.finish(self.seen.run(place)["token"], "succeeded")
         for run in self.ledger.client.zrange(self.keys.outbox, 0, -1):

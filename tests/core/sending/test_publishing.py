@@ -391,7 +391,7 @@ def test_only_messages_of_ended_runs_are_removed(
 def test_a_queue_is_looked_at_as_long_as_messages_at_its_ends_are_of_ended_runs(
     app: Celery, ledger: Ledger, sweeper: Sweeper, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sweeping, "LOOKED_AT", 100)
+    monkeypatch.setattr(sweeping, "MESSAGES_READ", 100)
     runs = sent(app, ledger, 650)
     for run in (*runs[:250], runs[500], runs[-1]):
         ledger.cancel(run, "not wanted")
@@ -403,7 +403,7 @@ def test_a_queue_is_looked_at_as_long_as_messages_at_its_ends_are_of_ended_runs(
 def test_a_sweep_that_takes_long_goes_on_in_a_later_turn(
     app: Celery, ledger: Ledger, sweeper: Sweeper, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sweeping, "LOOKED_AT", 100)
+    monkeypatch.setattr(sweeping, "MESSAGES_READ", 100)
     monkeypatch.setattr(sweeping, "SWEEPING_SECONDS", 0.0)
     runs = sent(app, ledger, 300)
     for run in runs:

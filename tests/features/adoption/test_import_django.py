@@ -208,7 +208,7 @@ import json, sys
 from supervisor.app import supervise
 from supervisor.features.adoption.django_rows import changed_since
 from supervisor.catalog.entries import Entries
-from supervisor.catalog.reconcile import look_at
+from supervisor.catalog.reconcile import reconcile_changed
 from supervisor.beat.scheduler import SupervisedScheduler
 from supervisor.job.changes import registered
 from supervisor.ledger.ledger import Ledger
@@ -218,12 +218,12 @@ app = supervise(mysite.app, adopt_rows=True)
 app.conf.beat_schedule = {"static": {"task": "proj.task", "schedule": 60}}
 beat = SupervisedScheduler(app, lazy=True)
 beat.tick()
-beat.close()  # ends its own look
+beat.close()  # ends its own reconciling
 ledger = Ledger.open(required_settings(app))
 [rows] = registered()
 
-def look():
-    outcome = look_at(ledger, Entries(app, ledger), rows)
+def reconcile():
+    outcome = reconcile_changed(ledger, Entries(app, ledger), rows)
     records = ledger.records_of(list(ledger.scheduled().values()))
     jobs = {one.spec.name: [one.spec.schedule, one.paused] for one in records}
     print(json.dumps([outcome.changes is not None, jobs, outcome.problems]))
@@ -233,19 +233,19 @@ for name in ("nightly", "poll inbox", "static", "taken"):
 app.redbeat_conf  # RedBeat's
 from redbeat import RedBeatSchedulerEntry
 RedBeatSchedulerEntry("taken", "proj.task", 60, app=app).save()
-look()
+reconcile()
 PeriodicTask.objects.filter(name="taken").delete()
-look()
-look()
+reconcile()
+reconcile()
 row = PeriodicTask.objects.get(name="nightly")
 row.enabled = False
 row.save()
 days.hour = "3"
 days.save()
-look()
+reconcile()
 add("new", interval=hourly, headers='{"tenant": "t1"}')
 PeriodicTask.objects.get(name="poll inbox").delete()
-look()
+reconcile()
 ledger.client.hset(ledger.keys.beat, "last_reload", 1)
 print(json.dumps([changed_since(app, ledger.beat().last_reload_at) is not None]))
 app = supervise(mysite.app)
@@ -253,7 +253,7 @@ beat = SupervisedScheduler(app, lazy=True)
 beat.tick()
 beat.close()
 print(json.dumps([changed_since(app, ledger.beat().last_reload_at) is not None]))
-look()
+reconcile()
 """
 
 
@@ -274,7 +274,7 @@ def test_rows_that_the_app_saves_are_followed(tmp_path: Path, redis_url: str) ->
     assert "row 'new': option 'headers'" in last[2][0]
     assert (note, other) == ([False], [True]), "rows that are followed need no note"
     assert "rows given back to django-celery-beat" in done.stderr + done.stdout
-    assert gone[1].keys() == {"nightly"}, "a look of the test's own; no beat makes one"
+    assert gone[1].keys() == {"nightly"}, "the test reconciles by itself; no beat makes one"
 
 
 LOADED = """

@@ -9,6 +9,7 @@ from datetime import datetime, timedelta
 
 import pytest
 
+from supervisor.beat.turn import Turn
 from supervisor.catalog.entries import Entries
 from supervisor.catalog.load import load
 from supervisor.errors import NotConfigured
@@ -93,7 +94,7 @@ def quiet() -> bool:
 def sent(ledger: Ledger, leader: Leader, deliver: Deliver, at: datetime) -> None:
     """A turn of beat at that moment, and all that it sends."""
     made(ledger, leader, at)
-    outbound(ledger, leader, deliver).look(at)
+    outbound(ledger, leader, deliver).send_due(at)
     wait_until(quiet)
 
 
@@ -271,7 +272,7 @@ def test_service_that_is_away_is_asked_again_later(ledger: Ledger, leader: Leade
     asked, by = [], outbound(ledger, leader, service)
     for second in (29, 30, 34, 39, 48, 53, 99):  # 5 s and 10 s, and up to 4 s for a busy machine
         tries = len(service.notices)
-        by.look(at + timedelta(seconds=second))
+        by.send_due(at + timedelta(seconds=second))
         wait_until(quiet)
         asked += [second] * (len(service.notices) - tries)
     assert asked == [30, 39, 53]
@@ -428,8 +429,8 @@ def test_rejected_files_are_told_to_those_of_the_service(ledger: Ledger, leader:
     notices = Notices(ledger.led_by(leader.leadership), environ, service)
     for problems in (["a.yaml:3: no"], ["a.yaml:3: no"], [], []):
         notices.tell_of_files(problems)
-        notices.look(leader.poll())
-        Outbound(LedgerOutbox(ledger), {Kind.NOTICE: notices.send}).look(leader.poll().at)
+        notices.do(Turn(leader.poll()))
+        Outbound(LedgerOutbox(ledger), {Kind.NOTICE: notices.send}).send_due(leader.poll().at)
         wait_until(lambda: not ledger.client.exists(ledger.keys.unsent))
     assert service.titles == ["Schedule files were rejected", "The service recovered"]
     assert service.notices[0].reason == "a.yaml:3: no"
@@ -478,23 +479,23 @@ def test_due_by_that_has_passed_is_told(ledger: Ledger, watched: Watch) -> None:
     now = ledger.now()
     loaded = ms_of(now - timedelta(hours=3))
     job_has(ledger, spec.name, loaded=loaded)
-    watched.look(now)
-    watched.look(now + timedelta(minutes=1))
+    watched.check_some(now)
+    watched.check_some(now + timedelta(minutes=1))
     assert events(ledger) == ["due_by"]
 
 
 def test_run_that_no_worker_takes_is_late(ledger: Ledger, watched: Watch) -> None:
     spec = told(ledger, every="1m")
     ledger.admit(ticks(spec, 0))
-    watched.look(MIDNIGHT + timedelta(seconds=20))
+    watched.check_some(MIDNIGHT + timedelta(seconds=20))
     assert events(ledger) == []
-    watched.look(MIDNIGHT + timedelta(minutes=10))
+    watched.check_some(MIDNIGHT + timedelta(minutes=10))
     assert events(ledger) == ["late"]
 
 
 def test_what_is_late_after_a_clock_was_set_back_is_told(ledger: Ledger, watched: Watch) -> None:
     spec = told(ledger, every="1m")
-    watched.look(MIDNIGHT + timedelta(hours=1))
+    watched.check_some(MIDNIGHT + timedelta(hours=1))
     ledger.admit(ticks(spec, 0))
-    watched.look(MIDNIGHT + timedelta(minutes=10))
+    watched.check_some(MIDNIGHT + timedelta(minutes=10))
     assert events(ledger) == ["late"]

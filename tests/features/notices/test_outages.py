@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from supervisor.features.notices.keys import Destination
-from supervisor.features.notices.outages import REPEAT, MemoryOutbox, Outages, Seen, after_look
+from supervisor.features.notices.outages import REPEAT, MemoryOutbox, Outages, Seen, after_poll
 from supervisor.features.outbound.sender import Outbound
 from supervisor.features.outbound.store import Kind
 from tests.listener import listening
@@ -19,7 +19,7 @@ START = datetime(2026, 3, 1, tzinfo=UTC)
 GRACE = timedelta(seconds=60)
 REPEATED = REPEAT.total_seconds()
 
-#: What a look finds: a beat leads, none does, Redis does not answer.
+#: What a poll finds: a beat leads, none does, Redis does not answer.
 BEAT, NONE, AWAY = "beat", "none", "away"
 
 
@@ -30,12 +30,12 @@ def seen(what: str, seconds: float) -> Seen:
     return Seen(at, leads=what == BEAT, last_turn_at=at if what == BEAT else START)
 
 
-def told(*looks: tuple[float, str]) -> list[tuple[float, str, str]]:
+def told(*polls: tuple[float, str]) -> list[tuple[float, str, str]]:
     """When what was told, and the end of its key."""
     outages: Outages = {}
     found = []
-    for seconds, what in looks:
-        outages, notices = after_look(outages, seen(what, seconds), GRACE, "ledger")
+    for seconds, what in polls:
+        outages, notices = after_poll(outages, seen(what, seconds), GRACE, "ledger")
         found += [(seconds, each.event, each.key.rpartition(":")[2]) for each in notices]
     return found
 
@@ -43,12 +43,12 @@ def told(*looks: tuple[float, str]) -> list[tuple[float, str, str]]:
 def test_an_outage_while_all_is_silenced_is_told_if_it_outlasts_that() -> None:
     until = START + timedelta(seconds=100)
 
-    def silenced_told(*looks: tuple[float, str]) -> list[tuple[float, str]]:
+    def silenced_told(*polls: tuple[float, str]) -> list[tuple[float, str]]:
         outages: Outages = {}
         found = []
-        for seconds, what in looks:
-            look = replace(seen(what, seconds), silenced_until=until)
-            outages, notices = after_look(outages, look, GRACE, "ledger")
+        for seconds, what in polls:
+            poll = replace(seen(what, seconds), silenced_until=until)
+            outages, notices = after_poll(outages, poll, GRACE, "ledger")
             found += [(seconds, each.event.value) for each in notices]
         return found
 
@@ -57,7 +57,7 @@ def test_an_outage_while_all_is_silenced_is_told_if_it_outlasts_that() -> None:
 
 
 @pytest.mark.parametrize(
-    ("looks", "expected"),
+    ("polls", "expected"),
     [
         ([(0, BEAT), (3, BEAT), (100, BEAT)], []),
         # Over within the grace.
@@ -96,9 +96,9 @@ def test_an_outage_while_all_is_silenced_is_told_if_it_outlasts_that() -> None:
     ],
 )
 def test_what_is_told_when(
-    looks: list[tuple[float, str]], expected: list[tuple[float, str, str]]
+    polls: list[tuple[float, str]], expected: list[tuple[float, str, str]]
 ) -> None:
-    assert told(*looks) == expected
+    assert told(*polls) == expected
 
 
 def test_outages_one_after_the_other_have_keys_of_their_own() -> None:
@@ -106,13 +106,13 @@ def test_outages_one_after_the_other_have_keys_of_their_own() -> None:
     keys = []
     for second in range(0, 120, 2):
         what = AWAY if second % 12 < 8 else BEAT
-        outages, notices = after_look(outages, seen(what, second), timedelta(seconds=5), "ledger")
+        outages, notices = after_poll(outages, seen(what, second), timedelta(seconds=5), "ledger")
         keys += [each.key for each in notices]
     assert len(keys) == len(set(keys)) == 20
 
 
 def test_a_notice_is_sent_again_until_it_is_taken_and_others_wait_for_none() -> None:
-    _, [notice] = after_look({}, seen(NONE, 60), timedelta(0), "ledger")
+    _, [notice] = after_poll({}, seen(NONE, 60), timedelta(0), "ledger")
     with listening() as away, listening() as there:
         away.status = 503
         outbox = MemoryOutbox(
@@ -120,23 +120,23 @@ def test_a_notice_is_sent_again_until_it_is_taken_and_others_wait_for_none() -> 
         )
         outbox.put(notice)
         outbound = Outbound(outbox, {Kind.NOTICE: outbox.send})
-        outbound.look(START)
+        outbound.send_due(START)
         wait_until(lambda: there.heard and away.heard and not outbox.due(START), 20)
-        outbound.look(START)
+        outbound.send_due(START)
         away.status = 200
         later = START + timedelta(minutes=1)
-        outbound.look(later)
+        outbound.send_due(later)
         wait_until(lambda: not outbox.due(later + timedelta(days=1)), 20)
         assert len(away.heard) == 2
         assert len(set(away.heard)) == len(there.heard) == 1
 
 
 def test_log_names_the_address_that_refuses_without_its_secret() -> None:
-    _, [notice] = after_look({}, seen(NONE, 60), timedelta(0), "ledger")
+    _, [notice] = after_poll({}, seen(NONE, 60), timedelta(0), "ledger")
     with listening() as listener, capture_logs() as logged:
         listener.status = 404
         outbox = MemoryOutbox([Destination(url=f"{listener.url}/geheim")], "")
         outbox.put(notice)
-        Outbound(outbox, {Kind.NOTICE: outbox.send}).look(START)
+        Outbound(outbox, {Kind.NOTICE: outbox.send}).send_due(START)
         wait_until(lambda: logged, 20)
     assert (logged[0]["event"], logged[0]["address"]) == ("notice dropped", "http://127.0.0.1/***")

@@ -70,7 +70,7 @@ def quiet() -> bool:
 
 def sent(ledger: Ledger, by: Outbound | None = None, later: timedelta = timedelta()) -> None:
     """All that can be sent then is."""
-    (by or outbound(ledger)).look(ledger.now() + later)
+    (by or outbound(ledger)).send_due(ledger.now() + later)
     wait_until(quiet)
 
 
@@ -229,8 +229,8 @@ def test_a_server_that_hangs_holds_up_neither_beat_nor_other_jobs(
             ended(ledger, spec, 0, RunState.SUCCEEDED)
         by = outbound(ledger)
         started = time.monotonic()
-        by.look(ledger.now())
-        by.look(ledger.now())
+        by.send_due(ledger.now())
+        by.send_due(ledger.now())
         assert time.monotonic() - started < scaled(2)
         wait_until(lambda: listener.paths == ["/secret/start", "/secret"])
         hanging.closing.set()
@@ -334,7 +334,7 @@ def test_slow_servers_leave_threads_to_the_others(ledger: Ledger, listener: List
     is_away.clear()
     under_way.clear()
     ended(ledger, pinged(ledger, listener, name="quick"), 0, RunState.SUCCEEDED)
-    by.look(ledger.now() + timedelta(minutes=1))
+    by.send_due(ledger.now() + timedelta(minutes=1))
     wait_until(lambda: listener.paths == ["/secret/start", "/secret"])
     wait_until(lambda: len(under_way) >= MOST_THREADS / 2)
     assert len(under_way) == MOST_THREADS / 2
@@ -361,7 +361,7 @@ def test_a_thread_that_hangs_is_replaced(
     by = Outbound(LedgerOutbox(ledger), {Kind.PING: send})
 
     def look() -> bool:
-        by.look(ledger.now())
+        by.send_due(ledger.now())
         return bool(listener.heard)
 
     wait_until(look, 20)

@@ -65,7 +65,7 @@ def left(ledger: Ledger) -> int:
 def sent(app: Celery, ledger: Ledger, later: timedelta = timedelta()) -> None:
     """All that can be sent then is."""
     senders = {Kind.REVOCATION: Revocations(app, ledger).send}
-    Outbound(LedgerOutbox(ledger), senders).look(ledger.now() + later)
+    Outbound(LedgerOutbox(ledger), senders).send_due(ledger.now() + later)
     wait_until(
         lambda: not any(thread.name == "supervisor-outbound" for thread in threading.enumerate())
     )

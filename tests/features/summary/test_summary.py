@@ -120,8 +120,8 @@ def test_a_history_that_is_shorter_than_the_day_is_said(ledger: Ledger, leader: 
 def sent(ledger: Ledger, leader: Leader, service: Service, at: datetime) -> None:
     notices = Notices(ledger.led_by(leader.leadership), ENVIRON, service)
     for later in (timedelta(), timedelta(minutes=1)):
-        notices.look(Poll(leads=True, at=at + later, has_notices=True))
-        Outbound(LedgerOutbox(ledger), {Kind.NOTICE: notices.send}).look(at + later)
+        notices.do(Turn(Poll(leads=True, at=at + later, has_notices=True)))
+        Outbound(LedgerOutbox(ledger), {Kind.NOTICE: notices.send}).send_due(at + later)
         wait_until(quiet)
 
 

@@ -97,7 +97,7 @@ def name_of(access: Access, given: str) -> str | None:
 def test_an_edited_file_takes_over_and_one_with_problems_does_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(access_file, "LOOKS_EVERY", 0.0)
+    monkeypatch.setattr(access_file, "CHECK_SECONDS", 0.0)
     access = access_of(tmp_path)
     assert name_of(access, TOKENS["reads"]) == "reads"
     path = tmp_path / "access.yaml"
@@ -117,7 +117,7 @@ def test_an_edited_file_takes_over_and_one_with_problems_does_not(
 def test_a_refused_file_shows_in_the_metrics(
     ledger: Ledger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(access_file, "LOOKS_EVERY", 0.0)
+    monkeypatch.setattr(access_file, "CHECK_SECONDS", 0.0)
     access = access_of(tmp_path)
     metrics = Metrics(ledger, access_file=access.file)
 
@@ -151,7 +151,7 @@ def test_a_new_token_works_with_the_line_that_is_printed(tmp_path: Path) -> None
 def test_a_session_ends_when_its_token_leaves_the_file(
     serve: Serve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(access_file, "LOOKS_EVERY", 0.0)
+    monkeypatch.setattr(access_file, "CHECK_SECONDS", 0.0)
     client = serve(access_of(tmp_path, is_local=False))
     assert log_in(client, TOKENS["acts"]).status_code == 303
     assert client.get("/").status_code == 200
