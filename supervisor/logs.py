@@ -44,7 +44,7 @@ RUN_EVENTS = {
     "ended": (logging.INFO, "run ended"),
     "failed": (logging.ERROR, "run cannot be rescued"),
     "reasserted": (logging.INFO, "lease reasserted"),
-    "held": (logging.INFO, "run held back"),
+    "prolonged": (logging.INFO, "run held back"),
 }
 
 #: Attributes of the records that a run's code logs, by their names in our own lines.

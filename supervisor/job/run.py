@@ -296,7 +296,7 @@ class Run:
     expires_at: datetime | None = None
     """When it had to have begun."""
 
-    is_held: bool = False
+    waits_for_others: bool = False
     """Whether it waits for runs of other jobs, or for the one that `after` names, to end."""
 
     after: str | None = None

@@ -49,13 +49,13 @@ local leads = not call.leader or redis.call('GET', KEYS[1]) == call.leader
 -- The run waits for others, whatever the lock: beat looks whether these have ended, and when they do.
 local function hold_back(run, nominal, record, wait_until)
   local id, after = run.id, run.after
-  redis.call('HSET', K.run(id), 'state', 'waiting', 'held', 1, unpack(record))
+  redis.call('HSET', K.run(id), 'state', 'waiting', 'waits_for_others', 1, unpack(record))
   if wait_until then redis.call('ZADD', K.leases, digits(wait_until), id) end
   if after and redis.call('EXISTS', K.run(after)) == 1 then
     local others = hget(K.run(after), 'followed_by') or ''
     redis.call('HSET', K.run(after), 'followed_by', others .. run.after_policy .. ' ' .. id .. '\n')
   end
-  redis.call('RPUSH', K.endings, cjson.encode({ held = id, job = run.job, nominal = nominal }))
+  redis.call('RPUSH', K.endings, cjson.encode({ waiting = id, job = run.job, nominal = nominal }))
 end
 
 -- What admission needs of a job, in one command.

@@ -190,7 +190,7 @@ class Rescue:
     """What rescue has done with one run."""
 
     kind: str
-    """reasserted, held, expired, rescued, lost, cancelled, replaced, timed_out, ended, due,
+    """reasserted, prolonged, expired, rescued, lost, cancelled, replaced, timed_out, ended, due,
     requeued, skipped, waiting, promoted or failed."""
 
     run_id: str

@@ -109,7 +109,7 @@ if not references then return refusal('differs', digits(note_obstacle(id, call.w
 local serial, ttl = run.rules.serial, run.rules.lease_ttl
 if lease_token(run) ~= run.token then
   local verdict = rescue_silent(id)
-  if verdict ~= 'reasserted' and verdict ~= 'held' then return refusal('expired') end
+  if verdict ~= 'reasserted' and verdict ~= 'prolonged' then return refusal('expired') end
 end
 
 if redis.call('HEXISTS', K.drained, queue) == 1 then

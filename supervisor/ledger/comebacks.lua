@@ -157,7 +157,7 @@ local function go_on(run, token, attempt)
   note_successor(run, of_lock.given_up, began_at)
   redis.call('HSET', K.run(id), 'state', 'running', 'token', token, 'fence', digits(run.fence), 'attempt', run.attempt,
     'started', digits(run.started), 'slot', run.slot, 'since', digits(next_instant()), 'reason', '', 'sends', 0)
-  redis.call('HDEL', K.run(id), 'parked', 'due', 'held', 'obstacle')
+  redis.call('HDEL', K.run(id), 'parked', 'due', 'waits_for_others', 'obstacle')
   if not run.parent then note_start(run, of_lock.skips) end
   keep(run, token, of_lock.fields)
   if rules.serial ~= '' then hold(rules.serial, 1, id, token, rules.lease_ttl, 'began:1', began(run)) end

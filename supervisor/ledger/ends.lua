@@ -172,7 +172,7 @@ function left_to_end(run)
 end
 
 -- Called when an entry of K.leases is due, or a lock is found without its key. If the lock is still held under the
--- run's token there is nothing to do. Returns what became of the run (reasserted, held, expired,
+-- run's token there is nothing to do. Returns what became of the run (reasserted, prolonged, expired,
 -- rescued, lost, cancelled, replaced, timed_out, skipped; ended, of several steps); nil if there was nothing to do.
 function rescue_silent(id)
   local run = load_run(id)
@@ -218,7 +218,7 @@ function rescue_silent(id)
     and (grace_end(run) > now or (not has_expired and run.state == 'queued' and is_drained(id))) then
     -- No worker was allowed to begin it, or to say that one had: another deadline.
     hold_lease(run, run.token, queue_timeout(run))
-    return 'held'
+    return 'prolonged'
   end
   if run.state == 'queued' or run.state == 'retrying' then
     local outcome = left_for and left_for[1] or OUTCOMES.queued.rescue

@@ -109,10 +109,10 @@ if retry.options then
 end
 keep_traceback(run, call.traceback)
 tally(run.job, append({ 'n:retried', 1 }, end_attempt(run, 'failed', reason, token)))
-local held, due, deadline = 'queued:' .. id, now + retry.delay, retry.delay + run.rules.start_deadline
+local queued_token, due, deadline = 'queued:' .. id, now + retry.delay, retry.delay + run.rules.start_deadline
 forget_indexes(id)
-hold_lease(run, held, deadline)
-redis.call('HSET', K.run(id), 'state', 'retrying', 'token', held, 'due', due, 'reason', reason)
+hold_lease(run, queued_token, deadline)
+redis.call('HSET', K.run(id), 'state', 'retrying', 'token', queued_token, 'due', due, 'reason', reason)
 redis.call('ZADD', K.delayed, due, id)
 leave_serial(run)
 return reply('retrying')

@@ -136,7 +136,7 @@ class OpenRuns:
         return None
 
     @property
-    def held(self) -> int:
+    def pending(self) -> int:
         """How many wait for a worker, a lock, their time, or a retry."""
         return self.retrying + self.queued + self.waiting
 

@@ -16,16 +16,16 @@ local function earliest(counts, place, at)
 end
 
 -- When the attempt was due for which a run is queued or waits; nil if it may wait.
-local function due_of(state, nominal, queued, kind, attempt, is_held)
+local function due_of(state, nominal, queued, kind, attempt, waits_for_others)
   if attempt > 0 then return state == 'queued' and queued or nil end
-  if is_held then return nil end
+  if waits_for_others then return nil end
   -- One that is for a time long ago is not late for that; nor is a run that follows others.
   return AT_ANY_TIME[kind] and math.max(nominal or 0, queued or 0) or nominal
 end
 
 local function count_run(counts, id)
   local v = redis.call('HMGET', K.run(id), 'state', 'nominal', 'queued', 'started', 'kind', 'attempt',
-    'held')
+    'waits_for_others')
   local place = v[1] and STATES[v[1]]
   if not place then return end
   counts[place] = counts[place] + 1

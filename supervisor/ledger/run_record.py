@@ -52,7 +52,7 @@ def run_from(run_id: str, fields: Mapping[str, str]) -> Run:
         note=fields.get("note"),
         queue=fields.get("queue") or None,
         expires_at=optional_instant(fields.get("expires")),
-        is_held="held" in fields,
+        waits_for_others="waits_for_others" in fields,
         after=fields.get("after"),
         is_follower=fields.get("kind") == "after",
         message=Message.of(fields["message"]) if "message" in fields else None,

@@ -203,7 +203,7 @@ def view_of(
     queue = run.queue or (own and own.queue) or (spec.routed_queue if spec else None)
     has_usual = run.state is RunState.RUNNING or not with_details
     waits_for_worker = run.state in (RunState.QUEUED, RunState.EXPIRED) and not run.has_steps
-    waits_for_others = run.is_held and run.state is RunState.WAITING and run.after is None
+    waits_for_others = run.waits_for_others and run.state is RunState.WAITING and run.after is None
     blocker = known_run(ledger, run.blocked_by) if with_details and run.blocked_by else None
     task = step.task if step else spec.task if spec else None
     steps = ledger.steps.records(run.id) if run.has_steps else ()

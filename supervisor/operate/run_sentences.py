@@ -185,7 +185,7 @@ def skipped(view: RunView, question: Question) -> Iterator[str]:
         name = named(other, run.job, question) if other else run.blocked_by
         how = f"{went(other.state)}{because(other.reason)}" if other else "did not succeed"
         yield f"{who}{name}, which it follows, {how}"
-    elif run.is_held and run.reason == "wait_expired":
+    elif run.waits_for_others and run.reason == "wait_expired":
         others = run.after or ", ".join(spec.after)
         yield f"{who}it had waited {waited} for {others} (`max_wait`)"
     else:
@@ -277,7 +277,7 @@ def waiting(view: RunView, question: Question) -> Iterator[str]:
     run, time = view.run, question.local.time
     since = view.admitted_at or run.queued_at
     who = f"{subject(run, question)} has been waiting{since_words(since, question)}, for "
-    if run.is_held:
+    if run.waits_for_others:
         most = timedelta(milliseconds=run.rules.max_wait_ms)
         until = f", until {time(since + most)} (`max_wait`)" if most >= timedelta() else ""
         yield f"{who}{run.after or upstream_words(view.upstreams)}{until}"

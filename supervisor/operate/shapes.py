@@ -101,7 +101,9 @@ class Run(Shape):
     started_at: Instant | None
     finished_at: Instant | None
     due_at: Instant | None
-    is_held: bool = Field(description="It waits for runs of the jobs that its job follows.")
+    waits_for_others: bool = Field(
+        description="It waits for runs of the jobs that its job follows."
+    )
     after: str | None = Field(description="The one run that it is to follow.")
     repeats: str | None = Field(description="The run that it repeats.")
     repeated_by: list[str] = Field(description="The runs that repeat it, oldest first.")

@@ -145,7 +145,7 @@ def reason_words(run: Run) -> str:
     parts = [run.reason or ""]
     if run.blocked_by and not run.attempts:
         parts.append(f"blocked by {run.blocked_by}")
-    if run.is_held and run.state.is_open:
+    if run.waits_for_others and run.state.is_open:
         parts.append(f"waits for {run.after or 'the jobs that it follows'}")
     if run.overlapped_with:
         parts.append(f"overlapped with {run.overlapped_with}")

@@ -74,7 +74,7 @@ class Keys:
     #         repeats: the run that it repeats; repeated_by: a line for each run that repeats it
     #         began_with: params (JSON, as in the hash of them) before a step returned some, empty
     #         if they were too large to be kept
-    #         held: while it waits for other runs to end; after, after_policy: the run that it was
+    #         waits_for_others: until other runs end; after, after_policy: the run that it was
     #         to follow, and how that had to end; followed_by: a line "<policy> <run id>" for each
     #         of those that follow it
     run = Named("run:%s")
@@ -126,8 +126,8 @@ class Keys:
     # SET     names of the jobs that follow this one, as they are loaded
     followers = Named("job:%s:followers")
     # HASH    what a job that follows others knows of their runs (features/following/rule.py):
-    #         nominal time in ms, or "latest", -> JSON; "held:<run id>" -> nominal time in ms of a
-    #         waiting tick
+    #         nominal time in ms, or "latest", -> JSON; "waiting:<run id>" -> nominal time in ms of
+    #         a waiting tick
     following = Named("job:%s:following")
     # LIST    JSON, as in features/following/store.py; ends of runs that others follow, and runs
     #         that wait for such ends, which the leading beat deals with in order

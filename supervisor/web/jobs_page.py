@@ -80,7 +80,7 @@ class Standings:
         fits: Mapping[Filter, Callable[[str], bool]] = {
             Filter.ALL: lambda name: True,
             Filter.RUNNING: lambda name: self._open(name).running > 0,
-            Filter.WAITING: lambda name: self._open(name).held > 0,
+            Filter.WAITING: lambda name: self._open(name).pending > 0,
             Filter.LATE: self._is_late,
             Filter.FAILING: self.is_failing,
             Filter.SKIPPING: lambda name: self.by_name[name].consecutive_skips > 0,
@@ -122,7 +122,13 @@ class Standings:
 
     def _place_of_state(self, name: str) -> int:
         runs = self._open(name)
-        states = (self.is_failing(name), runs.running, runs.held, self.by_name[name].paused, True)
+        states = (
+            self.is_failing(name),
+            runs.running,
+            runs.pending,
+            self.by_name[name].paused,
+            True,
+        )
         return [*map(bool, states)].index(True)
 
 
@@ -143,17 +149,17 @@ class Queueing:
 
 def queueing(ledger: Ledger, open_runs: Mapping[str, OpenRuns], limit: int) -> list[Queueing]:
     """The jobs whose runs have waited longest."""
-    held = {name: runs for name, runs in open_runs.items() if runs.held}
+    pending = {name: runs for name, runs in open_runs.items() if runs.pending}
 
     def since(name: str) -> tuple[bool, float, str]:
-        oldest = held[name].oldest_queued_at
+        oldest = pending[name].oldest_queued_at
         return oldest is None, oldest.timestamp() if oldest else 0, name
 
-    names = sorted(held, key=since)[:limit]
-    specs = ledger.some_specs([name for name in names if held[name].waiting])
+    names = sorted(pending, key=since)[:limit]
+    specs = ledger.some_specs([name for name in names if pending[name].waiting])
     locks = {name: spec.lock for name, spec in specs.items()}
     behind = holders(ledger, [*locks.values()])
-    return [Queueing(name, held[name], behind.get(locks.get(name, ""))) for name in names]
+    return [Queueing(name, pending[name], behind.get(locks.get(name, ""))) for name in names]
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,6 +240,6 @@ def rows_of(ledger: Ledger, names: Sequence[str], now: datetime) -> list[JobRow]
 
 def row_of(job: JobRecord, runs: Sequence[Trace], durations: Durations, now: datetime) -> JobRow:
     pace = pace_of(job.spec, durations, now)
-    held = (run for run in reversed(runs) if run.blocked_by and run.state is RunState.SKIPPED)
+    blocked = (run for run in reversed(runs) if run.blocked_by and run.state is RunState.SKIPPED)
     how = failing(runs, job.failures)
-    return JobRow(job, how, chart_of(runs, pace.interval), pace, next(held, None))
+    return JobRow(job, how, chart_of(runs, pace.interval), pace, next(blocked, None))

@@ -141,7 +141,7 @@ class Served:
         self._counted = counted
         self._served: dict[str, tuple[str | None, tuple[int, ...]]] = {}
 
-    def held(self, job: str, fields: Mapping[str, str]) -> Mapping[str, str]:
+    def monotonic(self, job: str, fields: Mapping[str, str]) -> Mapping[str, str]:
         """The fields of the job's hash, none of its counters lower than before."""
         counts = tuple(int(fields.get(field, 0)) for field in self._counted)
         created, before = self._served.get(job, (None, counts))
@@ -202,6 +202,6 @@ class Scraper:
         hashes = dict(ledger.hashes_of(specs))
         durations = self._durations.of(specs, hashes)
         for name, fields in hashes.items():
-            held, spec = self._served.held(name, fields), specs[name]
+            served, spec = self._served.monotonic(name, fields), specs[name]
             runs, interval = open_runs.get(name, NO_RUNS), self._intervals.of(spec, now)
-            yield job_of(spec, held, runs, durations[name], interval)
+            yield job_of(spec, served, runs, durations[name], interval)

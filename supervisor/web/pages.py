@@ -115,7 +115,7 @@ def jobs(view: View) -> PageContext:
     """The list, and above it what fails, what runs and what waits."""
     ledger, now = view.ledger, view.now
     everything = Standings(ledger, ledger.job_names(), now)
-    held = [runs.held for runs in everything.open_runs.values() if runs.held]
+    pending = [runs.pending for runs in everything.open_runs.values() if runs.pending]
     running_count, running = running_runs(ledger, MOST_SHOWN_NOW)
     failing_count, failing = failing_jobs(ledger, everything, MOST_SHOWN_NOW)
     listing = listing_of(ledger, JobsQuery.of(view.query), everything)
@@ -125,9 +125,9 @@ def jobs(view: View) -> PageContext:
         "failing_count": failing_count,
         "running": running,
         "running_count": running_count,
-        "held": queueing(ledger, everything.open_runs, MOST_SHOWN_NOW),
-        "held_count": sum(held),
-        "held_jobs": len(held),
+        "pending": queueing(ledger, everything.open_runs, MOST_SHOWN_NOW),
+        "pending_count": sum(pending),
+        "pending_jobs": len(pending),
         "listing": listing,
         "rows": rows,
         "notes": notes_of(view, [row.job.spec for row in rows]),

@@ -352,13 +352,13 @@ def marks_of(runs: Iterable[Trace], window: Window, now: datetime) -> Iterator[R
     for run in runs:
         place = int(window.x(begin_of(run)) / NEAREST)
         places[is_hold(run), place].append(run)
-    for (is_held, _), together in places.items():
+    for (has_no_start, _), together in places.items():
         worst = min(together, key=lambda run: WORST_FIRST.index(run.state))
         first, last = begin_of(together[0]), max(end_of(run, now) for run in together)
         yield RunMark(
             worst.id,
             worst.state.value,
-            is_held,
+            has_no_start,
             window.x(first),
             max(NEAREST, window.width(max(first, window.start), last)),
             mark_title(together, worst, now),

@@ -98,7 +98,8 @@ BREAKS = (
         ),
         (
             "ledger/begin.lua",
-            "if verdict ~= 'reasserted' and verdict ~= 'held' then return refusal('expired') end",
+            "if verdict ~= 'reasserted' and verdict ~= 'prolonged' then "
+            "return refusal('expired') end",
             "",
         ),
         seconds=(0.5, 1.0),

@@ -19,24 +19,24 @@ local events = {}
 
 local function event(kind, run) events[#events + 1] = { kind = kind, run_id = run.id, job = run.job } end
 
-local function held(id)
+local function waiting_run(id)
   local run = load_run(id)
-  if not run or run.state ~= 'waiting' or not hget(K.run(id), 'held') then return nil end
-  redis.call('HDEL', K.run(id), 'held')
+  if not run or run.state ~= 'waiting' or not hget(K.run(id), 'waits_for_others') then return nil end
+  redis.call('HDEL', K.run(id), 'waits_for_others')
   return run
 end
 
 local changes = {}
 
 function changes.release(id)
-  local run = held(id)
+  local run = waiting_run(id)
   if not run then return end
   redis.call('ZREM', K.leases, id)
   event(PLACED[place(run)], run)
 end
 
 function changes.skip(id, reason, upstream)
-  local run = held(id)
+  local run = waiting_run(id)
   if not run then return end
   redis.call('HSET', K.run(id), 'blocked_by', upstream)
   skip(run, reason)
@@ -44,7 +44,7 @@ function changes.skip(id, reason, upstream)
 end
 
 function changes.cancel(id, reason)
-  local run = held(id)
+  local run = waiting_run(id)
   if not run then return end
   finish(run, 'cancelled', reason)
   event('cancelled', run)

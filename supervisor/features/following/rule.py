@@ -30,10 +30,10 @@ from supervisor.features.following.store import (
     Edited,
     Effect,
     FollowEvent,
-    HeldRun,
-    Hold,
     Memory,
     RunEnd,
+    RunWaits,
+    WaitingRun,
     tick_of,
 )
 from supervisor.job.policies import AfterMatch, AfterPolicy
@@ -63,7 +63,7 @@ class FollowState:
 
     memories: Mapping[str, Memory]
 
-    held: Mapping[str, HeldRun]
+    waiting: Mapping[str, WaitingRun]
     """The runs that still wait."""
 
     ended: Mapping[str, RunState]
@@ -86,13 +86,13 @@ def decide(events: Iterable[FollowEvent], snapshot: FollowState) -> Decisions:
     decisions = Decisions()
     before = {job: memory.fields for job, memory in snapshot.memories.items()}
     for memory in snapshot.memories.values():
-        memory.held = {i: at for i, at in memory.held.items() if i in snapshot.held}
+        memory.waiting = {i: at for i, at in memory.waiting.items() if i in snapshot.waiting}
     for event in events:
         match event:
             case RunEnd():
                 on_end(event, snapshot, decisions)
-            case Hold():
-                on_hold(event, snapshot, decisions)
+            case RunWaits():
+                on_wait(event, snapshot, decisions)
             case Edited():
                 on_edit(event.job, snapshot, decisions)
             case _:
@@ -120,50 +120,52 @@ def on_end(end: RunEnd, snapshot: FollowState, decisions: Decisions) -> None:
             run_id = f"{job}@{end.run_id.partition('@')[2] or end.run_id}"
             decisions.runs.append(FollowUp(spec, run_id, instant(end.nominal), failed))
             continue
-        waiting = (at for at in memory.held.values() if end.first <= at <= end.nominal)
+        waiting = (at for at in memory.waiting.values() if end.first <= at <= end.nominal)
         for at in dict.fromkeys((end.nominal, *waiting)):
             remember(memory, str(at), end.job, end.state, end.run_id)
             judge_time(spec, memory, at, decisions)
 
 
-def on_hold(hold: Hold, snapshot: FollowState, decisions: Decisions) -> None:
-    run = snapshot.held.get(hold.run_id)
+def on_wait(event: RunWaits, snapshot: FollowState, decisions: Decisions) -> None:
+    run = snapshot.waiting.get(event.run_id)
     if run is None:  # cancelled since
         return
     if run.after is not None:
         if run.ended is not None:
-            change = after_one_run(hold.run_id, run.after, run.ended, run.policy)
+            change = after_one_run(event.run_id, run.after, run.ended, run.policy)
             decisions.changes.append(change)
         return
-    spec, memory = snapshot.specs.get(hold.job), snapshot.memories[hold.job]
+    spec, memory = snapshot.specs.get(event.job), snapshot.memories[event.job]
     if spec is not None and spec.matches is AfterMatch.LATEST:
-        for older in memory.held:
-            decisions.changes.append(Effect("skip", older, "replaced", hold.run_id))
-        memory.held.clear()
-    memory.held[hold.run_id] = hold.nominal
-    judge_held(spec, hold.job, snapshot, decisions)
+        for older in memory.waiting:
+            decisions.changes.append(Effect("skip", older, "replaced", event.run_id))
+        memory.waiting.clear()
+    memory.waiting[event.run_id] = event.nominal
+    judge_waiting(spec, event.job, snapshot, decisions)
 
 
 def on_edit(job: str, snapshot: FollowState, decisions: Decisions) -> None:
-    judge_held(snapshot.specs.get(job), job, snapshot, decisions)
+    judge_waiting(snapshot.specs.get(job), job, snapshot, decisions)
     if job not in snapshot.specs and job not in snapshot.unread:
         snapshot.memories[job].times.clear()
 
 
-def judge_held(spec: JobSpec | None, job: str, snapshot: FollowState, decisions: Decisions) -> None:
+def judge_waiting(
+    spec: JobSpec | None, job: str, snapshot: FollowState, decisions: Decisions
+) -> None:
     """Decides about all waiting ticks of the job, by what the job says now."""
     memory = snapshot.memories[job]
     if job in snapshot.unread:
         return
     if spec is None or not spec.waits_for_others:
         change = ("cancel", REMOVED) if spec is None else ("release", "")
-        decisions.changes += [Effect(change[0], run_id, change[1]) for run_id in memory.held]
-        memory.held.clear()
+        decisions.changes += [Effect(change[0], run_id, change[1]) for run_id in memory.waiting]
+        memory.waiting.clear()
         return
     if spec.matches is AfterMatch.LATEST:
         judge_latest(spec, memory, None, decisions)
         return
-    for at in dict.fromkeys(memory.held.values()):
+    for at in dict.fromkeys(memory.waiting.values()):
         for name in spec.after:
             state = snapshot.ended.get(tick_of(name, at))
             if state and name not in memory.times.get(str(at), {}).get("ended", {}):
@@ -200,9 +202,9 @@ def judge_latest(spec: JobSpec, memory: Memory, end: RunEnd | None, decisions: D
             if len(spec.after) == 1:  # no other job decides
                 del memory.times[LATEST]
         return
-    if memory.held:
-        decisions.changes += [Effect("release", run_id) for run_id in memory.held]
-        memory.held.clear()
+    if memory.waiting:
+        decisions.changes += [Effect("release", run_id) for run_id in memory.waiting]
+        memory.waiting.clear()
         del memory.times[LATEST]
 
 
@@ -227,10 +229,10 @@ def judge_time(spec: JobSpec, memory: Memory, at: int, decisions: Decisions) -> 
 
 
 def decide_ticks(memory: Memory, at: int, bad: str | None, decisions: Decisions) -> None:
-    for run_id in [run_id for run_id, nominal in memory.held.items() if nominal == at]:
+    for run_id in [run_id for run_id, nominal in memory.waiting.items() if nominal == at]:
         skip = Effect("skip", run_id, "upstream", bad or "")
         decisions.changes.append(skip if bad else Effect("release", run_id))
-        del memory.held[run_id]
+        del memory.waiting[run_id]
         memory.times.pop(str(at), None)
 
 
@@ -241,7 +243,7 @@ def made_up_by(ended: Mapping[str, Sequence[str]]) -> str:
 
 
 def forget_old_times(memory: Memory) -> None:
-    waiting = {str(at) for at in memory.held.values()} | {LATEST}
+    waiting = {str(at) for at in memory.waiting.values()} | {LATEST}
     old = sorted((time for time in memory.times if time not in waiting), key=int)
     for time in old[:-TIMES_KEPT]:
         del memory.times[time]

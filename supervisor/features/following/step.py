@@ -21,8 +21,8 @@ from supervisor.features.following.store import (
     Edited,
     Followers,
     FollowEvent,
-    Hold,
     RunEnd,
+    RunWaits,
     event_from,
     tick_of,
 )
@@ -104,10 +104,10 @@ class Following:
         ended = list(dict.fromkeys(event.job for event in events if isinstance(event, RunEnd)))
         followers = self._followers.of(ended)
         jobs = {name for names in followers.values() for name in names}
-        jobs |= {event.job for event in events if isinstance(event, Hold | Edited)}
+        jobs |= {event.job for event in events if isinstance(event, RunWaits | Edited)}
         specs, memories = self._ledger.some_specs(jobs), self._followers.memories(sorted(jobs))
-        waiting = [(job, i, at) for job, m in memories.items() for i, at in m.held.items()]
-        waiting += [(e.job, e.run_id, e.nominal) for e in events if isinstance(e, Hold)]
+        waiting = [(job, i, at) for job, m in memories.items() for i, at in m.waiting.items()]
+        waiting += [(e.job, e.run_id, e.nominal) for e in events if isinstance(e, RunWaits)]
         upstream = {
             tick_of(name, at)
             for job, _, at in waiting
@@ -118,7 +118,7 @@ class Following:
             followers=followers,
             memories=memories,
             unread=[job for job in jobs if job not in specs and self._ledger.knows(job)],
-            held=self._followers.held([run_id for _, run_id, _ in waiting]),
+            waiting=self._followers.waiting([run_id for _, run_id, _ in waiting]),
             ended=self._followers.ends(sorted(upstream)),
         )
 

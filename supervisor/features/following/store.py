@@ -26,9 +26,9 @@ from supervisor.ledger.run_record import lines_of
 from supervisor.times import instant
 
 #: A job remembers how the jobs that it follows ended: under each nominal time, or under LATEST
-#: since its own last run. Fields that begin with HELD name the ticks that wait.
+#: since its own last run. Fields that begin with WAITING name the ticks that wait.
 LATEST = "latest"
-HELD = "held:"
+WAITING = "waiting:"
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ class RunEnd:
 
 
 @dataclass(frozen=True, slots=True)
-class Hold:
+class RunWaits:
     """A run waits for others: a tick, or a run that was triggered to follow another."""
 
     job: str
@@ -66,12 +66,12 @@ class Edited:
     job: str
 
 
-FollowEvent = RunEnd | Hold | Edited
+FollowEvent = RunEnd | RunWaits | Edited
 
 
 @dataclass(frozen=True, slots=True)
-class HeldRun:
-    """What a held run waits for, if that is a single run."""
+class WaitingRun:
+    """What a waiting run waits for, if that is a single run."""
 
     after: str | None = None
     policy: AfterPolicy = AfterPolicy.SUCCESS
@@ -88,15 +88,15 @@ class Memory:
     """Nominal time in ms as text, or LATEST -> {"ended": {job: [state, run id]}, "decided": "ran",
     "skipped" or absent, "ran": under LATEST only, the times in the ids of its last runs}."""
 
-    held: dict[str, int] = field(default_factory=dict)
+    waiting: dict[str, int] = field(default_factory=dict)
     """Ids of the ticks that wait -> their nominal times in ms."""
 
     @classmethod
     def of(cls, fields: Mapping[str, str]) -> Memory:
         memory = cls()
         for name, text in fields.items():
-            if name.startswith(HELD):
-                memory.held[name.removeprefix(HELD)] = int(text)
+            if name.startswith(WAITING):
+                memory.waiting[name.removeprefix(WAITING)] = int(text)
             else:
                 memory.times[name] = json.loads(text)
         return memory
@@ -104,7 +104,7 @@ class Memory:
     @property
     def fields(self) -> dict[str, str]:
         times = {name: json.dumps(record, sort_keys=True) for name, record in self.times.items()}
-        return {**times, **{HELD + run_id: str(at) for run_id, at in self.held.items()}}
+        return {**times, **{WAITING + run_id: str(at) for run_id, at in self.waiting.items()}}
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,8 +123,8 @@ class Effect:
 
 def event_from(text: str) -> FollowEvent:
     record = json.loads(text)
-    if "held" in record:
-        return Hold(record["job"], record["held"], int(record["nominal"]))
+    if "waiting" in record:
+        return RunWaits(record["job"], record["waiting"], int(record["nominal"]))
     if "edited" in record:
         return Edited(record["edited"])
     waiting = (line.partition(" ") for line in lines_of(record.get("followed_by")))
@@ -168,13 +168,13 @@ class Followers:
                 job: Memory.of(fields) for job, fields in zip(jobs, pipe.execute(), strict=True)
             }
 
-    def held(self, run_ids: Sequence[str]) -> dict[str, HeldRun]:
+    def waiting(self, run_ids: Sequence[str]) -> dict[str, WaitingRun]:
         """The runs among these that still wait for others."""
-        of_held = ("held", "after", "after_policy")
+        of_waiting = ("waits_for_others", "after", "after_policy")
         runs = {
-            run_id: HeldRun(after, AfterPolicy(policy or AfterPolicy.SUCCESS))
-            for run_id, (held, after, policy) in self._fields(run_ids, of_held).items()
-            if held
+            run_id: WaitingRun(after, AfterPolicy(policy or AfterPolicy.SUCCESS))
+            for run_id, (waits, after, policy) in self._fields(run_ids, of_waiting).items()
+            if waits
         }
         after = [run.after for run in runs.values() if run.after]
         # A run without a record ended long ago. Its outcome is unknown, so it counts as lost.
@@ -184,7 +184,7 @@ class Followers:
             if finished or not state
         }
         return {
-            run_id: HeldRun(run.after, run.policy, ended.get(run.after)) if run.after else run
+            run_id: WaitingRun(run.after, run.policy, ended.get(run.after)) if run.after else run
             for run_id, run in runs.items()
         }
 

@@ -51,7 +51,7 @@ class ModelRun:
     crashes: int = 0
     attempt: int = 0
     has_started: bool = False
-    held: tuple[str, AfterPolicy] | None = None
+    awaits: tuple[str, AfterPolicy] | None = None
     """The run that it waits for, whatever the lock, and how that has to end."""
     given_up: set[str] = field(default_factory=set)
     over: set[str] = field(default_factory=set)
@@ -60,7 +60,7 @@ class ModelRun:
 
 @dataclass(frozen=True)
 class End:
-    """How a run ended, and the runs that were held for it by then."""
+    """How a run ended, and the runs that waited for it by then."""
 
     state: RunState
     followers: tuple[str, ...]
@@ -106,7 +106,7 @@ class Model:
         """Those that a time will bring forward: retries, and what was put off."""
         placed = {run.id for run in self.waiting}
         late = self.in_state(RunState.WAITING, RunState.RETRYING)
-        return [run for run in late if run not in placed and not self.runs[run].held]
+        return [run for run in late if run not in placed and not self.runs[run].awaits]
 
     @property
     def holders(self) -> list[ModelRun]:
@@ -125,7 +125,7 @@ class Model:
     def hold(self, run_id: str, after: str, policy: AfterPolicy) -> None:
         """A run that is to follow another, which may have ended."""
         self.counters["triggered"] += 1
-        self.runs[run_id] = ModelRun(run_id, held=(after, policy))
+        self.runs[run_id] = ModelRun(run_id, awaits=(after, policy))
         self.followers.setdefault(after, []).append(run_id)
         self.endings.append(run_id)
 
@@ -138,14 +138,14 @@ class Model:
                 if isinstance(noted, End):
                     for follower in noted.followers:
                         self._let_go(follower, noted.state)
-                elif (held := self.runs[noted].held) and held[0] in ended:
-                    self._let_go(noted, ended[held[0]])
+                elif (awaited := self.runs[noted].awaits) and awaited[0] in ended:
+                    self._let_go(noted, ended[awaited[0]])
 
     def _let_go(self, run_id: str, state: RunState) -> None:
         run = self.runs[run_id]
-        if run.held is None or run.state is not RunState.WAITING:
+        if run.awaits is None or run.state is not RunState.WAITING:
             return
-        policy, run.held = run.held[1], None
+        policy, run.awaits = run.awaits[1], None
         if state is RunState.SUCCEEDED or policy is AfterPolicy.DONE:
             self._place(run)
         else:
@@ -240,7 +240,7 @@ class Model:
         self._give_way(slot, run)
         attempt.is_forgotten, attempt.has_lease, attempt.was_counted = False, True, False
         run.slot, run.attempt, run.since = slot, attempt.granted.number, self._tick()
-        run.is_silent, run.held = False, None
+        run.is_silent, run.awaits = False, None
         self.counters["started"] += not run.has_started
         run.has_started, self.skips = True, 0
         self._note_begin(run, attempt)

@@ -153,7 +153,7 @@ def test_a_run_of_a_drained_queue_expires_only_after_it_goes_on(ledger: Ledger) 
     ledger.drains.drain("mail")
     assert refusal(ledger, run_ids[0]) is Refusal.DRAINED
     for _ in range(2):  # as often as the deadline passes
-        assert rescued_past_the_deadline() == {"held"}
+        assert rescued_past_the_deadline() == {"prolonged"}
     assert [ledger.run(run_id).state for run_id in run_ids] == [RunState.QUEUED] * 2
     ledger.drains.undrain("mail")
     assert rescued_past_the_deadline() == {"expired"}

@@ -256,7 +256,7 @@ def test_a_tick_waits_for_the_run_of_its_time(
     [admission] = ledger.admit(ticks(jobs["report"], 1))
     assert admission.placement is Placement.HOLD
     assert states(ledger, jobs["report"]) == ["waiting"]
-    assert runs(ledger, "report")[0].is_held
+    assert runs(ledger, "report")[0].waits_for_others
     if not is_first:
         turn(ledger)
         assert states(ledger, jobs["report"]) == ["waiting"]
@@ -432,7 +432,7 @@ def test_a_trigger_after_a_run_is_told_so(
     assert "until a time or for another run" in both.output
 
 
-def test_a_trigger_whose_run_ends_as_it_is_held_gets_one_place(
+def test_a_trigger_whose_run_ends_as_it_begins_to_wait_gets_one_place(
     ledger: Ledger, entries: Entries, supervisor: Supervisor
 ) -> None:
     jobs = loaded(ledger, entries, a={}, b={"overlap": "queue_all"})
