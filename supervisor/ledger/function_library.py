@@ -53,7 +53,7 @@ TRANSITIONS = {
     ),
     "features/audit": ("acknowledge", "audit"),
     "features/following": ("follow",),
-    "features/notices": ("findings", "fold", "silence"),
+    "features/notices": ("group", "observe", "silence"),
     "features/outbound": ("delivered",),
 }
 

@@ -102,8 +102,8 @@ class Keys:
     #         removed: the spec (JSON) of a job that is not loaded any more;
     #         apart: why Celery has to make the message of each run;
     #         dealt_until: the watermark before the server's clock was set back;
-    #         troubled: no success since a problem was reported; told:<event>: what beat found at
-    #         its last look (findings.lua); expires HISTORY_TTL after the job is removed
+    #         troubled: no success since a problem was reported; observed:<event>: what
+    #         beat observed last (observe.lua); expires HISTORY_TTL after the job is removed
     job = Named("job:%s")
     # LIST    "<ms> <spec>" (JSON); what the job was until then, before each of its last FORMER_KEPT
     #         edits of what its messages say; expires likewise
@@ -164,7 +164,7 @@ class Keys:
     unsent = Single("index:unsent")
     # LIST    JSON, as in features/outbound/store.py; what waits for one destination, `%s`, in
     #         order; or
-    # HASH    of notices: id -> JSON, the last word of an id is when it is due in ms; and told
+    # HASH    of notices: id -> JSON, the last word of an id is when it is due in ms; and latest
     #         (JSON, group -> ms when its latest was due); expires GROUPS_KEPT after the last one
     to_send = Named("outbound:%s")
     # HASH    "sent:<kind>", "dropped:<kind>" -> how many, with the events beyond MOST_EVENTS
@@ -175,7 +175,7 @@ class Keys:
     # HASH    "<digest> <job>" -> JSON, as in features/notices/incidents.py: what is known there of
     #         the job
     incidents = Single("incidents")
-    # ZSET    the same -> ms at which beat is to look at it again
+    # ZSET    the same -> ms at which beat is to check it again
     incidents_due = Single("index:incidents")
     # HASH    id -> when it ends in ms, a blank, and JSON (features/notices/silences.py)
     silences = Single("silences")
@@ -207,7 +207,7 @@ class Keys:
     #         _back_at in ms, _back_ms, app (the name of the app whose ledger it is), refused (app
     #         and name of the last beat of another app), refused_at in ms, starting (when the
     #         service started, in ms, while its jobs are still to have their runs of that start),
-    #         troubled and told:<event> as of a job, actions_logged (id of the last action
+    #         troubled and observed:<event> as of a job, actions_logged (id of the last action
     #         that a server has logged)
     beat = Single("beat")
     # STREAM  at (ms), entry (JSON, as in ledger/actions.py), result (the first word of what the

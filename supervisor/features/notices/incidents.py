@@ -5,16 +5,17 @@ For each destination:
 1. **Group.** Events of one kind and cause are one notice. The first waits GROUP_WAIT for others;
    after a notice, the next of its group comes GROUP_INTERVAL later at the earliest.
 2. **Repeat.** One kind of event of a job is sent once in REPEAT. What happens sooner joins the
-   notice that is not sent yet, or is held, counted, and sent when REPEAT is over.
-3. **Recover.** A success after a problem closes the incident: it is sent after the problem was,
-   with how often that happened meanwhile. Nothing is sent where the next failure comes before
-   that. Where the problem is still held, because one was sent within REPEAT, both wait.
-4. **Silence.** While notices of a job are silenced (silences.py), what happens is held. A success
-   ends it, unsent, as it ends an incident that was sent before; nothing is sent of either. What is
-   held when the silence ends is sent. A notice that was made before the silence began is sent.
+   notice that is not sent yet, or stays unsent, counted, until REPEAT is over.
+3. **Resolve.** A success after a problem ends the incident: it is sent after the problem was, with
+   how often that happened meanwhile. Nothing is sent where the next failure comes before that.
+   Where the problem is unsent, because one was sent within REPEAT, both wait.
+4. **Silence.** While notices of a job are silenced (silences.py), what happens stays unsent. A
+   success ends it, as it ends an incident that was sent before; nothing is sent of either. What is
+   unsent when the silence ends is sent. A notice that was made before the silence began is sent.
 
-All that is known of a job at one destination is its Incident, and all that waits to be sent there
-is its Waiting. Both are kept in the ledger (features/notices/store.py).
+The words are Alertmanager's: groups, GROUP_WAIT, GROUP_INTERVAL, repeats, silences, firing. It has
+none for an Incident, which is a job at one destination, whatever its events. Incidents, and the
+groups of each destination, are kept in the ledger (features/notices/store.py).
 """
 
 from __future__ import annotations
@@ -123,7 +124,7 @@ def id_in_group(group: str, due_at: datetime) -> str:
 
 
 @dataclass(slots=True)
-class Waiting:
+class Groups:
     """What waits for one destination.
 
     notices: by id. latest: group -> when its latest notice was due. unavailable_until: no notice is
@@ -193,16 +194,16 @@ class Incident(BaseModel):
     """
 
     notified: dict[Event, str] = {}
-    held: dict[Event, Occurrences] = {}
+    unsent: dict[Event, Occurrences] = {}
     subject: str = ""
-    is_open: bool = False
+    is_firing: bool = False
     recovered: Occurrences | None = None
     kept_until: datetime | None = None
     silenced_until: datetime | None = None
 
     @property
-    def problems_held(self) -> list[Event]:
-        return [event for event in self.held if event is not Event.RECOVERED]
+    def unsent_problems(self) -> list[Event]:
+        return [event for event in self.unsent if event is not Event.RECOVERED]
 
     def repeats_at(self, event: Event) -> datetime:
         """When the event may be sent again; in the past where it was not sent yet."""
@@ -216,25 +217,25 @@ class Incident(BaseModel):
         return max(map(due_at, problems))
 
     @property
-    def looked_at_next(self) -> datetime:
-        """When it has to be settled again."""
-        if self.held and self.silenced_until:
+    def next_check(self) -> datetime:
+        """When it has to be checked again."""
+        if self.unsent and self.silenced_until:
             return self.silenced_until
-        if problems := self.problems_held:
+        if problems := self.unsent_problems:
             return min(map(self.repeats_at, problems))
-        if Event.RECOVERED in self.held:
+        if Event.RECOVERED in self.unsent:
             return self.problem_sent_at
         last = max(map(due_at, self.notified.values()))
-        forgotten_at = last + (FORGET_AFTER if self.is_open or self.subject else REPEAT)
+        forgotten_at = last + (FORGET_AFTER if self.is_firing or self.subject else REPEAT)
         return max(forgotten_at, self.kept_until or forgotten_at)
 
-    def is_over(self, waiting: Waiting, now: datetime) -> bool:
+    def is_over(self, groups: Groups, now: datetime) -> bool:
         """Whether it can be forgotten; it is kept while a notice of it waits."""
-        if not self.notified and not self.held:
+        if not self.notified and not self.unsent:
             return True
-        if self.held or now < self.looked_at_next:
+        if self.unsent or now < self.next_check:
             return False
-        if any(id in waiting.notices for id in self.notified.values()):
+        if any(id in groups.notices for id in self.notified.values()):
             self.kept_until = now + REPEAT
             return False
         return True
@@ -247,7 +248,7 @@ class IncidentUpdate:
     job: str
     destination: Destination
     incident: Incident
-    waiting: Waiting
+    groups: Groups
     now: datetime
     silenced_until: datetime | None = None
 
@@ -256,42 +257,42 @@ class IncidentUpdate:
             self._note_recovery(occurrences)
         elif not (self.silenced_until and event in WITHOUT_END):
             self._note_problem(event, occurrences)
-        self.settle()
+        self.send_due()
 
-    def settle(self) -> None:
-        """Sends what has been held for long enough."""
+    def send_due(self) -> None:
+        """Sends what is due."""
         incident = self.incident
         incident.silenced_until = self.silenced_until
         if self.silenced_until:
             return
-        for event in incident.problems_held:
+        for event in incident.unsent_problems:
             if self.now >= incident.repeats_at(event):
-                self._send(event, incident.held.pop(event))
-        if incident.problems_held or Event.RECOVERED not in incident.held:
+                self._send(event, incident.unsent.pop(event))
+        if incident.unsent_problems or Event.RECOVERED not in incident.unsent:
             return
         if self.now >= incident.problem_sent_at:
-            self._send_recovery(incident.held.pop(Event.RECOVERED))
+            self._send_recovery(incident.unsent.pop(Event.RECOVERED))
 
     def _note_problem(self, event: Event, occurrences: Occurrences) -> None:
         incident = self.incident
         if event not in WITHOUT_END:
             occurrences = self._withdrawn_recovery(occurrences)
-            incident.is_open = True
-        last, before = incident.notified.get(event), incident.held.get(event)
-        if not self.silenced_until and last and self.waiting.is_open(last, self.now):
-            self.waiting.notices[last] = self.waiting.notices[last].joined(occurrences)
+            incident.is_firing = True
+        last, before = incident.notified.get(event), incident.unsent.get(event)
+        if not self.silenced_until and last and self.groups.is_open(last, self.now):
+            self.groups.notices[last] = self.groups.notices[last].joined(occurrences)
         elif self.silenced_until or before or self.now < incident.repeats_at(event):
-            incident.held[event] = before.and_then(occurrences) if before else occurrences
+            incident.unsent[event] = before.and_then(occurrences) if before else occurrences
         else:
             self._send(event, occurrences)
 
     def _withdrawn_recovery(self, occurrences: Occurrences) -> Occurrences:
         """The recovery did not last until it was sent; its occurrences are added to these."""
-        incident, unsent = self.incident, self.incident.held.pop(Event.RECOVERED, None)
+        incident, unsent = self.incident, self.incident.unsent.pop(Event.RECOVERED, None)
         last = incident.notified.get(Event.RECOVERED)
-        if unsent is None and last and incident.recovered and self.waiting.is_open(last, self.now):
-            unsent, notice = incident.recovered, self.waiting.notices[last]
-            self.waiting.take_out(notice, self.job, unsent.runs)
+        if unsent is None and last and incident.recovered and self.groups.is_open(last, self.now):
+            unsent, notice = incident.recovered, self.groups.notices[last]
+            self.groups.take_out(notice, self.job, unsent.runs)
             incident.subject = notice.subject
             incident.recovered = None
             del incident.notified[Event.RECOVERED]
@@ -307,18 +308,20 @@ class IncidentUpdate:
 
     def _note_recovery(self, occurrences: Occurrences) -> None:
         incident = self.incident
-        if not incident.is_open:
+        if not incident.is_firing:
             return
-        incident.is_open = False
+        incident.is_firing = False
         if self.silenced_until:
-            incident.held = {e: held for e, held in incident.held.items() if e in WITHOUT_END}
+            incident.unsent = {
+                e: unsent for e, unsent in incident.unsent.items() if e in WITHOUT_END
+            }
             incident.subject = ""
             return
-        if incident.subject:  # the problem was sent: what is held of it goes with its end
-            for event in incident.problems_held:
+        if incident.subject:  # the problem was sent: what is unsent of it goes with its end
+            for event in incident.unsent_problems:
                 if event not in WITHOUT_END:
-                    occurrences = incident.held.pop(event).and_then(occurrences)
-        incident.held[Event.RECOVERED] = occurrences
+                    occurrences = incident.unsent.pop(event).and_then(occurrences)
+        incident.unsent[Event.RECOVERED] = occurrences
 
     def _send_recovery(self, occurrences: Occurrences) -> None:
         incident = self.incident
@@ -338,7 +341,7 @@ class IncidentUpdate:
             jobs=(self.job,) if self.job else (),
             job_count=1 if self.job else 0,
         )
-        self.incident.notified[event] = self.waiting.put(notice, self.now, after)
+        self.incident.notified[event] = self.groups.put(notice, self.now, after)
 
 
 #: A destination, by its id, and a job.
@@ -361,14 +364,14 @@ def update_incidents(
     due: Iterable[Pair],
     destinations: Mapping[str, Mapping[str, Destination]],
     incidents: MutableMapping[Pair, Incident],
-    waiting: Mapping[str, Waiting],
+    groups: Mapping[str, Groups],
     now: datetime,
     silenced: Mapping[str, datetime] = NOT_SILENCED,
 ) -> None:
-    """Brings incidents, and what waits, up to date with these events, in order.
+    """Brings incidents and groups up to date with these events, in order.
 
-    due: incidents that are to be looked at again. destinations: those of each job, by id; '' for
-    those of the service. incidents, waiting: as they were read, of all of these; an incident that
+    due: incidents that are due. destinations: those of each job, by id; '' for
+    those of the service. incidents, groups: as they were read, of all of these; an incident that
     is over leaves. silenced: until when notices of these jobs are. What a job's file no longer
     sends anywhere is dropped.
     """
@@ -377,22 +380,22 @@ def update_incidents(
         id, job = pair
         incident = incidents.setdefault(pair, Incident())
         return IncidentUpdate(
-            job, destinations[job][id], incident, waiting[id], now, silenced.get(job)
+            job, destinations[job][id], incident, groups[id], now, silenced.get(job)
         )
 
     for pair in due:
         if pair[0] not in destinations.get(pair[1], {}):
             incidents.pop(pair, None)
         elif pair in incidents:
-            update_of(pair).settle()
+            update_of(pair).send_due()
     for event in events:
         for id, destination in destinations.get(event.job, {}).items():
             if event.event in destination.events:
                 update_of((id, event.job)).note(event.event, event.occurrences)
     for pair, incident in list(incidents.items()):
-        if incident.is_over(waiting[pair[0]], now):
+        if incident.is_over(groups[pair[0]], now):
             del incidents[pair]
-    for each in waiting.values():
+    for each in groups.values():
         each.forget_groups(now)
 
 

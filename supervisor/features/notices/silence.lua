@@ -15,7 +15,7 @@ if silence ~= '' then
   return 'begun'
 end
 if redis.call('HDEL', K.silences, id) == 0 then return 'unknown' end
--- What it held back is looked at now, and not when it was to end.
+-- What it kept unsent is due now, and not when it was to end.
 for _, incident in ipairs(redis.call('ZRANGEBYSCORE', K.incidents_due, '(' .. now, '+inf')) do
   redis.call('ZADD', K.incidents_due, now, incident)
 end

@@ -101,7 +101,7 @@ class SilenceStore:
             raise Conflict(f"there are {MOST_SILENCES:,} silences: end some, or silence a label")
 
     def end(self, silence_id: str, action: Action | None = None) -> None:
-        """What it held back, and what is not over by now, is notified of. Raises NotFound."""
+        """What is unsent because of it, and is not over by now, is notified of. Raises NotFound."""
         if self._functions.act(entry_of(action), "silence", silence_id, "") == "unknown":
             raise NotFound(f"unknown silence {silence_id!r}: it has ended")
 

@@ -2,7 +2,7 @@
 
 1. The functions that change a run write an event, with the change itself, where the job's
    `notify` asks for it (events.lua). What no function comes across - a start that is late,
-   a `due_by` that has passed - beat finds as it looks at the jobs with `notify`, some at each turn.
+   a `due_by` that has passed - beat finds as it checks the jobs with `notify`, some at each turn.
 2. At each turn with events beat makes notices of them, a pure policy
    (features/notices/incidents.py) between a read and a write of the ledger that is all or nothing.
    A beat that dies in between leaves the events to the next one.
@@ -86,7 +86,7 @@ class Maker:
             backlog.due,
             destinations,
             snapshot.incidents,
-            snapshot.waiting,
+            snapshot.groups,
             now,
             quiet,
         )
@@ -95,7 +95,7 @@ class Maker:
 
 # What no function comes across.
 
-#: All jobs with `notify` are looked at once in this time, some at each turn.
+#: All jobs with `notify` are checked once in this time, some at each turn.
 EACH_WITHIN = timedelta(seconds=30)
 TURNS = 25
 JOBS_PER_TURN = 20
@@ -120,7 +120,7 @@ class Watch:
             self._each = max(JOBS_PER_TURN, -(-len(self._left) // TURNS))
         names, self._left = self._left[: self._each], self._left[self._each :]
         if specs := [s for s in self._ledger.some_specs(names).values() if is_to_be_watched(s)]:
-            self._store.note(self._occurrences(specs, now))
+            self._store.observe(self._occurrences(specs, now))
 
     def _occurrences(self, specs: Sequence[JobSpec], now: datetime) -> list[Occurrence]:
         open_runs = self._ledger.open_runs_of([spec.name for spec in specs])
@@ -216,18 +216,17 @@ class Notices:
         fields = {"address": str(masked_url(to.url)), "notice": entry.id, "key": entry.key}
         return Result(answer, reason, fields)
 
-    def tell_of_files(self, problems: Sequence[str]) -> None:
+    def report_files(self, problems: Sequence[str]) -> None:
         """Reports what is wrong with the schedule files, or that nothing is, when that changes."""
         if self._service and problems != self._problems:
             event = Event.SCHEDULE_REJECTED if problems else Event.RECOVERED
             words = "\n".join(problems[:MOST_PROBLEMS])
-            self._store.note([Occurrence(SERVICE, OF_FILES, event, "", words)])
+            self._store.observe([Occurrence(SERVICE, OF_FILES, event, "", words)])
             self._problems = problems
 
 
 class FileNotices:
-    """Tells of schedule files that are rejected, and says in the log what no notice can be sent
-    with."""
+    """Reports schedule files that are rejected, and logs what is missing to send notices."""
 
     def __init__(self, notices: Notices) -> None:
         self._notices = notices
@@ -238,7 +237,7 @@ class FileNotices:
 
     def do(self, turn: Turn) -> None:
         if turn.problems is not None:
-            self._notices.tell_of_files(turn.problems)
+            self._notices.report_files(turn.problems)
         if not self._has_checked:
             self._has_checked = True
             if missing := missing_extra(self._notices.destinations()):

@@ -4,7 +4,7 @@
 2. The leading beat reads some of them, and what is known of their jobs at their destinations:
    `read`. A pure policy decides (features/notices/incidents.py).
 3. It writes notices and incidents, and takes the events off the list, in one function: `commit`
-   (fold.lua). A beat that dies before that leaves the events to the next one.
+   (group.lua). A beat that dies before that leaves the events to the next one.
 
 From then on a notice waits among all else that is to be sent: features/outbound/store.py.
 """
@@ -19,19 +19,19 @@ from itertools import chain
 
 from supervisor.features.notices.incidents import (
     GROUP_WAIT,
+    Groups,
     Incident,
     JobEvent,
     Occurrences,
     Pair,
     PendingNotice,
-    Waiting,
 )
 from supervisor.features.notices.keys import Event
-from supervisor.features.outbound.store import TOLD, Kind
+from supervisor.features.outbound.store import LATEST, Kind
 from supervisor.ledger.ledger import Ledger
 from supervisor.times import instant, ms_of
 
-#: Events, and incidents that are to be looked at again, which one commit deals with.
+#: Events, and incidents that are due, which one commit deals with.
 EVENTS_AT_A_TIME = 500
 
 
@@ -57,21 +57,25 @@ class Snapshot:
     """Jobs at destinations, for a policy to change, and as they were read."""
 
     incidents: dict[Pair, Incident]
-    waiting: dict[str, Waiting]
+    groups: dict[str, Groups]
     pairs: Sequence[Pair]
     fields: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class Occurrence:
-    """What beat observed of a job, for `note`. events: those that its `notify` asks for. mark: the
-    same one is reported once.
-    """
+    """What beat observed of a job, for `observe`."""
 
     job: str
+
     events: str
+    """Those that its `notify` asks for."""
+
     event: Event
+
     mark: str
+    """An observation of the same mark is reported once."""
+
     reason: str
 
 
@@ -82,13 +86,13 @@ class NoticeStore:
         self._functions = ledger.functions
         self._leadership = ledger.leadership
 
-    def note(self, occurrences: Iterable[Occurrence]) -> int:
+    def observe(self, occurrences: Iterable[Occurrence]) -> int:
         """Makes each occurrence an event, once. Returns how many were new."""
         fields = [(o.job, o.events, o.event.value, o.mark, "", o.reason) for o in occurrences]
         if not fields:
             return 0
         added = self._functions(
-            "findings",
+            "observe",
             self._leadership.token,
             *chain.from_iterable(fields),
             keys=self._leadership.keys,
@@ -126,24 +130,24 @@ class NoticeStore:
         }
         fields = dict(zip(destinations, replies[::2], strict=True))
         tried_at = dict(zip(destinations, replies[1::2], strict=True))
-        waiting = {d: waiting_of(each, wait, tried_at[d]) for d, each in fields.items()}
-        return Snapshot(incidents, waiting, in_order, fields)
+        groups = {d: groups_of(each, wait, tried_at[d]) for d, each in fields.items()}
+        return Snapshot(incidents, groups, in_order, fields)
 
     def commit(self, backlog: Backlog, snapshot: Snapshot) -> bool:
         """Writes what a policy made of them. False when another beat leads, or has done it."""
         fields = [
             (f"{Kind.NOTICE} {destination}", name, before, after)
-            for destination, waiting in snapshot.waiting.items()
-            for name, before, after in changed(snapshot.fields[destination], fields_of(waiting))
+            for destination, groups in snapshot.groups.items()
+            for name, before, after in changed(snapshot.fields[destination], fields_of(groups))
         ]
         incidents: list[tuple[str | int, ...]] = [
             (" ".join(pair), incident.model_dump_json(exclude_defaults=True), ms_of(at))
-            if (incident := snapshot.incidents.get(pair)) and (at := incident.looked_at_next)
+            if (incident := snapshot.incidents.get(pair)) and (at := incident.next_check)
             else (" ".join(pair), "", 0)
             for pair in snapshot.pairs
         ]
         reply = self._functions(
-            "fold",
+            "group",
             self._leadership.token,
             len(backlog.texts),
             backlog.texts[0] if backlog.texts else "",
@@ -173,17 +177,17 @@ def pair_of(name: str) -> Pair:
     return destination, job
 
 
-def waiting_of(fields: Mapping[str, str], wait: timedelta, tried_at: float | None) -> Waiting:
+def groups_of(fields: Mapping[str, str], wait: timedelta, tried_at: float | None) -> Groups:
     """tried_at: in ms; when the destination is tried next, if something waits for it."""
-    latest = {g: instant(ms) for g, ms in json.loads(fields.get(TOLD, "{}")).items()}
-    notices = {id: PendingNotice.model_validate_json(t) for id, t in fields.items() if id != TOLD}
-    return Waiting(notices, latest, None if tried_at is None else instant(tried_at), wait)
+    latest = {g: instant(ms) for g, ms in json.loads(fields.get(LATEST, "{}")).items()}
+    notices = {id: PendingNotice.model_validate_json(t) for id, t in fields.items() if id != LATEST}
+    return Groups(notices, latest, None if tried_at is None else instant(tried_at), wait)
 
 
-def fields_of(waiting: Waiting) -> dict[str, str]:
-    notices = {id: n.model_dump_json(exclude_defaults=True) for id, n in waiting.notices.items()}
-    latest = json.dumps({group: ms_of(at) for group, at in sorted(waiting.latest.items())})
-    return {**notices, TOLD: latest} if waiting.latest else notices
+def fields_of(groups: Groups) -> dict[str, str]:
+    notices = {id: n.model_dump_json(exclude_defaults=True) for id, n in groups.notices.items()}
+    latest = json.dumps({group: ms_of(at) for group, at in sorted(groups.latest.items())})
+    return {**notices, LATEST: latest} if groups.latest else notices
 
 
 def changed(before: Mapping[str, str], after: Mapping[str, str]) -> list[tuple[str, str, str]]:

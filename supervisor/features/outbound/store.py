@@ -29,7 +29,7 @@ DESTINATIONS_AT_A_TIME = 1_000
 ENTRIES_AT_A_TIME = 100
 
 #: The field of a destination's notices that is none; see keys.py.
-TOLD = "told"
+LATEST = "latest"
 
 WRITTEN_AT = re.compile(r'"at":(\d+)')
 
@@ -139,7 +139,7 @@ class LedgerOutbox:
         key = self._keys.to_send(destination)
         if destination.startswith(f"{Kind.NOTICE} "):
             fields = self._client.hgetall(key)
-            ids = sorted((id for id in fields if id != TOLD), key=due_at)
+            ids = sorted((id for id in fields if id != LATEST), key=due_at)
             return [
                 Unsent(destination, id, fields[id], due_at(id)) for id in ids if due_at(id) <= now
             ]

@@ -101,7 +101,7 @@ class Summaries:
             return
         text = "\n".join(lines(saved[day.date], saved.get(day.day_before.date)))
         daily = Occurrence(SERVICE, Event.DAILY, Event.DAILY, day.date.isoformat(), text)
-        NoticeStore(self._ledger).note([daily])
+        NoticeStore(self._ledger).observe([daily])
 
 
 def part(beat: BeatContext) -> Part:

@@ -11,11 +11,11 @@ import pytest
 
 from supervisor.features.notices.incidents import (
     FORGET_AFTER,
+    Groups,
     Incident,
     JobEvent,
     Occurrences,
     Pair,
-    Waiting,
     by_id,
     destination_id,
     notice_of,
@@ -37,7 +37,7 @@ class Service:
 
     def __init__(self, events: frozenset[Event] = JOB_EVENTS) -> None:
         self.destinations = by_id([Destination(url=URL, events=events)])
-        self.waiting = Waiting()
+        self.groups = Groups()
         self.incidents: dict[Pair, Incident] = {}
         self.messages: list[Message] = []
         self.runs = 0
@@ -56,7 +56,7 @@ class Service:
             while waiting and waiting[0][0] <= minutes:
                 _, job, what = waiting.pop(0)
                 happened.append(self.happened(job, what, now))
-            self.fold(happened, now)
+            self.group(happened, now)
             self.send(now)
 
     def happened(self, job: str, what: str, now: datetime) -> JobEvent:
@@ -66,13 +66,13 @@ class Service:
         self.runs += 1
         return JobEvent(job, Event(event), Occurrences(first_at=now, last_at=now, reason=reason))
 
-    def fold(self, happened: Sequence[JobEvent], now: datetime) -> None:
-        due = [pair for pair, i in self.incidents.items() if i.looked_at_next <= now]
+    def group(self, happened: Sequence[JobEvent], now: datetime) -> None:
+        due = [pair for pair, i in self.incidents.items() if i.next_check <= now]
         if happened or due:
             wanted = dict.fromkeys((each.job for each in happened), self.destinations)
             wanted |= dict.fromkeys((job for _, job in due), self.destinations)
             quiet = self.silenced(wanted, now)
-            update_incidents(happened, due, wanted, self.incidents, {ID: self.waiting}, now, quiet)
+            update_incidents(happened, due, wanted, self.incidents, {ID: self.groups}, now, quiet)
 
     def silenced(self, jobs: Iterable[str], now: datetime) -> dict[str, datetime]:
         if self.silence is None:
@@ -81,11 +81,11 @@ class Service:
         return dict.fromkeys(jobs, ends) if begins <= now < ends else {}
 
     def send(self, now: datetime) -> None:
-        if self.waiting.unavailable_until and now < self.waiting.unavailable_until:
+        if self.groups.unavailable_until and now < self.groups.unavailable_until:
             return
-        for id, pending in sorted(self.waiting.notices.items(), key=lambda item: item[1].due_at):
+        for id, pending in sorted(self.groups.notices.items(), key=lambda item: item[1].due_at):
             if pending.due_at <= now:
-                del self.waiting.notices[id]
+                del self.groups.notices[id]
                 self.failures_told += pending.occurrences.runs
                 clock = f"{now:%H:%M:%S}"
                 self.messages.append(f"{clock} {title(notice_of(pending, '', ID))}")
@@ -139,7 +139,7 @@ CASES: dict[str, tuple[list[tuple[float, str, str]], list[Message]]] = {
             *("12:01:30 a failed: ValueError", "12:02:00 a recovered"),
         ],
     ),
-    "a recovery takes along what was held of its incident": (
+    "a recovery takes along what is unsent of its incident": (
         [(0, "a", BOOM), (10, "a", BOOM), (20, "a", BOOM), (30, "a", "ok")],
         ["10:00:30 a failed: ValueError", "10:30:30 a recovered"],
     ),
@@ -228,10 +228,10 @@ def test_a_longer_silence_holds_what_the_first_would_have_told() -> None:
     service.silence = (10, 40)
     service.pass_time([(15, "a", BOOM)], until=30)
     service.silence = (10, 60)
-    service.fold([], START + timedelta(minutes=40))
+    service.group([], START + timedelta(minutes=40))
     assert service.messages == []
     [incident] = service.incidents.values()
-    assert incident.looked_at_next == START + timedelta(minutes=60)
+    assert incident.next_check == START + timedelta(minutes=60)
 
 
 def test_destination_hears_only_what_it_asked_for() -> None:
@@ -242,7 +242,7 @@ def test_destination_hears_only_what_it_asked_for() -> None:
 
 def test_what_comes_while_a_service_is_away_joins_what_waits() -> None:
     service = Service()
-    service.waiting.unavailable_until = START + timedelta(minutes=60)
+    service.groups.unavailable_until = START + timedelta(minutes=60)
     service.pass_time([(minute, f"j{minute}", BOOM) for minute in range(40)], until=70)
     assert service.messages == ["11:00:00 40 jobs failed: ValueError"]
     assert service.failures_told == 40
@@ -250,10 +250,10 @@ def test_what_comes_while_a_service_is_away_joins_what_waits() -> None:
 
 def test_recovery_is_sent_after_its_problem_to_a_service_that_was_away() -> None:
     service, asked_at = Service(), START + timedelta(minutes=5)
-    service.waiting.unavailable_until = asked_at
+    service.groups.unavailable_until = asked_at
     service.pass_time([(0, "a", BOOM), (1, "a", "ok")], until=4)
-    service.fold([service.happened("b", BOOM, asked_at)], asked_at)  # while it is asked in vain
-    service.waiting.unavailable_until = START + timedelta(minutes=60)
+    service.group([service.happened("b", BOOM, asked_at)], asked_at)  # while it is asked in vain
+    service.groups.unavailable_until = START + timedelta(minutes=60)
     service.pass_time([(10, "b", "ok")], until=70)
     said = ["a failed: ValueError", "a recovered", "b failed: ValueError", "b recovered"]
     assert service.messages == [f"11:00:00 {each}" for each in said]
@@ -265,7 +265,7 @@ def test_incident_is_forgotten_when_nothing_is_left_of_it() -> None:
     assert service.incidents == {}
     service.pass_time([(0, "b", BOOM)], until=90)
     assert len(service.incidents) == 1, "it may recover"
-    service.fold([], START + FORGET_AFTER + timedelta(hours=1))
+    service.group([], START + FORGET_AFTER + timedelta(hours=1))
     assert service.incidents == {}
 
 
@@ -280,12 +280,12 @@ def test_what_no_file_asks_for_any_more_is_dropped() -> None:
 
 def test_problem_and_recovery_name_one_incident() -> None:
     service = Service()
-    service.fold([service.happened("a", BOOM, START)], START)
-    [problem] = service.waiting.notices.values()
+    service.group([service.happened("a", BOOM, START)], START)
+    [problem] = service.groups.notices.values()
     later = START + timedelta(minutes=1)
-    service.waiting.notices.clear()
-    service.fold([service.happened("a", "ok", later)], later)
-    [end] = service.waiting.notices.values()
+    service.groups.notices.clear()
+    service.group([service.happened("a", "ok", later)], later)
+    [end] = service.groups.notices.values()
     told, closed = notice_of(problem, "1", ID, "https://jobs.example/"), notice_of(end, "2", ID)
     assert told.incident == closed.incident
     assert told.link == "https://jobs.example/jobs/a"
@@ -302,16 +302,16 @@ class Unreliable(Service):
         self.heard: list[tuple[Event, tuple[str, ...]]] = []
 
     def send(self, now: datetime) -> None:
-        if self.waiting.unavailable_until and now < self.waiting.unavailable_until:
+        if self.groups.unavailable_until and now < self.groups.unavailable_until:
             return
-        for id, pending in sorted(self.waiting.notices.items(), key=lambda item: item[1].due_at):
+        for id, pending in sorted(self.groups.notices.items(), key=lambda item: item[1].due_at):
             if pending.due_at > now:
                 continue
             if self.random.random() < self.failing:
                 wait = timedelta(seconds=self.random.choice([5, 60, 600, 3600]))
-                self.waiting.unavailable_until = now + wait
+                self.groups.unavailable_until = now + wait
                 return
-            del self.waiting.notices[id]
+            del self.groups.notices[id]
             self.failures_told += pending.occurrences.runs
             self.heard.append((pending.event, pending.jobs))
 
@@ -333,7 +333,7 @@ def test_last_word_of_a_job_is_how_it_is(seed: int) -> None:
     service.failing = 0
     for seconds in range(0, 5 * 3600, 30):
         now = START + timedelta(minutes=minutes + 1, seconds=seconds)
-        service.fold([], now)
+        service.group([], now)
         service.send(now)
     assert service.failures_told == service.runs
     for job, what in last.items():

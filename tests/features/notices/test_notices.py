@@ -366,7 +366,7 @@ def test_events_are_folded_by_one_of_two_beats(ledger: Ledger, leader: Leader) -
     known = NoticeStore(ledger).read([(id, spec.name)])
     made(ledger, leader, at)
     stored = ledger.client.hgetall(key_of(spec, ledger))
-    update_incidents(slow.events, (), {spec.name: destinations}, known.incidents, known.waiting, at)
+    update_incidents(slow.events, (), {spec.name: destinations}, known.incidents, known.groups, at)
     assert not NoticeStore(ledger.led_by(leader.leadership)).commit(slow, known)
     assert ledger.client.hgetall(key_of(spec, ledger)) == stored
 
@@ -410,7 +410,7 @@ def test_beat_that_was_relieved_makes_no_notices(ledger: Ledger, leader: Leader)
     ledger.client.set("test:lock", "another")
     made(ledger, leader, ledger.now())
     found = Occurrence("nightly", "late", Event.LATE, "", "")
-    assert NoticeStore(ledger.led_by(leader.leadership)).note([found]) == 0
+    assert NoticeStore(ledger.led_by(leader.leadership)).observe([found]) == 0
     assert events(ledger) == ["failed"]
     assert not ledger.client.exists(ledger.keys.incidents)
 
@@ -418,7 +418,7 @@ def test_beat_that_was_relieved_makes_no_notices(ledger: Ledger, leader: Leader)
 def test_what_beat_finds_is_told_once(ledger: Ledger, leader: Leader) -> None:
     spec = told(ledger)
     found = Occurrence(spec.name, spec.notified_events, Event.DUE_BY, "tick 1", "due by 06:00")
-    assert NoticeStore(ledger.led_by(leader.leadership)).note([found, found]) == 1
+    assert NoticeStore(ledger.led_by(leader.leadership)).observe([found, found]) == 1
     ended(ledger, spec, 0, RunState.SUCCEEDED)
     assert events(ledger) == ["due_by", "recovered"]
 
@@ -428,7 +428,7 @@ def test_rejected_files_are_told_to_those_of_the_service(ledger: Ledger, leader:
     environ = {"SUPERVISOR_NOTIFY": "https://hooks.example/all", "SUPERVISOR_NOTIFY_WAIT": "0s"}
     notices = Notices(ledger.led_by(leader.leadership), environ, service)
     for problems in (["a.yaml:3: no"], ["a.yaml:3: no"], [], []):
-        notices.tell_of_files(problems)
+        notices.report_files(problems)
         notices.do(Turn(leader.poll()))
         Outbound(LedgerOutbox(ledger), {Kind.NOTICE: notices.send}).send_due(leader.poll().at)
         wait_until(lambda: not ledger.client.exists(ledger.keys.unsent))

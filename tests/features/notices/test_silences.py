@@ -89,7 +89,7 @@ def test_the_service_is_silenced_where_all_is(ledger: Ledger, leader: Leader) ->
     destinations = by_id(told(ledger).notify)
     made = silence(ledger)
     rejected = Occurrence("", "schedule_rejected", Event.SCHEDULE_REJECTED, "", "a.yaml:3: no")
-    NoticeStore(ledger.led_by(leader.leadership)).note([rejected])
+    NoticeStore(ledger.led_by(leader.leadership)).observe([rejected])
     [id] = destinations
     service = {id: destinations[id].model_copy(update={"events": frozenset(Event)})}
     maker, at = Maker(ledger.led_by(leader.leadership), service), ledger.now()

@@ -1,10 +1,10 @@
--- Events become notices, as beat has decided (features/notices/incidents.py): all of it or nothing.
+-- Events are grouped into notices, as beat has decided (features/notices/incidents.py): all of it or nothing.
 --
 -- KEYS  the leading beat's lock
 -- ARGV  token of the leading beat, how many events were dealt with, the first of them (or ''), how many fields
 --       of destinations follow; of each its destination, field, value as it was read (or ''), value from now on
 --       (or '' to remove it); then of each incident its name, what is known of it (JSON, or '' when it is
---       over), and when it is looked at again in ms
+--       over), and when it is checked again in ms
 -- gives 'done'; or, when nothing was changed, 'not_leader', or 'changed' when events were dropped or a notice was
 --       sent meanwhile
 
@@ -29,13 +29,13 @@ for i = 5, END, 4 do
 end
 for destination in pairs(destinations) do expect_next(destination) end
 for i = END + 1, #ARGV, 3 do
-  local name, state, looked_at_next = ARGV[i], ARGV[i + 1], ARGV[i + 2]
+  local name, state, next_check = ARGV[i], ARGV[i + 1], ARGV[i + 2]
   if state == '' then
     redis.call('HDEL', K.incidents, name)
     redis.call('ZREM', K.incidents_due, name)
   else
     redis.call('HSET', K.incidents, name, state)
-    redis.call('ZADD', K.incidents_due, looked_at_next, name)
+    redis.call('ZADD', K.incidents_due, next_check, name)
   end
 end
 if dealt > 0 then redis.call('LTRIM', K.events, dealt, -1) end
