@@ -61,21 +61,24 @@ KeyValues = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A loaded job.
-
-    - `spec`: its keys.
-    - `source`: `files`, `runtime`, or the source that it was put with.
-    - `version`: grows with each change, even if the job was removed in between.
-    - `place`: where the job is from, for people, such as `schedules/a.yaml:12`.
-    - `paused`: whether it is paused now.
-    """
+    """A loaded job."""
 
     name: str
+
     spec: JobSpec = field(repr=False)
+    """Its keys."""
+
     source: str
+    """`files`, `runtime`, or the source that it was put with."""
+
     version: int
+    """It grows with each change, even if the job was removed in between."""
+
     place: str
+    """Where the job is from, for people, such as `schedules/a.yaml:12`."""
+
     paused: bool
+    """Whether it is paused now."""
 
 
 def put(

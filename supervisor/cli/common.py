@@ -35,9 +35,9 @@ if TYPE_CHECKING:
 
 @dataclass
 class Context:
-    """given_url: --redis-url or SUPERVISOR_REDIS_URL, if any."""
-
     given_url: str | None = field(default=None, repr=False)
+    """`--redis-url` or SUPERVISOR_REDIS_URL, if any."""
+
     app_name: str | None = None
     loaded_app: Celery | None = None
 

@@ -59,12 +59,13 @@ SUMMARY_SECONDS = 10.0
 
 @dataclass(frozen=True, slots=True)
 class UpOptions:
-    """redis_url: of a server that runs already; None to start the embedded one."""
-
     app: str
     schedules: Path
     topology: Callable[[Iterable[JobSpec]], Topology]
+
     redis_url: str | None
+    """Of a server that runs already; None to start the embedded one."""
+
     host: str
     port: int
     proxied: bool

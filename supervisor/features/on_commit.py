@@ -44,10 +44,11 @@ Kwargs = Mapping[str, Any] | None
 
 @dataclass(frozen=True, slots=True)
 class PendingTrigger:
-    """fields: what it takes to ask for the same run by hand."""
-
     run_id: str
+
     fields: Mapping[str, Any]
+    """What it takes to ask for the same run by hand."""
+
     send: Callable[[], object]
 
     def fire(self) -> None:

@@ -34,10 +34,10 @@ PENDING = "supervisor.features"
 
 @dataclass(slots=True)
 class Pending:
-    """`holder`: the transaction that must commit next; None when the outermost has."""
-
     trigger: PendingTrigger
+
     holder: SessionTransaction | None
+    """The transaction that must commit next; None when the outermost has."""
 
 
 def trigger_on_commit(

@@ -22,27 +22,33 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class CurrentRun:
-    """The run that the calling code belongs to.
-
-    - `job`, `run_id`: the name of the job and the id of the run.
-    - `nominal_at`: the scheduled time, in UTC. For a run triggered by hand, when it was triggered.
-    - `attempt`: 1 for the first start, and one more for each retry and each start after a crash.
-    - `fencing_token`: grows with each lease of a lock. A store that remembers the highest token can
-      refuse the writes of a run that has lost its lease without knowing it.
-    - `step`: the name of the step, if the run has several. `attempt` and `fencing_token` are then
-      those of the step.
-    - `item`: the number of the item in a batch, from 0.
-    - `params`: the values that earlier stages passed on.
-    """
+    """The run that the calling code belongs to."""
 
     job: str
+    """The name of its job."""
+
     run_id: str
+
     nominal_at: datetime
+    """The scheduled time, in UTC. For a run triggered by hand, when it was triggered."""
+
     attempt: int
+    """1 for the first start, and one more for each retry and each start after a crash."""
+
     fencing_token: int
+    """It grows with each lease of a lock. A store that remembers the highest token can refuse the
+    writes of a run that has lost its lease without knowing it."""
+
     step: str | None = None
+    """The name of the step, if the run has several. `attempt` and `fencing_token` are then those of
+    the step."""
+
     item: int | None = None
+    """The number of the item in a batch, from 0."""
+
     params: Mapping[str, Any] = field(default_factory=dict)
+    """The values that earlier stages passed on."""
+
     _attempt: Attempt | None = field(default=None, repr=False, compare=False)
 
     def progress(self, done: Number, total: Number | None = None, text: str = "") -> None:

@@ -304,14 +304,16 @@ def whole_runs(run_ids: Iterable[str]) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class FailedRun:
-    """How a failed run ended. repeated_by: as of a Run."""
+    """How a failed run ended."""
 
     id: str
     job: str
     state: RunState
     finished_at: datetime
     reason: str
+
     repeated_by: Sequence[str]
+    """The ids of the runs that repeat it."""
 
 
 def failed_runs(

@@ -27,25 +27,37 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Deployment:
-    """info: what INFO says of the server. snapshots: its `save` setting, empty for none; None where
-    it is not revealed, or does not matter. specs: of the loaded jobs. shared_queues: each with the
-    other ledger. app: if one was named. refusal: why Redis refuses writes; then beats and workers
-    that run cannot say so. apart: jobs by why Celery has to make the message of each of their runs.
-    tasks: those that workers know, by the digest by which each of them names them.
-    """
-
     now: datetime
+
     info: Mapping[str, Any]
+    """What INFO says of the server."""
+
     processes: Processes
     beat: BeatRecord
+
     snapshots: str | None = None
+    """The server's `save` setting, empty for none; None where it is not revealed, or does not
+    matter."""
+
     specs: Sequence[JobSpec] = ()
+    """Of the loaded jobs."""
+
     queues: Sequence[Queue] = ()
+
     shared_queues: Sequence[tuple[str, str]] = ()
+    """Each with the other ledger."""
+
     app: AppSetup | None = None
+    """None if no app was named."""
+
     refusal: str | None = None
+    """Why Redis refuses writes. Beats and workers that run cannot say so then."""
+
     apart: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    """Why Celery has to make the message of each run -> the jobs for which it does."""
+
     tasks: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    """Those that workers know, by the digest by which each of them names them."""
 
     def ago(self, moment: datetime) -> timedelta:
         return self.now - moment
@@ -108,20 +120,26 @@ def snapshots(ledger: Ledger) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class AppSetup:
-    """unguarded: RedBeat's entries that are not jobs, except Celery's own. rows_changed_at: of
-    django-celery-beat, that no beat follows, since schedule files were loaded. owner: the name by
-    which the ledger would know the app. is_supervised: supervise() was called with it; nothing else
-    is known of other apps. broker_fault: why the broker cannot be reached. unfit: loaded jobs that
-    the app cannot run, each with the reason.
-    """
-
     overridden: tuple[Overridden, ...] = ()
+
     unguarded: tuple[str, ...] = ()
+    """RedBeat's entries that are not jobs, except Celery's own."""
+
     rows_changed_at: datetime | None = None
+    """When rows of django-celery-beat, which no beat follows, changed since schedule files were
+    loaded."""
+
     owner: str | None = None
+    """The name by which the ledger would know the app."""
+
     is_supervised: bool = True
+    """Whether supervise() was called with it. Nothing else is known of other apps."""
+
     broker_fault: str | None = None
+    """Why the broker cannot be reached."""
+
     unfit: tuple[str, ...] = ()
+    """Loaded jobs that the app cannot run, each with the reason."""
 
 
 def setup_of(app: Celery, ledger: Ledger | None) -> AppSetup:

@@ -29,13 +29,15 @@ MOST_LISTED = 3
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """is_note: worth knowing, but nothing is wrong. check: its name; set by `made`."""
-
     what: str
     why: str
     todo: str
+
     is_note: bool = False
+    """Worth knowing, but nothing is wrong."""
+
     check: str = ""
+    """The name of its check; set by `made`."""
 
 
 Findings = Iterator[Finding]

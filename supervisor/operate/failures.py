@@ -44,17 +44,21 @@ def normalised(reason: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class FailureGroup:
-    """Runs of one job that failed with one error. id: names the group in an address.
-
-    error: of the last of them. runs: newest first. left: those that no other has repeated, oldest
-    first.
-    """
+    """Runs of one job that failed with one error."""
 
     id: str
+    """Names the group in an address."""
+
     job: str
+
     error: str
+    """That of the last of the runs."""
+
     runs: Sequence[FailedRun]
+    """Newest first."""
+
     left: Sequence[str]
+    """Ids of the runs that no other has repeated, oldest first."""
 
     @property
     def last(self) -> FailedRun:

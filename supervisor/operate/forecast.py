@@ -39,15 +39,16 @@ STEPS = (
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """What happens when ticks come sooner than runs end.
-
-    distance: the shortest between two ticks. overlaps: ticks a day that find a run unended.
-    safe_interval: rounded up.
-    """
+    """What happens when ticks come sooner than runs end."""
 
     distance: timedelta
+    """The shortest between two ticks."""
+
     overlaps: float
+    """Ticks a day that find a run unended."""
+
     safe_interval: timedelta
+    """At which no tick would, rounded up."""
 
 
 def foresee(spec: JobSpec, durations: Durations, now: datetime) -> Forecast | None:

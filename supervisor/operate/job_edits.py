@@ -47,15 +47,17 @@ MOST_UNGUARDED = 1_000
 
 @dataclass(frozen=True, slots=True)
 class JobCheck:
-    """What saving a job would do. plan: None where there are problems, and nothing is saved.
-
-    places: for each problem, the keys that lead to what it is about, as far as that is known.
-    """
+    """What saving a job would do."""
 
     problems: tuple[str, ...]
+
     places: tuple[KeyPath, ...] = ()
+    """For each problem, the keys that lead to what it is about, as far as that is known."""
+
     warnings: tuple[str, ...] = ()
+
     plan: JobPlan | None = None
+    """None where there are problems, and nothing is saved."""
 
     @property
     def change(self) -> Literal["added", "changed", "unchanged"] | None:

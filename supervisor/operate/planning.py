@@ -23,28 +23,30 @@ AHEAD = timedelta(days=2 * 365)
 
 @dataclass(frozen=True, slots=True)
 class JobPlan:
-    """An added or changed job; `before` is None for one that is new, or of another version.
-
-    apart: why Celery has to make the message of each run, where the app is known.
-    """
+    """An added or changed job."""
 
     spec: JobSpec
+
     before: JobSpec | None
+    """None for a job that is new, or of another version."""
+
     edits: tuple[Edit, ...]
     ticks_before: tuple[datetime, ...]
     ticks_after: tuple[datetime, ...]
     clock_changes: tuple[ClockChange, ...]
     durations: Durations | None
     forecast: Forecast | None
+
     apart: str | None = None
+    """Why Celery has to make the message of each run, where the app is known."""
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """`jobs`: the added and the changed ones, by name."""
-
     changes: Changes
+
     jobs: tuple[JobPlan, ...]
+    """The added and the changed ones, by name."""
 
 
 def plan_of(
@@ -94,10 +96,11 @@ MOST_EXCLUDED = 1_000
 
 @dataclass(frozen=True, slots=True)
 class Upcoming:
-    """`excluded`: times the schedule would name without `exclude`, before `jitter`."""
-
     ticks: Sequence[datetime]
+
     excluded: Sequence[datetime]
+    """Times that the schedule would name without `exclude`, before `jitter`."""
+
     clock_changes: Sequence[ClockChange]
 
 

@@ -38,65 +38,83 @@ Upstreams = Mapping[str, RunState | None]
 
 @dataclass(frozen=True, slots=True)
 class Workers:
-    """How many running workers consume a queue, and how many processes they have together.
-
-    unknown_task: the task of the run, when none of them knows it. unmet: what the run needs and
-    none of their pools has.
-    """
+    """How many running workers consume a queue, and how many processes they have together."""
 
     count: int
     processes: int
+
     unknown_task: str | None = None
+    """The task of the run, when none of them knows it."""
+
     unmet: str | None = None
+    """What the run needs and none of their pools has."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunView:
-    """A run and, one level deep, the run that blocked it.
-
-    admitted_at: when the ledger recorded it; None once the job's history has dropped that. usual:
-    seconds that 95 of 100 runs in its job's history do not exceed. queue: where its message was
-    sent; before that, as its job says. blocker: None when nothing blocked the run, or the record is
-    gone. no_beat: the time at which no beat led, around the run's. workers: of a run that is queued
-    or expired. drained_at: of such a run, since when its queue is drained. upstreams: what it waits
-    for. queued_steps: its steps that are queued, by name; of a batch, the first item that is.
-    """
+    """A run and, one level deep, the run that blocked it."""
 
     run: Run
+
     admitted_at: datetime | None = None
+    """When the ledger recorded it; None once the job's history has dropped that."""
+
     queue: str | None = None
+    """Where its message was sent; before that, as its job says."""
+
     usual: float | None = None
+    """The seconds that 95 of 100 runs in its job's history do not exceed."""
+
     steps: Sequence[StepRecord] = ()
+
     blocker: RunView | None = None
+    """None when nothing blocked the run, or the record is gone."""
+
     no_beat: tuple[datetime, datetime] | None = None
+    """The time at which no beat led, around the run's."""
+
     workers: Workers | None = None
+    """Those of its queue, for a run that is queued or expired."""
+
     drained_at: datetime | None = None
+    """Since when that queue is drained, for such a run."""
+
     upstreams: Upstreams = field(default_factory=dict)
+    """How the runs that it waits for have ended, by job."""
+
     queued_steps: Mapping[str, RunView] = field(default_factory=dict)
+    """Its steps that are queued, by name; of a batch, the first item that is."""
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """at: the nominal time in question; None without one.
-
-    open_runs: the first of the job's, where the question names no time, and open_count: how many
-    there are. grace_until: no run starts before, because the server is new. paused_at: None unless
-    the job is paused. upstreams: what a job without a schedule follows. refusal: while no beat
-    leads, why Redis refuses writes, if it does.
-    """
-
     now: datetime
     job: JobRecord
     beat: BeatRecord
     watermark: datetime | None = None
+
     at: datetime | None = None
+    """The nominal time in question; None without one."""
+
     run: RunView | None = None
+
     open_runs: Sequence[RunView] = ()
+    """The first of the job's, where the question names no time."""
+
     open_count: int = 0
+    """How many open runs there are."""
+
     grace_until: datetime | None = None
+    """No run starts before, because the server is new."""
+
     paused_at: datetime | None = None
+    """None unless the job is paused."""
+
     upstreams: Upstreams = field(default_factory=dict)
+    """What a job without a schedule follows."""
+
     refusal: str | None = None
+    """Why Redis refuses writes, if it does and no beat leads."""
 
     @property
     def local(self) -> LocalTime:

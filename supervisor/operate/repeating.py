@@ -48,28 +48,29 @@ OF_CALLER = ("chord", "group_id", "group_index", "root_id", "parent_id", "reply_
 
 @dataclass(frozen=True, slots=True)
 class Repeat:
-    """What running a run again would do. done: names of the steps that are not run again.
-
-    is_edited: the job has been edited since the run began.
-    """
+    """What running a run again would do."""
 
     run: Run
     spec: JobSpec
     request: RunRequest
+
     done: tuple[str, ...]
+    """Names of the steps that are not run again."""
+
     is_edited: bool
+    """The job has been edited since the run began."""
 
 
 @dataclass(frozen=True, slots=True)
 class Repeated:
-    """What became of a run that was to be repeated: the new run, or why there is none.
-
-    is_edited: the job has been edited since the run began.
-    """
+    """What became of a run that was to be repeated: the new run, or why there is none."""
 
     of: str
     run: Run | None
+
     is_edited: bool = False
+    """The job has been edited since the run began."""
+
     error: str = ""
 
 

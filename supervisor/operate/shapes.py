@@ -206,10 +206,8 @@ class WholeJob(Job):
 
 
 class WholeRun(Run):
-    """steps: None for a job of one task. params: those of the current stage."""
-
-    steps: list[Step] | None = None
-    params: dict[str, Any] | None = None
+    steps: list[Step] | None = Field(None, description="None for a job of one task.")
+    params: dict[str, Any] | None = Field(None, description="Those of the current stage.")
     log_url: str | None = Field(None, description="Its lines in the log store of the team.")
     failures: list[Failure] = Field(
         default_factory=list, description="With their tracebacks, the latest last."

@@ -43,10 +43,11 @@ Row = Sequence[str]
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """names: the headers. drops: those that may be left out, the least important first."""
-
     names: tuple[str, ...]
+    """The headers."""
+
     drops: tuple[str, ...] = ()
+    """Those that may be left out, the least important first."""
 
     @classmethod
     def named(cls, names: str, drops: str = "") -> Columns:

@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Unguarded:
-    """reason: why it is no job, for people."""
-
     entry: str
     next_due_at: datetime | None
+
     reason: str
+    """Why it is no job, for people."""
 
 
 def unguarded(app: Celery, ledger: Ledger) -> list[Unguarded]:

@@ -31,15 +31,19 @@ Starts = Mapping[datetime, Sequence[tuple[str, ...]]]
 
 @dataclass(frozen=True, slots=True)
 class Crowd:
-    """Jobs that start in the same second, for the first time at `at`.
-
-    times: how often all of them do. jobs: their names. remedy: the keys that would spread them.
-    """
+    """Jobs that start in the same second."""
 
     at: datetime
+    """The first time at which they do."""
+
     times: int
+    """How often all of them do."""
+
     jobs: Sequence[str]
+    """Their names."""
+
     remedy: str
+    """The keys that would spread them."""
 
 
 def sharing(specs: Iterable[JobSpec]) -> list[list[JobSpec]]:

@@ -53,16 +53,16 @@ SHORTEST_TOKEN = 16
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """token: the secret of SUPERVISOR_TOKEN, an editor of all jobs, if there is one.
-
-    is_local: only this machine reaches the server. prefix: of all addresses, where a proxy serves
-    them below a path: ``/supervisor``, or empty.
-    """
-
     token: str | None = None
+    """The secret of SUPERVISOR_TOKEN, an editor of all jobs, if there is one."""
+
     is_local: bool = True
+    """Only this machine reaches the server."""
+
     file: AccessFile | None = None
+
     prefix: str = ""
+    """Of all addresses, where a proxy serves them below a path: ``/supervisor``, or empty."""
 
     @classmethod
     def of(
@@ -198,18 +198,21 @@ NOT_OUR_PAGE = RequestRefused(403, "the request comes from a page of another sit
 
 @dataclass(frozen=True, slots=True)
 class Visitor:
-    """name: of the token or, from the proxy, of the person; empty without either.
-
-    role: None without permission to read. form_token: of those who act by forms. is_proxied: the
-    proxy authenticated the visitor.
-    """
-
     name: str = ""
+    """That of the token or, from the proxy, of the person; empty without either."""
+
     role: Role | None = None
+    """None without permission to read."""
+
     session: Session | None = None
+
     form_token: FormToken | None = None
+    """Of those who act by forms."""
+
     is_bearer: bool = False
+
     is_proxied: bool = False
+    """The proxy authenticated the visitor."""
 
     @property
     def is_person(self) -> bool:

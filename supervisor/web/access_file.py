@@ -83,10 +83,13 @@ class Token(AccessEntry):
 
 
 class Person(AccessEntry):
-    """user: a name, or * for all; or else a group."""
+    """One user or one group."""
 
     role: Role
+
     user: Text | None = None
+    """A name, or * for all."""
+
     group: Text | None = None
 
     def fits(self, user: str, groups: Sequence[str]) -> bool:

@@ -30,10 +30,11 @@ MOST_TIMES = 500
 
 @dataclass(frozen=True, slots=True)
 class Backfill:
-    """ticks: the nominal times from `from` to before `to`. overlap: the policy of their runs."""
-
     ticks: Sequence[datetime]
+    """The nominal times from `from` to before `to`."""
+
     overlap: OverlapPolicy
+    """The policy of their runs."""
 
     @classmethod
     def of(cls, fields: Fields, spec: JobSpec, now: datetime) -> Backfill:

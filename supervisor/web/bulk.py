@@ -45,17 +45,19 @@ LONGEST_SECONDS = 2.5
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """matching: names of jobs, or ids of runs for the verb retry, with those that are too many for
-    one form. back: the address of the list, which is one of jobs or of failures.
+    verb: str
 
-    by_filter: whether all that match are chosen.
+    matching: Sequence[str]
+    """Names of jobs, or ids of runs for the verb retry, with those that are too many for one form.
     """
 
-    verb: str
-    matching: Sequence[str]
     back: str
+    """The address of the list, which is one of jobs or of failures."""
+
     of_jobs: bool
+
     by_filter: bool
+    """Whether all that match are chosen."""
 
     @property
     def targets(self) -> Sequence[str]:

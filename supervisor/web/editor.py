@@ -45,20 +45,22 @@ LEAST_ROWS = 14
 
 @dataclass(frozen=True, slots=True)
 class TextProblem:
-    """line: of the text, counted from 1; None for what is about no line."""
-
     line: int | None
+    """Its number in the text, from 1; None for what is about no line."""
+
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class WrittenJob:
-    """The job in a text. problems: of the text as such; with any, the job is not to be used."""
+    """The job in a text."""
 
     name: str
     keys: Document
     source: yaml_source.YamlDocument
+
     problems: Sequence[TextProblem] = ()
+    """Those of the text as such. With any, the job is not to be used."""
 
     def checked(self, texts: Sequence[str], places: Sequence[yaml_source.KeyPath]) -> CheckedText:
         """The problems of the job, each with the line that it is about."""
@@ -70,11 +72,13 @@ class WrittenJob:
 
 @dataclass(frozen=True, slots=True)
 class CheckedText:
-    """The result of a check. queues: that runs of the job would go to."""
+    """The result of a check."""
 
     problems: Sequence[TextProblem] = ()
     job: JobCheck | None = None
+
     queues: Sequence[Queue] = ()
+    """Those that runs of the job would go to."""
 
     @property
     def lines(self) -> Sequence[int]:
@@ -83,15 +87,18 @@ class CheckedText:
 
 @dataclass(frozen=True, slots=True)
 class OtherEdit:
-    """Why a text was not saved. version: that of the other edit; 0 where the job is gone.
-
-    theirs: what the other saved. edits: from there to what the text says, if that is a job.
-    """
+    """Why a text was not saved."""
 
     text: str
+
     version: int
+    """That of the other edit; 0 where the job is gone."""
+
     theirs: str = ""
+    """What the other saved."""
+
     edits: Sequence[Edit] = ()
+    """From there to what the text says, if that is a job."""
 
 
 class Editor:

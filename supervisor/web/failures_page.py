@@ -31,16 +31,21 @@ FILTERS = ("job", "label", "error")
 
 @dataclass(frozen=True, slots=True)
 class FailuresQuery:
-    """What the address asks for; words that are not valid are ignored.
-
-    job: a part of names. error: a part of why. group: the id of one group, whose runs are listed.
-    """
+    """What the address asks for; words that are not valid are ignored."""
 
     job: str = ""
+    """A part of names."""
+
     label: str = ""
+
     error: str = ""
+    """A part of why runs failed."""
+
     span: str = DEFAULT_SPAN
+
     group: str = ""
+    """The id of one group, whose runs are listed."""
+
     page: int = 1
 
     @classmethod

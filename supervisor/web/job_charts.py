@@ -33,12 +33,15 @@ SHORTEST = timedelta(minutes=5)
 
 @dataclass(frozen=True, slots=True)
 class RunPoint:
-    """A run that has ended. y: pixels."""
+    """A run that has ended."""
 
     run: str
     state: str
     x: float
+
     y: float
+    """In pixels."""
+
     title: str
 
 
@@ -54,14 +57,18 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class DurationChart:
-    """scale: durations at the left. beyond: limits that are too far above to be drawn."""
-
     points: Sequence[RunPoint]
     medians: Sequence[Line]
     limits: Sequence[Line]
+
     beyond: Sequence[str]
+    """Limits that are too far above to be drawn."""
+
     labels: Sequence[Label]
+
     scale: Sequence[Line]
+    """Durations at the left."""
+
     words: str
     height: int = HEIGHT
 
@@ -152,9 +159,9 @@ MOST_DAYS = 9
 
 @dataclass(frozen=True, slots=True)
 class Hour:
-    """word: of the worst outcome, a key of SIGNS; empty where nothing was due."""
-
     word: str
+    """Of the worst outcome, a key of SIGNS; empty where nothing was due."""
+
     sign: str
     title: str
 
@@ -167,12 +174,14 @@ class DayOfRuns:
 
 @dataclass(frozen=True, slots=True)
 class DayMap:
-    """days: the newest first. since: when the history begins; is_full: as many runs are kept as
-    may be, so that older ones were dropped."""
-
     days: Sequence[DayOfRuns]
+    """The newest first."""
+
     since: datetime
+    """When the history begins."""
+
     is_full: bool
+    """As many runs are kept as may be, so that older ones were dropped."""
 
 
 def days_of(spec: JobSpec, runs: Sequence[Trace], now: datetime, zone: tzinfo) -> DayMap | None:

@@ -24,12 +24,16 @@ BAD = frozenset({*FAILURES, RunState.MISSED})
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """names: of the page. counts: jobs for each filter, of those that the search finds."""
-
     query: JobsQuery
+
     names: Sequence[str]
+    """Of the page."""
+
     total: int
+
     counts: Mapping[str, int]
+    """Jobs for each filter, of those that the search finds."""
+
     page: int
     pages: int
 
@@ -140,11 +144,13 @@ def overdue(ledger: Ledger, now: datetime) -> set[str]:
 
 @dataclass(frozen=True, slots=True)
 class Queueing:
-    """A job with runs that have not started or are to start again. behind: what holds its lock."""
+    """A job with runs that have not started or are to start again."""
 
     job: str
     runs: OpenRuns
+
     behind: Run | None
+    """The run that holds its lock."""
 
 
 def queueing(ledger: Ledger, open_runs: Mapping[str, OpenRuns], limit: int) -> list[Queueing]:
@@ -164,17 +170,18 @@ def queueing(ledger: Ledger, open_runs: Mapping[str, OpenRuns], limit: int) -> l
 
 @dataclass(frozen=True, slots=True)
 class Failing:
-    """The last runs of a job that ended, all badly. is_more: earlier ones, that were not looked at,
-    may belong to them.
-
-    run: the last of them, if it was one, and not a range of ticks.
-    """
+    """The last runs of a job that ended, all badly."""
 
     times: int
+
     is_more: bool
+    """Earlier ones, which were not read, may belong to them."""
+
     since: datetime | None
     reason: str
+
     run: str | None = None
+    """The last of them, if it was one, and not a range of ticks."""
 
 
 def failing(traces: Sequence[Trace], failures: int) -> Failing | None:
@@ -216,13 +223,13 @@ def failing_jobs(ledger: Ledger, jobs: Standings, limit: int) -> tuple[int, dict
 
 @dataclass(frozen=True, slots=True)
 class JobRow:
-    """held_back: the last run of the chart that was skipped because of another."""
-
     job: JobRecord
     failing: Failing | None
     chart: Chart
     pace: Pace
+
     held_back: Trace | None
+    """The last run of the chart that was skipped because of another."""
 
 
 def rows_of(ledger: Ledger, names: Sequence[str], now: datetime) -> list[JobRow]:

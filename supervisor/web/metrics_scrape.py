@@ -41,16 +41,16 @@ from supervisor.times import plus
 
 @dataclass(frozen=True, slots=True)
 class ScrapedJob:
-    """A job as one scrape finds it, and what can be expected of it.
-
-    interval: the shortest of its next ticks.
-    """
+    """A job as one scrape finds it, and what can be expected of it."""
 
     spec: JobSpec
     record: JobRecord
     open_runs: OpenRuns
     start_delays: Histogram
+
     interval: timedelta | None
+    """The shortest of its next ticks."""
+
     late_after: timedelta
     running_limit: timedelta | None
     success_by: datetime | None
@@ -159,9 +159,11 @@ class Served:
 
 @dataclass(frozen=True, slots=True)
 class Scrape:
-    """All that one scrape reads. `started`: on the monotonic clock."""
+    """All that one scrape reads."""
 
     started: float
+    """On the monotonic clock."""
+
     jobs: Sequence[ScrapedJob]
     beat: BeatRecord
     processes: Processes

@@ -34,17 +34,17 @@ from supervisor.web.metrics_scrape import Scrape, ScrapedJob
 
 @dataclass(frozen=True, slots=True)
 class JobCounter:
-    """counted: its name among JobRecord.counters; with `label`, before ``:`` and one of `values`.
-
-    scale: how many of what is counted make one.
-    """
-
     name: str
+
     counted: str
+    """Its name among JobRecord.counters; with `label`, before ``:`` and one of `values`."""
+
     help: str
     label: str | None = None
     values: tuple[str, ...] = ()
+
     scale: int = 1
+    """How many of what is counted make one."""
 
     @property
     def series(self) -> list[tuple[str, list[str]]]:

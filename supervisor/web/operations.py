@@ -22,11 +22,13 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Tagged(Generic[T]):
-    """An answer with the version of what it shows. is_new: the request made it."""
+    """An answer with the version of what it shows."""
 
     answer: T
     version: int
+
     is_new: bool = False
+    """The request made it."""
 
 
 @dataclass(frozen=True, slots=True)

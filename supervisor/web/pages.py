@@ -77,12 +77,16 @@ TIMELINE_WAIT = 20
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """target: the job or run of the page, if it is about one. now: by the ledger's clock."""
-
     ledger: Ledger
+
     target: str
+    """The job or run of the page, if it is about one."""
+
     query: Mapping[str, str]
+
     now: datetime
+    """By the ledger's clock."""
+
     broker: Queues | None
     edits: JobEdits
 
@@ -350,9 +354,9 @@ def unguarded(view: View) -> PageContext:
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """path: what it is about comes as `target`."""
-
     path: str
+    """What it is about comes as `target`."""
+
     template: str
     parts: Sequence[PagePart]
 

@@ -17,13 +17,16 @@ from supervisor.operate.shapes import Worker
 
 @dataclass(frozen=True, slots=True)
 class QueueStatus:
-    """running: runs by the process that they run in. more: how many are left out there."""
-
     queues: list[Queue]
     workers: list[Worker]
+
     running: Mapping[str, Sequence[Run]]
+    """Runs by the process that they run in."""
+
     count: int
+
     more: int
+    """How many are left out of `running`."""
 
 
 #: Up to this many are shown with their processes.

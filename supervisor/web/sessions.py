@@ -32,18 +32,22 @@ TTL_SECONDS = round(SESSION_TTL.total_seconds())
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """name: of the token that was shown. id: random."""
-
     name: str
+    """Of the token that was shown."""
+
     id: str
+    """A random one."""
 
 
 @dataclass(frozen=True, slots=True)
 class FormToken:
-    """Signs the forms of one visitor. key: that of the sessions. visitor: a session or a person."""
+    """Signs the forms of one visitor."""
 
     key: str
+    """That of the sessions."""
+
     visitor: str
+    """A session or a person."""
 
     @property
     def text(self) -> str:

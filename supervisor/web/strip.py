@@ -52,10 +52,11 @@ class ChartBar:
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """limit_y: where a bar would be as high as the interval is long."""
-
     bars: tuple[ChartBar, ...]
+
     limit_y: float | None
+    """Where a bar would be as high as the interval is long."""
+
     words: str
     width: int = LENGTH * PITCH
     height: int = HEIGHT

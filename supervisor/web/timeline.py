@@ -63,17 +63,19 @@ MOST_CROWDS = 4
 
 @dataclass(frozen=True, slots=True)
 class TimelineQuery:
-    """What the address asks for; words that are not valid are ignored.
-
-    at: the middle of the axis, where it is not now. starts: only jobs that start at this moment.
-    by: the label of which each value has a row; jobs have one each without it.
-    """
+    """What the address asks for; words that are not valid are ignored."""
 
     jobs: JobsQuery
     reach: str = DEFAULT_REACH
+
     by: str = ""
+    """The label of which each value has a row; jobs have one each without it."""
+
     at: datetime | None = None
+    """The middle of the axis, where it is not now."""
+
     starts: datetime | None = None
+    """Only jobs that start at this moment."""
 
     @classmethod
     def of(cls, query: Mapping[str, str], now: datetime) -> TimelineQuery:
@@ -151,14 +153,14 @@ def text_of(moment: datetime | None) -> str:
 
 @dataclass(frozen=True, slots=True)
 class RunMark:
-    """A run, or several that are too near to each other; then `run` is the worst of them.
-
-    is_hold: it has not started at its time, or not at all.
-    """
+    """A run, or several that are too near to each other; then `run` is the worst of them."""
 
     run: str
     state: str
+
     is_hold: bool
+    """It has not started at its time, or not at all."""
+
     x: float
     width: float
     title: str
@@ -176,18 +178,21 @@ class Coming:
 
 @dataclass(frozen=True, slots=True)
 class TimelineRow:
-    """name: of a job, or ``team=mail``. about: the job's schedule, or how many jobs these are.
-
-    is_bad: the last outcome of any was. words: the row for people who cannot see it.
-    """
-
     name: str
+    """Of a job, or ``team=mail``."""
+
     about: str
+    """The job's schedule, or how many jobs these are."""
+
     is_bad: bool
+    """The last outcome of any was."""
+
     is_paused: bool
     marks: Sequence[RunMark]
     coming: Sequence[Coming]
+
     words: str
+    """The row for people who cannot see it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,17 +209,21 @@ class Bin:
 
 @dataclass(frozen=True, slots=True)
 class AllJobsTimeline:
-    """now_x: None where the axis does not have it. are_all: whether all starts were counted."""
-
     query: TimelineQuery
     rows: Sequence[TimelineRow]
     labels: Sequence[Label]
     label_names: Sequence[str]
+
     now_x: float | None
+    """None where the axis does not have it."""
+
     bins: Sequence[Bin]
     most: int
     crowds: Sequence[Crowd]
+
     are_all: bool
+    """Whether all starts were counted."""
+
     total: int
     page: int
     pages: int

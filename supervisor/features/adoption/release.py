@@ -49,14 +49,16 @@ BATCH = 1_000
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """entries: of the jobs that RedBeat can emit; lost: the others, and why it cannot.
-
-    has_entries: RedBeat goes on. Otherwise its static entries go too, which beat has entered.
-    """
+    """What becomes of the jobs when they are given back to RedBeat."""
 
     has_entries: bool
+    """Whether RedBeat goes on. Otherwise its static entries go too, which beat has entered."""
+
     entries: list[RedBeatSchedulerEntry] = field(default_factory=list)
+    """Those of the jobs that RedBeat can emit."""
+
     lost: dict[str, str] = field(default_factory=dict)
+    """The names of the other jobs -> why RedBeat cannot emit them."""
 
 
 def release_of(app: Celery, ledger: Ledger, *, with_entries: bool) -> Release:

@@ -27,16 +27,18 @@ class AuditSpan:
 
 @dataclass(frozen=True, slots=True)
 class Audited:
-    """What an audit made of a span.
-
-    wrong: ticks that were counted twice or not at all. overdue: ticks after it that are
-    not dealt with yet. finding: what is to be remembered of it, if anything is wrong.
-    """
+    """What an audit made of a span."""
 
     span: AuditSpan
+
     wrong: int
+    """How many ticks were counted twice or not at all."""
+
     overdue: int
+    """How many ticks after the span are not dealt with yet."""
+
     finding: Mapping[str, Any] | None
+    """What is to be remembered of it, if anything is wrong."""
 
 
 class AuditSpans:

@@ -375,13 +375,17 @@ RUNS_SHOWN = 5
 
 @dataclass(frozen=True, slots=True)
 class RowStanding:
-    """How a row's job stands `now`. origin: None if it is not loaded. runs: the last ones, newest
-    first."""
+    """How a row's job stands `now`."""
 
     now: datetime
+
     origin: Origin | None
+    """None if the job is not loaded."""
+
     is_paused: bool
+
     runs: Sequence[Trace]
+    """The last ones, newest first."""
 
 
 def standings_of(names: Sequence[str]) -> dict[str, RowStanding]:

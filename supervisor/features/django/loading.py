@@ -38,10 +38,13 @@ log = get_logger("supervisor.django")
 
 @dataclass(frozen=True, slots=True)
 class EditingUser:
-    """The user who edits rows now, and from which address. show: shows that user a message."""
+    """The user who edits rows now, and from which address."""
 
     name: str = ""
+
     show: Callable[[str], object] = lambda _: None
+    """Shows that user a message."""
+
     address: str = ""
 
     @property

@@ -76,27 +76,32 @@ SERVICE = ""
 
 @dataclass(frozen=True, slots=True)
 class JobEvent:
-    """job: SERVICE for the service itself."""
-
     job: str
+    """Its name, or SERVICE for the service itself."""
+
     event: Event
     occurrences: Occurrences
 
 
 class PendingNotice(BaseModel):
-    """A notice that collects jobs, or waits for its destination.
-
-    url, secret: of the destination, as the job's file has them; '' for one of SUPERVISOR_NOTIFY.
-    due_at: when it is to be sent. subject: ``failed:KeyError``; of a recovery the problem's.
-    """
+    """A notice that collects jobs, or waits for its destination."""
 
     model_config = ConfigDict(frozen=True)
 
     url: str = Field(repr=False)
+    """The destination's, as the job's file has it; '' for one of SUPERVISOR_NOTIFY."""
+
     secret: str | None = Field(default=None, repr=False)
+    """The destination's, as the job's file has it."""
+
     event: Event
+
     subject: str
+    """Kind and cause, such as ``failed:KeyError``; of a recovery those of the problem."""
+
     due_at: datetime
+    """When it is to be sent."""
+
     occurrences: Occurrences
     jobs: tuple[str, ...] = ()
     job_count: int = 0
@@ -125,17 +130,19 @@ def id_in_group(group: str, due_at: datetime) -> str:
 
 @dataclass(slots=True)
 class Groups:
-    """What waits for one destination.
-
-    notices: by id. latest: group -> when its latest notice was due. unavailable_until: no notice is
-    sent before; the service did not answer. wait: how long a new notice waits for others of its
-    group.
-    """
+    """The groups of one destination: the notices that wait to be sent there."""
 
     notices: dict[str, PendingNotice] = field(default_factory=dict)
+    """By id."""
+
     latest: dict[str, datetime] = field(default_factory=dict)
+    """Group -> when its latest notice was due."""
+
     unavailable_until: datetime | None = None
+    """No notice is sent before, because the service did not answer."""
+
     wait: timedelta = GROUP_WAIT
+    """How long a new notice waits for others of its group."""
 
     def is_open(self, notice_id: str, now: datetime) -> bool:
         """Whether more may join: it is there, and is not being sent."""
@@ -185,21 +192,28 @@ class Groups:
 
 
 class Incident(BaseModel):
-    """What was sent about one job to one destination, and what is held back.
-
-    notified: for each event, the notice it last went into. subject: of the first problem sent since
-    the last recovery that was; '' when there is none. is_open: no success came since the last
-    problem. recovered: what went into the notice of the last recovery. kept_until: at least, since
-    one of its notices is not sent yet. silenced_until: what is held is, at least.
-    """
+    """What was sent about one job to one destination, and what is unsent."""
 
     notified: dict[Event, str] = {}
+    """For each event, the id of the notice that it last went into."""
+
     unsent: dict[Event, Occurrences] = {}
+    """For each event, what happened and is in no notice yet."""
+
     subject: str = ""
+    """That of the first problem sent since the last recovery that was; '' when there is none."""
+
     is_firing: bool = False
+    """No success came since the last problem."""
+
     recovered: Occurrences | None = None
+    """What went into the notice of the last recovery."""
+
     kept_until: datetime | None = None
+    """The incident is kept until then at least, because one of its notices is not sent yet."""
+
     silenced_until: datetime | None = None
+    """Nothing of it is sent before."""
 
     @property
     def unsent_problems(self) -> list[Event]:
@@ -243,14 +257,16 @@ class Incident(BaseModel):
 
 @dataclass(slots=True)
 class IncidentUpdate:
-    """Updates one incident at one destination, as of `now`. silenced_until: None without one."""
+    """Updates one incident at one destination, as of `now`."""
 
     job: str
     destination: Destination
     incident: Incident
     groups: Groups
     now: datetime
+
     silenced_until: datetime | None = None
+    """None without a silence."""
 
     def note(self, event: Event, occurrences: Occurrences) -> None:
         if event is Event.RECOVERED:

@@ -59,19 +59,23 @@ REPEAT = timedelta(hours=4)
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What a poll found, `at` an instant of this machine's clock.
-
-    error: why the ledger did not answer, "" if it did. refusal: why it refuses writes, if no beat
-    leads and it does. last_turn_at: of a leading beat, None if there was none yet. silenced_until:
-    of all notices, as far as it is known.
-    """
+    """What a poll found, `at` an instant of this machine's clock."""
 
     at: datetime
+
     error: str = ""
+    """Why the ledger did not answer; '' if it did."""
+
     refusal: str = ""
+    """Why the ledger refuses writes, if it does and no beat leads."""
+
     leads: bool = False
+
     last_turn_at: datetime | None = None
+    """When a leading beat had its last turn; None if there was none yet."""
+
     silenced_until: datetime | None = None
+    """Of all notices, as far as it is known."""
 
     @property
     def is_silenced(self) -> bool:
@@ -80,13 +84,17 @@ class Seen:
 
 @dataclass(frozen=True, slots=True)
 class Outage:
-    """`seen_at`: by the first poll that found it. reports: how many, the last at `reported_at`."""
-
     incident: str
+
     seen_at: datetime
+    """When the first poll found it."""
+
     first_at: datetime
     reason: str
+
     reports: int = 0
+    """How many were made, the last at `reported_at`."""
+
     reported_at: datetime | None = None
 
     def is_due(self, now: datetime, grace: timedelta) -> bool:

@@ -25,26 +25,35 @@ JOBS_NAMED = 20
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """One message to one destination.
-
-    key: the same whenever this message is sent again, and of no other. incident: the same for all
-    messages of one cause to one destination, that of its end included. jobs: the first of them, out
-    of `job_count`; none for an event of the service. runs: how often it happened. run: the last of
-    them. reason: of the last of them. link: to the page, where its address is known.
-    """
+    """One message to one destination."""
 
     key: str
+    """The same whenever this message is sent again, and of no other message."""
+
     incident: str
+    """The same for all messages of one cause to one destination, that of its end included."""
+
     event: Event
     cause: str
+
     jobs: tuple[str, ...]
+    """The first of `job_count`; none for an event of the service."""
+
     job_count: int
     first_at: datetime
     last_at: datetime
+
     runs: int = 1
+    """How often it happened."""
+
     run: str = ""
+    """The id of the last of them."""
+
     reason: str = ""
+    """That of the last of them."""
+
     link: str = ""
+    """To the page, where its address is known."""
 
     @property
     def is_good(self) -> bool:

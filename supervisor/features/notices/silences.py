@@ -31,18 +31,24 @@ UTC_ZONE = ZoneInfo("UTC")
 
 
 class Silence(BaseModel):
-    """job: its name, else label: ``tenant=acme`` or ``tenant``; all jobs and the service without
-    either. by: who asked for it, in words.
-    """
+    """Of one job, of the jobs with a label, or of all jobs and the service."""
 
     model_config = ConfigDict(frozen=True)
 
     id: str
+
     job: str = ""
+    """Its name; '' for one of more than a job."""
+
     label: str = ""
+    """``tenant=acme`` or ``tenant``; '' with a job, and for one of everything."""
+
     begins_at: AwareDatetime
     ends_at: AwareDatetime
+
     by: str
+    """The person or program that asked for it, in words."""
+
     reason: str
 
     @property

@@ -58,11 +58,13 @@ COMMITS_PER_TURN = 4
 
 @dataclass(frozen=True, slots=True)
 class Maker:
-    """service: destinations for what concerns the service itself. wait: as in the policy."""
-
     ledger: Ledger
+
     service: Mapping[str, Destination]
+    """Destinations for what concerns the service itself, by id."""
+
     wait: timedelta = GROUP_WAIT
+    """How long a new notice waits for others of its group."""
 
     def make(self, now: datetime) -> None:
         """Makes notices of what has happened; what is left after a turn's share, in the next."""

@@ -31,11 +31,12 @@ log = get_logger("supervisor.opentelemetry")
 
 @dataclass(frozen=True, slots=True)
 class Counter:
-    """fields: those of a job's hash, and for each the value of the attribute `label`."""
-
     name: str
     description: str
+
     fields: tuple[tuple[str, str], ...]
+    """Fields of a job's hash, each with its value of the attribute `label`."""
+
     label: str | None = None
 
 

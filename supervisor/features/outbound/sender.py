@@ -69,14 +69,15 @@ class Outbox(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What became of an attempt to send. reason: in words without addresses and secrets.
-
-    fields: more fields of a log line about it.
-    """
+    """What became of an attempt to send."""
 
     answer: Answer
+
     reason: str = ""
+    """In words, without addresses and secrets."""
+
     fields: Mapping[str, str] = field(default_factory=dict)
+    """More fields of a log line about it."""
 
 
 Send = Callable[[Unsent], Result]

@@ -58,16 +58,19 @@ class End(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Unsent:
-    """One entry. destination: its kind, and a job or the digest of an address.
-
-    id: of a notice, '' of an entry in a list. text: JSON, as it stands in the ledger. since: when
-    it was due.
-    """
+    """One entry that waits to be sent."""
 
     destination: str
+    """Its kind, a blank, and a job or the digest of an address."""
+
     id: str
+    """That of a notice; '' for an entry of a list."""
+
     text: str = field(repr=False)
+    """JSON, as it stands in the ledger."""
+
     since: datetime
+    """When it was due."""
 
     @property
     def kind(self) -> Kind:
@@ -94,7 +97,7 @@ class ReportKind(StrEnum):
 
 
 class RunReport(BaseModel):
-    """A run that began or ended, as it waits in a list. attempt: 0 if it never began."""
+    """A run that began or ended, as it waits in a list."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -104,7 +107,10 @@ class RunReport(BaseModel):
     outcome: str
     reason: str
     kind: ReportKind = ReportKind.LOG
+
     attempt: int = 0
+    """Its number; 0 if the run never began."""
+
     lasted: Annotated[timedelta, BeforeValidator(lambda ms: timedelta(milliseconds=ms))] = (
         timedelta()
     )
@@ -112,11 +118,14 @@ class RunReport(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class OutboundFigures:
-    """sent, dropped: how many, by kind. oldest_at: since when the oldest entry waits."""
-
     sent: Mapping[str, int]
+    """How many were, by kind."""
+
     dropped: Mapping[str, int]
+    """How many were, by kind."""
+
     oldest_at: datetime | None
+    """Since when the oldest entry waits; None if nothing does."""
 
 
 class LedgerOutbox:

@@ -72,10 +72,10 @@ NAMESPACE = UUID("0c1ac2a5-9b2f-5e0e-8d8e-5d3d52f5a8c4")
 
 @dataclass(frozen=True, slots=True)
 class Monitor:
-    """config: None if Sentry cannot express the schedule. Then the monitor must exist already."""
-
     slug: str
+
     config: dict[str, Any] | None
+    """None if Sentry cannot express the schedule. Then the monitor must exist already."""
 
 
 class CheckIns:

@@ -74,10 +74,11 @@ DAILY = re.compile(r"(\d\d?):(\d\d)(?: +(\S+))?")
 
 @dataclass(frozen=True, slots=True)
 class Daily:
-    """zone: whose days are summed up. clock: when the notice is sent; None where it is not."""
-
     zone: ZoneInfo
+    """The time zone whose days are summed up."""
+
     clock: time | None = None
+    """When the notice is sent; None where it is not."""
 
     @classmethod
     def of(cls, name: str, text: str) -> Self:
@@ -96,28 +97,33 @@ class Daily:
 
 @dataclass(frozen=True, slots=True)
 class PastRun:
-    """A run of the history. began_at: its first attempt. at: when it was admitted."""
+    """A run of the history."""
 
     id: str
+
     at: datetime
+    """When it was admitted."""
+
     state: RunState
     nominal_at: datetime
+
     began_at: datetime | None
+    """When its first attempt did; None if it never began."""
+
     seconds: float | None
 
 
 @dataclass(frozen=True, slots=True)
 class JobDay:
-    """slower: how many times as long as usual, None if it is not.
-
-    is_whole: all of the day is known.
-    """
-
     job: str
     failed: int
     late: int
+
     slower: float | None
+    """How many times as long as usual its runs took; None if it was not slower."""
+
     is_whole: bool
+    """Whether all of the day is known."""
 
 
 def job_day(
@@ -158,11 +164,6 @@ def slower(seconds: Sequence[float], before: Sequence[float]) -> float | None:
 
 
 class Summary(BaseModel):
-    """failing, slow: the first of these jobs, with failures and with how many times as long.
-
-    jobs: how many were loaded. partial: of how many less than the day is known.
-    """
-
     model_config = ConfigDict(frozen=True)
 
     date: date
@@ -172,10 +173,18 @@ class Summary(BaseModel):
     slower: int
     skipped: int
     missed: int
+
     failing: dict[str, int] = {}
+    """The jobs with most failures, and how many each had."""
+
     slow: dict[str, float] = {}
+    """The jobs that slowed down most, and how many times as long as usual they took."""
+
     jobs: int = 0
+    """How many were loaded."""
+
     partial: int = 0
+    """Of how many jobs less than the day is known."""
 
     @property
     def figures(self) -> Mapping[str, int]:
