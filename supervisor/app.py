@@ -180,9 +180,9 @@ class AppTasks(Tasks):
 
     def faults(self, spec: JobSpec) -> Iterator[JobFault]:
         if not spec.steps:
-            known_call = runs_by_itself(spec)
+            has_arguments = runs_by_itself(spec)
             yield from self._faults_of(
-                spec, spec, ("task",), ("queue", "serial", "task"), known_call
+                spec, spec, ("task",), ("queue", "serial", "task"), has_arguments
             )
         for number, step in enumerate(spec.steps):
             faults = self._faults_of(spec, step, ("steps",), ("steps",), step.foreach is None)
@@ -196,14 +196,14 @@ class AppTasks(Tasks):
         part: JobSpec | StepSpec,
         task_keys: tuple[str, ...],
         queue_keys: tuple[str, ...],
-        is_known_call: bool,
+        has_arguments: bool,
     ) -> Iterator[JobFault]:
-        """is_known_call: the arguments are those of the message, by which routers may decide."""
+        """has_arguments: they are those of the message, by which routers may decide."""
         task = self._app.tasks.get(str(part.task))
         if task and (why := cannot_run(task)):
             yield JobFault(task_keys, f"the task {task.name!r} {why[0]}", why[1])
         try:
-            if is_known_call:
+            if has_arguments:
                 named = part.queue or spec.routed_queue
                 queue_of(self._app, str(part.task), part.args, part.kwargs, named)
         except NoQueue as error:

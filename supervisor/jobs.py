@@ -339,11 +339,11 @@ def checked(ledger: Ledger, name: str, keys: KeyValues) -> JobSpec:
 
 
 def judged(
-    name: str, keys: KeyValues, known_tasks: Tasks | None = None
+    name: str, keys: KeyValues, app_tasks: Tasks | None = None
 ) -> tuple[JobSpec, builtins.list[JobFault]]:
     """The job, and all that is wrong with it: with faults, the spec is not to be used.
 
-    known_tasks: any other is a fault, and so are arguments that they do not take.
+    app_tasks: any other is a fault, and so are arguments that they do not take.
     """
     own, faults = {}, builtins.list[JobFault]()
     for key, value in keys.items():
@@ -352,7 +352,7 @@ def judged(
         except (TypeError, ValueError, RecursionError) as error:
             faults.append(JobFault((key,), f"{key!r}: not JSON: {error}"))
     own, form_faults = without_forms(own, datetime.now(UTC).year)
-    spec, more = check_job(name, own, {}, known_tasks)
+    spec, more = check_job(name, own, {}, app_tasks)
     faults += [*form_faults, *more, *reference_faults(spec, None, directory_of(os.environ))]
     return spec, faults
 

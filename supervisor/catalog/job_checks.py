@@ -90,7 +90,7 @@ def check_job(
     name: str,
     own: Mapping[str, Any],
     defaults: Mapping[str, Any],
-    known_tasks: Tasks | None,
+    app_tasks: Tasks | None,
 ) -> tuple[JobSpec, list[JobFault]]:
     """The job and its faults; with any of these the spec holds stand-ins and is not to be used."""
     given = {key: value for key, value in own.items() if key in KEYS}
@@ -100,12 +100,12 @@ def check_job(
     faults += _schedule_faults(spec, own)
     faults += _argument_faults(spec)
     faults += _key_faults(spec)
-    if known_tasks is not None:
-        faults += _task_faults(spec, own, known_tasks)
-        faults += known_tasks.faults(spec)
+    if app_tasks is not None:
+        faults += _task_faults(spec, own, app_tasks)
+        faults += app_tasks.faults(spec)
         refused = {key for fault in faults for key in fault.keys}
         if all(_is_readable(own.get(key)) and key not in refused for key in CALLED_WITH):
-            faults += call_faults(spec, known_tasks)
+            faults += call_faults(spec, app_tasks)
     return spec, faults
 
 
@@ -271,15 +271,15 @@ def _key_faults(spec: JobSpec) -> Iterator[JobFault]:
         yield JobFault(("key",), f"'key': {what}", hint)
 
 
-def _task_faults(spec: JobSpec, own: Mapping[str, Any], known_tasks: Tasks) -> Iterator[JobFault]:
+def _task_faults(spec: JobSpec, own: Mapping[str, Any], app_tasks: Tasks) -> Iterator[JobFault]:
     named: list[tuple[str, KeyPath, str]] = [
         ("steps", (number, "task"), step.task) for number, step in enumerate(spec.steps)
     ]
     if spec.task is not None and spec.task == own.get("task"):
         named.append(("task", (), spec.task))
     for key, path, task in named:
-        if task not in known_tasks:
-            hint = closest(task, known_tasks) or "not imported by this app, or another Celery()'s"
+        if task not in app_tasks:
+            hint = closest(task, app_tasks) or "not imported by this app, or another Celery()'s"
             yield JobFault((key,), f"unknown task {shown(task, 255)}", hint, path)
         elif task in CANVAS:
             yield JobFault((key,), f"{task} is no task of a worker", CANVAS_HINT, path)
@@ -307,19 +307,19 @@ CALLED_WITH = ("task", "args", "kwargs", "steps")
 
 
 def call_faults(
-    spec: JobSpec, known_tasks: Mapping[str, Signature | None], *, is_run: bool = False
+    spec: JobSpec, app_tasks: Mapping[str, Signature | None], *, is_run: bool = False
 ) -> Iterator[JobFault]:
     """Arguments that the tasks certainly refuse, in Python's own words.
 
     A step may get what it lacks from params. A job that runs only when it is triggered may get
     other arguments then, so nothing is missing from it. is_run: they are those of a run.
     """
-    if takes := known_tasks.get(spec.task or ""):
+    if takes := app_tasks.get(spec.task or ""):
         is_whole = is_run or runs_by_itself(spec)
         if refusal := _refusal(takes, spec.args, spec.kwargs, is_whole=is_whole):
             yield JobFault(("kwargs", "args", "task"), *refusal)
     for number, step in enumerate(spec.steps):
-        if takes := known_tasks.get(step.task):
+        if takes := app_tasks.get(step.task):
             item = () if step.foreach is None else (None,)
             if refusal := _refusal(takes, (*item, *step.args), step.kwargs, is_whole=False):
                 what, hint = refusal

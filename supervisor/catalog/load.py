@@ -8,7 +8,7 @@ Other sources are compared in reconcile.py, which puts what differs.
 An edit is never retroactive: a job whose times changed starts counting now. Running runs of a
 removed job go on to their end; those that wait are cancelled when their turn comes.
 
-1. What is loaded is read, with its versions. A job that is as wanted stays as it is, version and
+1. What is loaded is read, with its versions. A job that does not differ stays as it is, version and
    all. What would be refused is, before anything is written.
 2. A schedule that ends now is closed: what was due and could not be emitted is missed. What came
    due within the last seconds, and beat was about to emit, is admitted here. Then the ticks are
@@ -57,8 +57,8 @@ log = get_logger("supervisor.beat")
 
 Jobs = Mapping[str, JobSpec]
 
-#: By name the job that is wanted, None for one that is to be removed.
-Wanted = Mapping[str, JobSpec | None]
+#: By name the job as it is to be, None for one that is to be removed.
+DesiredJobs = Mapping[str, JobSpec | None]
 
 Versions = Mapping[str, int | None]
 
@@ -160,14 +160,14 @@ def moved(
 def put_jobs(
     ledger: Ledger,
     entries: Entries,
-    jobs: Wanted,
+    jobs: DesiredJobs,
     source: str,
     place: str,
     versions: Versions | None = None,
     adopted: Mapping[str, AdoptedEntry] | None = None,
     action: Action | None = None,
 ) -> tuple[Changes, dict[str, Origin]]:
-    """Loads these jobs, or removes those that are None; what is as wanted stays untouched.
+    """Loads these jobs, or removes those that are None; what does not differ stays untouched.
 
     Returns the changes, and the origins that the jobs were loaded with, even if others have edited
     them since. versions: those that the caller has seen, 0 for "is not loaded", None for any.
@@ -193,7 +193,7 @@ def put_jobs(
         changes = difference(loaded.specs, specs, loaded.unread)
         if not changes:
             return changes, dict(loaded.origins)
-        check_wanted(ledger, jobs)
+        check_by_features(ledger, jobs)
         check_additions(ledger, entries, changes, source, place)
         now, ending = ledger.now(), outgoing(loaded, specs, changes)
         close_schedules(ledger, ending, now, edited=specs.keys())
@@ -228,7 +228,7 @@ def place_of(name: str, place: str, entry: AdoptedEntry | None) -> str:
     return f"{place}: {shown(entry.name, LONGEST_SHOWN)}"
 
 
-def links_to_keep(ledger: Ledger, jobs: Wanted) -> str:
+def links_to_keep(ledger: Ledger, jobs: DesiredJobs) -> str:
     """What must not change between the check of which jobs follow which and the load: for load.lua.
 
     A job that follows others needs them, and no circle; one that is removed, that none follows it.
@@ -277,7 +277,7 @@ def refuse_entries(entries: Entries, names: Collection[str], place: str) -> None
         raise JobElsewhere(name, REDBEATS, own_place=place)
 
 
-def check_wanted(ledger: Ledger, jobs: Wanted) -> None:
+def check_by_features(ledger: Ledger, jobs: DesiredJobs) -> None:
     """What features find wrong with jobs beside those that are loaded. Raises InvalidJob."""
     for check in LOAD_CHECKS:
         check(ledger, jobs)

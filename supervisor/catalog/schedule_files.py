@@ -134,7 +134,7 @@ class ScheduleSet:
 
 def load(
     path: Path,
-    known_tasks: Tasks | None = None,
+    app_tasks: Tasks | None = None,
     environ: Mapping[str, str] | None = None,
     *,
     prefix: str = DEFAULT_PREFIX,
@@ -149,13 +149,13 @@ def load(
     one that it is now, and that holidays are computed around; by default as the clock says.
     are_all: they follow no jobs but each other; else `after` is not checked. text: of `path`, which
     is no file then.
-    With `known_tasks`, a job whose task is not among them, or does not take the job's arguments, is
+    With `app_tasks`, a job whose task is not among them, or does not take the job's arguments, is
     a problem; with `environ`, so is a reference to a secret that is not there; with `secrets`, so
     is one to a file outside of that directory.
 
     Raises ScheduleFilesInvalid with every problem of every file.
     """
-    loading = _Loading(known_tasks, environ, year or datetime.now(UTC).year, prefix, secrets)
+    loading = _Loading(app_tasks, environ, year or datetime.now(UTC).year, prefix, secrets)
     with suppress(_Enough):
         for file in loading.files_of(path) if text is None else [path]:
             loading.add(file, text)
@@ -180,7 +180,7 @@ class _Enough(Exception):
 class _Loading:
     """What was found so far, file by file."""
 
-    known_tasks: Tasks | None
+    app_tasks: Tasks | None
     environ: Mapping[str, str] | None
     year: int
     prefix: str
@@ -299,7 +299,7 @@ class _Loading:
             self._fault(document, path, "is not a mapping of keys to values")
             return
         plain, form_faults = without_forms(own, self.year)
-        spec, faults = check_job(name, plain, defaults, self.known_tasks)
+        spec, faults = check_job(name, plain, defaults, self.app_tasks)
         spec = self.specs[name] = spec.kept_apart(self.prefix)
         if spec.after or spec.entry:
             self.documents[name] = document

@@ -110,16 +110,16 @@ def read_or_exit(
     from supervisor.job.exclusions import holidays_ending
     from supervisor.job.secrets import directory_of
 
-    known_tasks = None
+    app_tasks = None
     if context.app is not None:
         from supervisor.app import tasks_of
 
-        known_tasks = tasks_of(context.app)
+        app_tasks = tasks_of(context.app)
     try:
         with progress("reading schedule files"):
             schedules = load(
                 context.schedules(path),
-                known_tasks,
+                app_tasks,
                 environ,
                 prefix=context.prefix,
                 secrets=directory_of(os.environ),

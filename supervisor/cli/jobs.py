@@ -128,7 +128,7 @@ def put(context: Context, file: Path, dry_run: bool, reason: str, as_json: bool)
     `check` does and exits 1.
     """
     from supervisor.catalog.entries import Entries
-    from supervisor.catalog.load import check_origins, check_wanted, refuse_entries
+    from supervisor.catalog.load import check_by_features, check_origins, refuse_entries
     from supervisor.ledger.job_record import AT_RUN_TIME
     from supervisor.operate.plans import plan_shape, summary
 
@@ -141,7 +141,7 @@ def put(context: Context, file: Path, dry_run: bool, reason: str, as_json: bool)
         place = "of standard input" if str(file) == "-" else str(file)
         check_origins(loaded, AT_RUN_TIME, place, versions={})
         refuse_entries(Entries(app, context.ledger), jobs.specs.keys() - loaded.origins, place)
-        check_wanted(context.ledger, jobs.specs)
+        check_by_features(context.ledger, jobs.specs)
     else:
         changes = put_at_run_time(context, app, jobs.specs, None, "put", reason)
     if as_json:

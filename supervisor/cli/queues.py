@@ -107,7 +107,7 @@ def drain(
     ledger = context.ledger
     with context.acting("drain", queue, reason) as action:
         if not force:
-            check_known(ledger, queue)
+            check_exists(ledger, queue)
         since = ledger.drains.drain(queue, action)
     click.echo(
         f"{queue} has been drained since {stamp(since)}: no more runs start from it", err=as_json
@@ -141,7 +141,7 @@ def undrain(context: Context, queue: str, reason: str, as_json: bool) -> None:
     action = Action(context.actor, "undrain", queue, reason)
     since = context.ledger.drains.undrain(queue, action)
     if not since:
-        check_known(context.ledger, queue)
+        check_exists(context.ledger, queue)
     if as_json:
         result = {"name": queue, "state": "undrained", "drained_since": iso_utc(since)}
         print_done("undrain", [result])
@@ -150,7 +150,7 @@ def undrain(context: Context, queue: str, reason: str, as_json: bool) -> None:
     click.echo(f"runs start from {queue} again; {was}")
 
 
-def check_known(ledger: Ledger, queue: str) -> None:
+def check_exists(ledger: Ledger, queue: str) -> None:
     """Raises NotFound."""
     from supervisor.ledger.queues import LedgerQueues
     from supervisor.ledger.queues import queues as queues_of

@@ -93,11 +93,11 @@ def runs(
 
     ledger = context.ledger
     spec = ledger.spec_or_last(job) if job else None
-    zone, asked_at = spec.zone if spec else ZoneInfo("UTC"), ledger.now()
+    zone, requested_at = spec.zone if spec else ZoneInfo("UTC"), ledger.now()
     filters = RunQuery(
         outcome=outcome,
-        since=moment_of(since, zone, asked_at),
-        until=moment_of(until, zone, asked_at),
+        since=moment_of(since, zone, requested_at),
+        until=moment_of(until, zone, requested_at),
         limit=limit,
     )
     matching = search(ledger, [spec.name] if spec else ledger.job_names(), filters)

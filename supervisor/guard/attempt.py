@@ -108,7 +108,7 @@ class Attempt:
         self.raised: BaseException | None = None
         self.interruption: RunInterrupted | None = None
         #: What is raised in the code because it is to end, or would be.
-        self.asked_to_end: RunInterrupted | None = None
+        self.reason_to_end: RunInterrupted | None = None
         self._interrupt_here: Callable[[int], Any] | None = None
         #: By a step, for the steps after it.
         self.returned: dict[str, Any] | None = None
@@ -139,12 +139,12 @@ class Attempt:
         self.arguments.references = reply.references
         set_current_run(self._current_run(reply))
         self._interrupt_here = way_to_this_code(self._to_be_raised)
-        self._guard.table.enter(reply.token, self, reply.asked_at, reply.granted)
+        self._guard.table.enter(reply.token, self, reply.requested_at, reply.granted)
         return None
 
     def confirm(self) -> Refused | None:
         """The last step before the body: asks again if the grant is too old by now."""
-        if is_trusted(self._granted.asked_at, self._granted.lease_ttl):
+        if is_trusted(self._granted.requested_at, self._granted.lease_ttl):
             return None
         reply = self._ask()
         if isinstance(reply, Refused):
@@ -233,7 +233,7 @@ class Attempt:
 
         False where nothing is raised in the job's code, which may see it by itself.
         """
-        self.asked_to_end = RAISED[number](self.run_id)
+        self.reason_to_end = RAISED[number](self.run_id)
         if self._interrupt_here is None:
             return False
         self._interrupt_here(number)
@@ -241,15 +241,15 @@ class Attempt:
 
     def raise_in_code(self, number: int) -> None:
         """Called by the handler of a signal, within the code that it interrupts."""
-        self.asked_to_end = RAISED[number](self.run_id)
+        self.reason_to_end = RAISED[number](self.run_id)
         if error := self._to_be_raised():
             raise error
 
     def is_without_lease(self) -> bool:
-        return isinstance(self.asked_to_end, LeaseLost)
+        return isinstance(self.reason_to_end, LeaseLost)
 
     def _to_be_raised(self) -> RunInterrupted | None:
-        return self.asked_to_end if self.phase is Phase.RUNNING else None
+        return self.reason_to_end if self.phase is Phase.RUNNING else None
 
     def record_end(self, outcome: RunState) -> None:
         """Leaves the end for the main process, which reports it if this process dies first."""

@@ -19,7 +19,7 @@ from supervisor.logs import get_logger
 from supervisor.store.failures import RedisError, may_pass
 
 #: A grant that comes too late to be trusted is asked for again, up to this often.
-MOST_ASKED = 5
+MOST_REQUESTS = 5
 
 #: Runs that are refused for this are sent again later.
 LATER = (Refusal.GRACE, Refusal.PARKED, Refusal.DRAINED)
@@ -46,7 +46,7 @@ def begin(guard: Guard, delivery: Delivery, content: Content | None) -> Grant | 
 
 def _trusted_reply(guard: Guard, delivery: Delivery, content: Content | None) -> Grant | Refused:
     """A late reply may be about a lease that has run out."""
-    for _ in range(MOST_ASKED):
+    for _ in range(MOST_REQUESTS):
         reply = guard.ledger.begin(
             delivery.run_id,
             delivery.token,
@@ -56,7 +56,7 @@ def _trusted_reply(guard: Guard, delivery: Delivery, content: Content | None) ->
             guard.lock_file.process,
             content,
         )
-        if isinstance(reply, Refused) or is_trusted(reply.asked_at, reply.lease_ttl):
+        if isinstance(reply, Refused) or is_trusted(reply.requested_at, reply.lease_ttl):
             return reply
         log.warning("grant delayed", job=reply.job, run=delivery.run_id)
     return Refused(delivery.run_id, Refusal.UNAVAILABLE, "each grant came too late")

@@ -61,12 +61,14 @@ class ChildTable:
 
     # Called by the process that runs the job's code.
 
-    def enter(self, token: str, attempt: Attempt, asked_at: float, granted: GrantedAttempt) -> None:
+    def enter(
+        self, token: str, attempt: Attempt, requested_at: float, granted: GrantedAttempt
+    ) -> None:
         """This process enters a job's code, for the attempt with this token."""
         if os.getpid() == self.own_pid:
             self.here[token] = attempt
         else:
-            self._write(RUNNING, token, asked_at, granted)
+            self._write(RUNNING, token, requested_at, granted)
 
     def leave(self, token: str) -> None:
         """This process leaves that attempt's code."""
@@ -125,7 +127,7 @@ class ChildTable:
             return True
         return bool(state == RUNNING and whose.rstrip(b"\0") == token.encode())
 
-    def asked_at(self, pid: int, token: str) -> float | None:
+    def requested_at(self, pid: int, token: str) -> float | None:
         """When that process asked for the lease under which it is inside this attempt's code."""
         entry = self._entry(pid, token)
         return entry.at if entry and entry.state == RUNNING else None

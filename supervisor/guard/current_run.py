@@ -59,15 +59,15 @@ class CurrentRun:
     @property
     def should_end(self) -> bool:
         """Whether the run should end, because it was cancelled or replaced, or lost its lease."""
-        return self._attempt is not None and self._attempt.asked_to_end is not None
+        return self._attempt is not None and self._attempt.reason_to_end is not None
 
     def check(self) -> None:
         """Raises RunCancelled or LeaseLost if the run should end.
 
         Call it in pools of threads or greenlets, where they cannot be raised from outside.
         """
-        if self._attempt is not None and self._attempt.asked_to_end is not None:
-            raise self._attempt.asked_to_end
+        if self._attempt is not None and self._attempt.reason_to_end is not None:
+            raise self._attempt.reason_to_end
 
     def log(self, text: str, *args: object) -> None:
         """Adds a line to the run's log: ``log("loaded %s rows", n)``."""

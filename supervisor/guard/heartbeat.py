@@ -195,9 +195,9 @@ class Heartbeat(threading.Thread):
         """Watches what children have begun, whether or not they will be heard of."""
         for token, expected in list(self._expected.items()):
             pid = expected.child()
-            asked_at = pid and self._table.asked_at(pid, token)
-            if pid and asked_at is not None:
-                self.watch(expected.lease(pid, asked_at))
+            requested_at = pid and self._table.requested_at(pid, token)
+            if pid and requested_at is not None:
+                self.watch(expected.lease(pid, requested_at))
 
     def _renew(self) -> None:
         # Also those that died during a call that hung: a zombie exists, and does no work.
@@ -335,11 +335,11 @@ class Heartbeat(threading.Thread):
         """
         if not self._has_time_to_ask():
             return False
-        asked_at = clock()
+        requested_at = clock()
         try:
             self._finish_for(lease)
         except FAULTS as error:
-            self._hung_seconds = clock() - asked_at
+            self._hung_seconds = clock() - requested_at
             event = "begin not undone" if lease in self._to_undo else "dead child not reported"
             log.warning(event, run=lease.run_id, error=str(error))
             if not isinstance(error, RedisError) or may_pass(error):

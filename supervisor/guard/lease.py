@@ -5,13 +5,13 @@
 2. The heartbeat renews it every sixth of `lease_ttl`. A renewal counts from when it was sent.
 3. It is trusted for two thirds of its time:
 
-       trusted_until = asked_at + 2/3 * lease_ttl
+       trusted_until = requested_at + 2/3 * lease_ttl
 
    No body starts with a grant older than that: the lease is asked for again (attempt.py).
 4. When trust ends, the work is interrupted. If it has not ended after four fifths of the last
    third, it is killed, so it is gone before the lease is, and before another attempt can begin.
 
-       asked_at             trusted_until                        asked_at + lease_ttl
+       requested_at             trusted_until                        requested_at + lease_ttl
           |--------------------|-------------------------|---------|
           | renewed every      | interrupted, and may    | killed  | another attempt
           | sixth of lease_ttl | end by itself           |         | may begin
@@ -22,7 +22,7 @@
 The states, and what moves a lease from one to another:
 
                renewed            trust ended
-     ASKED ------------> HELD -------------------> LOST
+ REQUESTED ------------> HELD -------------------> LOST
        |                 ^  ^ ^                      |
        | trust ended     |  | +----- renewed (5) ----+
        v                 |  |
@@ -63,7 +63,7 @@ SURELY_OVER_SECONDS = 5.0
 
 
 class State(Enum):
-    ASKED = auto()
+    REQUESTED = auto()
     """The child asks for it; no renewal has said that its run has begun."""
     HELD = auto()
     """A renewal has said that the run has begun."""
@@ -99,7 +99,7 @@ class Lease:
     """Returns what the run's caller gave it, for a ledger that has forgotten the run."""
 
     taken_at: float = field(default_factory=clock)
-    state: State = State.ASKED
+    state: State = State.REQUESTED
     trusted_until: float = 0.0
     is_interrupted: bool = False
 
@@ -158,7 +158,7 @@ class Lease:
 
     @property
     def has_begun(self) -> bool:
-        return self.state not in (State.ASKED, State.UNHEARD)
+        return self.state not in (State.REQUESTED, State.UNHEARD)
 
     @property
     def is_lost(self) -> bool:
@@ -235,9 +235,9 @@ def renewal_seconds_of(work: Work) -> float:
     return work.rules.lease_ttl_ms / 1000 / RENEWALS_PER_TTL
 
 
-def trusted_until(asked_at: float, ttl: timedelta) -> float:
-    return asked_at + ttl.total_seconds() * TRUSTED
+def trusted_until(requested_at: float, ttl: timedelta) -> float:
+    return requested_at + ttl.total_seconds() * TRUSTED
 
 
-def is_trusted(asked_at: float, ttl: timedelta) -> bool:
-    return clock() < trusted_until(asked_at, ttl)
+def is_trusted(requested_at: float, ttl: timedelta) -> bool:
+    return clock() < trusted_until(requested_at, ttl)

@@ -267,7 +267,7 @@ class JobSpec(FeatureKeys, When):
         return self
 
     def has_label(self, label: str) -> bool:
-        """`wanted`: ``tenant=acme``, or ``tenant`` for any value."""
+        """`label`: ``tenant=acme``, or ``tenant`` for any value."""
         name, equals, value = label.partition("=")
         return name in self.labels and (not equals or self.labels[name] == value)
 

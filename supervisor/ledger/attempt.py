@@ -83,7 +83,7 @@ class Grant:
     slot: int = 1
     """Of the lock."""
 
-    asked_at: float = field(default_factory=clock, compare=False)
+    requested_at: float = field(default_factory=clock, compare=False)
     """When the call for it was sent, by `times.clock`: from then on the lease counts."""
 
     @property
@@ -197,7 +197,7 @@ class Rescue:
     job: str
 
 
-def grant_of(run_id: str, token: str, reply: Mapping[str, Any], asked_at: float) -> Grant:
+def grant_of(run_id: str, token: str, reply: Mapping[str, Any], requested_at: float) -> Grant:
     return Grant(
         run_id=run_id,
         job=reply["job"],
@@ -209,7 +209,7 @@ def grant_of(run_id: str, token: str, reply: Mapping[str, Any], asked_at: float)
         stage=reply["stage"],
         references=(*re.findall(r"\w+", reply["named"]), *json.loads(reply["references"])),
         slot=reply["slot"],
-        asked_at=asked_at,
+        requested_at=requested_at,
     )
 
 

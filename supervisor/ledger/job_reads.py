@@ -284,10 +284,10 @@ class JobReads(Reader):
             calls = (Call((RUNS_COUNTED, *chain.from_iterable(some))) for some in portions)
             replies = self.functions.stream("open_runs", calls, COUNTS_AHEAD)
             left: list[tuple[str, str]] = []
-            for some, found_of_some in zip(portions, replies, strict=True):
-                # Nothing was found where none of them has an open run.
+            for some, lines_of_some in zip(portions, replies, strict=True):
+                # There are no lines where none of them has an open run.
                 for (job, _), (cursor, line) in zip(
-                    some, found_of_some, strict=bool(found_of_some)
+                    some, lines_of_some, strict=bool(lines_of_some)
                 ):
                     if line:
                         counts[job] = counts.get(job, NO_RUNS) + counted(line)

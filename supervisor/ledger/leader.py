@@ -103,12 +103,12 @@ class Poll:
     began: float = field(default_factory=time.monotonic, repr=False)
     """When it was `at` by this process' clock; a reply's time later: no beat wakes up too early."""
 
-    asked_at: float = field(default_factory=clock, repr=False)
+    requested_at: float = field(default_factory=clock, repr=False)
 
     @property
     def is_trusted(self) -> bool:
         """Whether the lock is still held; it counts from the request for it, as a lease does."""
-        return clock() - self.asked_at < LEADER_TTL.total_seconds() * TRUSTED
+        return clock() - self.requested_at < LEADER_TTL.total_seconds() * TRUSTED
 
     @property
     def is_held_by_redbeat(self) -> bool:
@@ -145,7 +145,7 @@ class Leader:
         the schedule files that this beat loads. Raises WrongSchema, and
         ForeignLedger when the ledger is another app's.
         """
-        asked_at = clock()
+        requested_at = clock()
         given = {
             "last_turn": last_turn_at and ms_of(last_turn_at),
             "follows": follows,
@@ -171,7 +171,7 @@ class Leader:
         fields["loaded"] = fields.get("loaded") or None
         fields["set_back"] = timedelta(milliseconds=fields.get("set_back", 0))
         began = time.monotonic() - behind.total_seconds()
-        return Poll(**fields, at=at, asked_at=asked_at, began=began)
+        return Poll(**fields, at=at, requested_at=requested_at, began=began)
 
     def resign(self) -> bool:
         """Whether this beat led until now."""

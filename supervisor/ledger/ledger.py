@@ -303,7 +303,7 @@ class Ledger(JobReads, RunReads):
         retries: of the run, when the message was made. process: the worker's proof of life
         (guard/lock_file.py). content: of the message, which is not compared without it.
         """
-        asked_at = 0.0
+        requested_at = 0.0
         fields: dict[str, Any] = {"run_id": run_id, "token": token, "worker": worker}
         if queue:
             fields["queue"] = queue
@@ -318,14 +318,14 @@ class Ledger(JobReads, RunReads):
 
         def sent_now() -> Call:
             """Called each time that it is sent: the reply is to the last of them."""
-            nonlocal asked_at
-            asked_at = clock()
+            nonlocal requested_at
+            requested_at = clock()
             return call
 
         reply = json.loads(self.functions.as_of_sending("begin", sent_now))
         if reply["verdict"] != "begin":
             return Refused(run_id, Refusal(reply["verdict"]), reply.get("detail"))
-        return grant_of(run_id, token, reply, asked_at)
+        return grant_of(run_id, token, reply, requested_at)
 
     def renew(self, leases: Sequence[LeaseToRenew]) -> list[Renewal]:
         """Renews the leases of a worker in one call."""

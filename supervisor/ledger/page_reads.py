@@ -210,7 +210,7 @@ class Trace:
     finished_at: datetime | None
     blocked_by: str | None
     reason: str | None
-    asked_at: datetime | None = None
+    requested_at: datetime | None = None
     """When a run was asked for, by a trigger, a retry or a backfill."""
 
     @property

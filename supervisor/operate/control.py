@@ -59,10 +59,10 @@ def trigger(
             moment = to_come("at", at, spec.zone, now)
             request = replace(request, nominal_at=moment, delay=moment - now)
         request = replace(request, run_id=request.run_id or manual_id(spec.name))
-        return ledger.trigger(spec, request, replace(action, changes=asked_for(spec, request)))
+        return ledger.trigger(spec, request, replace(action, changes=changes_of(spec, request)))
 
 
-def asked_for(spec: JobSpec, request: RunRequest) -> tuple[Change, ...]:
+def changes_of(spec: JobSpec, request: RunRequest) -> tuple[Change, ...]:
     """The run, and what it has in place of the job's own."""
     given = {
         "run": request.run_id,

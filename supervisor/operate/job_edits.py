@@ -214,7 +214,7 @@ class JobEdits:
             if not changes:
                 raise UnknownJob(name)
 
-    def known_tasks(self) -> frozenset[str]:
+    def app_tasks(self) -> frozenset[str]:
         """The names of the tasks of the running workers."""
         presences = self._ledger.presences
         return presences.tasks(presences.processes().workers)
@@ -246,9 +246,9 @@ class JobEdits:
 
     def _check_following(self, spec: JobSpec) -> None:
         """Raises InvalidJob for a job that follows a missing one, or itself in a circle."""
-        from supervisor.catalog.load import check_wanted
+        from supervisor.catalog.load import check_by_features
 
-        check_wanted(self._ledger, {spec.name: spec})
+        check_by_features(self._ledger, {spec.name: spec})
 
     def _check_entry(self, name: str) -> None:
         """Raises JobElsewhere for the name of an entry that the app's own code has saved."""
@@ -262,7 +262,7 @@ class JobEdits:
             refuse_entries(entries, [name], "")
 
     def _warnings(self, spec: JobSpec) -> list[str]:
-        tasks = self.known_tasks()
+        tasks = self.app_tasks()
         if not tasks:
             return [
                 "no worker is running, so it is not checked whether one has the task",
@@ -283,7 +283,7 @@ class JobEdits:
 
     def _load(
         self,
-        wanted: Mapping[str, JobSpec | None],
+        jobs: Mapping[str, JobSpec | None],
         action: Action,
         versions: Mapping[str, int | None],
     ) -> tuple[Changes, dict[str, Origin]]:
@@ -297,7 +297,7 @@ class JobEdits:
         try:
             place = place_of(action.by)
             return put_jobs(
-                self._ledger, entries, wanted, AT_RUN_TIME, place, versions, action=action
+                self._ledger, entries, jobs, AT_RUN_TIME, place, versions, action=action
             )
         except NoPermissionError as error:
             raise NotConfigured(explained(error)) from error

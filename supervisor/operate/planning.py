@@ -51,7 +51,7 @@ class Plan:
 
 def plan_of(
     loaded: Mapping[str, JobSpec],
-    wanted: Mapping[str, JobSpec],
+    specs: Mapping[str, JobSpec],
     durations: Mapping[str, Durations],
     now: datetime,
     unread: Collection[str] = (),
@@ -59,13 +59,13 @@ def plan_of(
 ) -> Plan:
     """`durations`: by job, how long runs took so far. unread: as of `difference`.
 
-    most: of more changes only the first are looked at.
+    most: of more changes only the first are planned.
     """
-    changes = difference(loaded, wanted, unread)
+    changes = difference(loaded, specs, unread)
     jobs = tuple(
-        job_plan(loaded.get(name), wanted[name], durations.get(name), now)
+        job_plan(loaded.get(name), specs[name], durations.get(name), now)
         for name in changes.names(most)
-        if name in wanted
+        if name in specs
     )
     return Plan(changes, jobs)
 

@@ -167,7 +167,7 @@ def question_of_tick(ledger: Ledger, name: str, at: datetime) -> Question:
     """Raises UnknownJob."""
     question = about(ledger, name)
     spec = question.job.spec
-    run = known_run(ledger, tick_id(name, at)) or passed_over(ledger, spec, at)
+    run = run_if_kept(ledger, tick_id(name, at)) or passed_over(ledger, spec, at)
     return replace(
         question,
         at=at,
@@ -222,7 +222,7 @@ def view_of(
     has_usual = run.state is RunState.RUNNING or not with_details
     waits_for_worker = run.state in (RunState.QUEUED, RunState.EXPIRED) and not run.has_steps
     waits_for_others = run.waits_for_others and run.state is RunState.WAITING and run.after is None
-    blocker = known_run(ledger, run.blocked_by) if with_details and run.blocked_by else None
+    blocker = run_if_kept(ledger, run.blocked_by) if with_details and run.blocked_by else None
     task = step.task if step else spec.task if spec else None
     steps = ledger.steps.records(run.id) if run.has_steps else ()
     return RunView(
@@ -255,7 +255,7 @@ def queued_steps(ledger: Ledger, steps: Sequence[StepRecord]) -> Iterator[tuple[
             yield run.id.rpartition("~")[2], view_of(ledger, run, step=step)
 
 
-def known_run(ledger: Ledger, run_id: str) -> Run | None:
+def run_if_kept(ledger: Ledger, run_id: str) -> Run | None:
     try:
         return ledger.run(run_id)
     except UnknownRun:

@@ -91,9 +91,9 @@ def name_of(own: type) -> str:
     return f"{own.__module__}:{own.__qualname__}"
 
 
-#: What a task's class may define of how it is sent, and the classes whose definitions are known.
+#: What a task's class may define of how it is sent, and classes whose definitions change nothing.
 SENDING = ("apply_async", "shadow_name")
-KNOWN_CLASSES = ("supervisor.sending.guarded_calls:GuardedCalls", name_of(Task))
+SENT_AS_USUAL = ("supervisor.sending.guarded_calls:GuardedCalls", name_of(Task))
 
 
 def why_apart(app: Celery, task: str) -> str | None:
@@ -121,7 +121,7 @@ def why_apart(app: Celery, task: str) -> str | None:
 @lru_cache(maxsize=1_000)
 def sends_itself(task_class: type) -> bool:
     classes = task_class.__mro__
-    return any(vars(c).keys() & {*SENDING} and name_of(c) not in KNOWN_CLASSES for c in classes)
+    return any(vars(c).keys() & {*SENDING} and name_of(c) not in SENT_AS_USUAL for c in classes)
 
 
 def is_sent_by_celery_alone(app: Celery) -> bool:

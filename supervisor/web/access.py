@@ -267,10 +267,10 @@ class AccessCheck:
         person = person_of(request, access)
         if not (person or (cookie and access.tokens)):
             return None
-        lookup = self._threads.submit(self._known, cookie, person)
+        lookup = self._threads.submit(self._of_session_or_proxy, cookie, person)
         return await asyncio.wait_for(asyncio.wrap_future(lookup), seconds)
 
-    def _known(self, cookie: str, person: Visitor | None) -> Visitor | None:
+    def _of_session_or_proxy(self, cookie: str, person: Visitor | None) -> Visitor | None:
         """The visitor with this cookie, or else the person whom the proxy names."""
         access, key = self._access, self._sessions.key()
         session = self._sessions.read(key, cookie, access.named) if cookie else None

@@ -173,7 +173,7 @@ class Editor:
         status: int = 200,
         conflict: OtherEdit | None = None,
     ) -> Response:
-        tasks = sorted(t for t in self._jobs.known_tasks() if not t.startswith("celery."))
+        tasks = sorted(t for t in self._jobs.app_tasks() if not t.startswith("celery."))
         return page(
             request,
             "editor.html",

@@ -329,7 +329,7 @@ def usual_seconds(runs: Iterable[Trace]) -> float:
 
 def begin_of(run: Trace) -> datetime:
     """When it started; of one that did not, when it was asked for or meant."""
-    begin = run.started_at or run.asked_at or run.nominal_at or run.finished_at
+    begin = run.started_at or run.requested_at or run.nominal_at or run.finished_at
     return begin or datetime.min.replace(tzinfo=UTC)
 
 

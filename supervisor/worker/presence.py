@@ -55,7 +55,7 @@ class WorkerRegistration(threading.Thread):
             try:
                 fault, is_waiting = self._loop.check(broker_answers=self._has_brokers_ledger)
                 self._registration.say(
-                    self._facts(),
+                    self._record(),
                     self._tasks,
                     fault,
                     is_waiting=is_waiting,
@@ -81,7 +81,7 @@ class WorkerRegistration(threading.Thread):
         except (RedisError, OSError) as error:
             log.warning("presence not removed", error=str(error))
 
-    def _facts(self) -> WorkerProcess:
+    def _record(self) -> WorkerProcess:
         return WorkerProcess(
             name=self._consumer.hostname,
             queues=consumed(self._consumer.task_consumer),

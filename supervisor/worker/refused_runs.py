@@ -48,7 +48,7 @@ class RefusedRuns:
         self._prefix = required_settings(consumer.app).prefix
         self._pool = pool_name(type(consumer.pool))
         self._reported: dict[str, float] = {}
-        self._ledger_asked_from = 0.0
+        self._no_notes_before = 0.0
 
     def refuses(self, message: Any, header: Mapping[str, Any]) -> bool:
         """Whether the run is not to begin here. Its message is dropped then."""
@@ -75,14 +75,14 @@ class RefusedRuns:
         header = run_header(message)
         ledger_of_run = header.get(LEDGER) if header else None
         is_ours = isinstance(ledger_of_run, list) and ledger_of_run[:1] == [self._prefix]
-        if header is None or not is_ours or clock() < self._ledger_asked_from:
+        if header is None or not is_ours or clock() < self._no_notes_before:
             return
         try:
             ledger = publisher_of(self._consumer.app).ledger
             by = self._consumer.hostname
             ledger.note_obstacle([header["run"]], by, text, is_minor=is_minor)
         except (RedisError, WrongSchema):
-            self._ledger_asked_from = clock() + REPORTED_EVERY
+            self._no_notes_before = clock() + REPORTED_EVERY
 
     def _is_to_report(self, what: str) -> bool:
         """Each once a minute."""

@@ -107,7 +107,7 @@ BREAKS = (
     break_of(
         "a late grant starts the body",
         {"replies to worker held": 1},
-        ("guard/lease.py", "return clock() < trusted_until(asked_at, ttl)", "return True"),
+        ("guard/lease.py", "return clock() < trusted_until(requested_at, ttl)", "return True"),
         seconds=(2.0, 3.0),
     ),
     break_of(

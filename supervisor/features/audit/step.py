@@ -77,7 +77,7 @@ class AuditFinding:
         """By how many ticks and runs exceed (or fall short of) outcomes and open runs."""
         return self.span.without_outcome
 
-    def as_facts(self) -> dict[str, Any]:
+    def as_fields(self) -> dict[str, Any]:
         """For logs, JSON and the ledger."""
         return {
             "job": self.job,
@@ -144,7 +144,7 @@ def close(ledger: Ledger, ending: Iterable[JobSpec], now: datetime) -> None:
 
 
 def note(finding: AuditFinding) -> None:
-    log.error("ticks unaccounted for", **finding.as_facts())
+    log.error("ticks unaccounted for", **finding.as_fields())
 
 
 def audit(
@@ -160,7 +160,7 @@ def audit(
         for span in AuditSpans(ledger.functions).open(scheduled)
     ]
     AuditSpans(ledger.functions).close(
-        Audited(f.span, f.difference, f.overdue, f.as_facts() if is_wrong(f) else None)
+        Audited(f.span, f.difference, f.overdue, f.as_fields() if is_wrong(f) else None)
         for f in audited
     )
     return [finding for finding in audited if is_wrong(finding)]

@@ -23,7 +23,7 @@ from django.utils.html import format_html, format_html_join
 from supervisor import jobs
 from supervisor.errors import Conflict, SupervisorError
 from supervisor.features.django.loading import EditingUser, edited_by
-from supervisor.features.django.models import COLUMNS, SOURCE, Job, clash, known_tasks
+from supervisor.features.django.models import COLUMNS, SOURCE, Job, app_tasks, clash
 from supervisor.features.django.project import celery_app, ledger
 from supervisor.job.policies import OverlapPolicy
 from supervisor.job.spec import JobSpec
@@ -77,7 +77,7 @@ LIST = "supervisor-tasks"
 def offered_tasks() -> list[str]:
     """The tasks that are offered: none of Celery's own."""
     try:
-        tasks = known_tasks() or ()
+        tasks = app_tasks() or ()
     except SupervisorError:
         return []
     return sorted(task for task in tasks if not task.startswith("celery."))

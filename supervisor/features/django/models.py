@@ -112,7 +112,7 @@ def messages_by_field(
     for key in columns:
         if key in more:
             messages.setdefault("more", []).append(f"'{key}' has a field of its own")
-    _, faults = jobs.judged(name or "job", keys, known_tasks())  # Django refuses an empty one
+    _, faults = jobs.judged(name or "job", keys, app_tasks())  # Django refuses an empty one
     for fault in faults:
         messages.setdefault(field_of(fault, keys, columns), []).append(words(fault))
     return messages
@@ -130,7 +130,7 @@ def words(fault: JobFault) -> str:
     return fault.what + (f" ({fault.hint})" if fault.hint else "")
 
 
-def known_tasks() -> Tasks | None:
+def app_tasks() -> Tasks | None:
     """The tasks of the project's app; None if jobs may name tasks of other programs."""
     if getattr(settings, "SUPERVISOR_FOREIGN_TASKS", False):
         return None

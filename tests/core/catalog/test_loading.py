@@ -263,7 +263,7 @@ def test_a_beat_that_begins_to_lead_has_loaded_its_files_before_it_emits(
     changed, held = spec("changed", every="7m"), spec("held", paused=True)
     assert ledger.specs() == jobs(changed, held, before["kept"], spec("new"))
     assert ledger.loaded_digest() == reloading.digest == read_files(tmp_path).digest
-    assert reloading.is_settled
+    assert reloading.has_read_files
     assert ledger.job("changed").counters["missed:edited"] > 10
 
 
@@ -274,8 +274,8 @@ def test_files_that_take_long_are_loaded_beside_the_turns_of_a_beat_that_begins_
     written(tmp_path, "a")
     reloading_ = Reloading(tmp_path, ledger, entries)
     reloading_.begin(NOW)
-    assert not reloading_.is_settled
-    wait_until(lambda: (reloading_.reload(NOW, None), reloading_.is_settled)[1])
+    assert not reloading_.has_read_files
+    wait_until(lambda: (reloading_.reload(NOW, None), reloading_.has_read_files)[1])
     assert list(ledger.specs()) == ["a"]
 
 

@@ -28,9 +28,9 @@ def write(tmp_path: Path) -> Write:
     return write
 
 
-def texts_of(path: Path, known_tasks: Tasks | None = None) -> list[str]:
+def texts_of(path: Path, app_tasks: Tasks | None = None) -> list[str]:
     """The problems without the file's name: ``3: job 'a': what (hint)``."""
-    problems = problems_of(path, known_tasks=known_tasks)
+    problems = problems_of(path, app_tasks=app_tasks)
     return [str(problem).removeprefix(f"{problem.file}:") for problem in problems]
 
 

@@ -87,7 +87,7 @@ def test_a_body_starts_with_a_grant_that_is_trusted_or_never(
     spec = admitted(ledger, 0, task=None, steps=STEPS, params={"tree": "docs"}, lease_ttl="1s")
     step = f"{run_id(spec, 0)}~nightly"
     ledger.begin("none", "token", "worker")  # the server knows the function
-    way.freeze_after, asked_at = stalls_after, clock()
+    way.freeze_after, requested_at = stalls_after, clock()
     far = deliver(step)
     wait_until(lambda: not way.carries.is_set())
     wait_until(lambda: ledger.run(step).state is RunState.RUNNING)
@@ -96,7 +96,7 @@ def test_a_body_starts_with_a_grant_that_is_trusted_or_never(
         wait_until(ledger.rescue)
         begin(ledger, step, "another")
         ledger.finish(step, "another", RunState.SUCCEEDED)
-    trust_ends(asked_at, spec)
+    trust_ends(requested_at, spec)
     way.thaw()
     far.join(scaled(10))
     assert bodies == ([] if is_given_to_another else ["docs"])

@@ -183,7 +183,7 @@ def test_a_child_has_one_lease_and_a_process_one_for_each_of_its_own_runs() -> N
 @pytest.mark.parametrize(
     ("state", "without_interruption", "interrupted"),
     [
-        (State.ASKED, State.HELD, State.HELD),
+        (State.REQUESTED, State.HELD, State.HELD),
         (State.HELD, State.HELD, State.HELD),
         (State.UNHEARD, State.HELD, State.LOST),
         (State.LOST, State.HELD, State.LOST),
@@ -200,7 +200,7 @@ def test_a_renewed_lease_is_held_again_unless_its_work_was_interrupted(
 
 
 @pytest.mark.parametrize(
-    ("state", "lost"), [(State.ASKED, State.UNHEARD), (State.HELD, State.LOST)]
+    ("state", "lost"), [(State.REQUESTED, State.UNHEARD), (State.HELD, State.LOST)]
 )
 def test_a_lease_that_is_lost_keeps_what_is_granted_of_its_run(state: State, lost: State) -> None:
     lease = held(state=state)
@@ -226,12 +226,12 @@ def test_a_lease_is_not_replaced_when_its_start_is_heard_of_late() -> None:
 
 def test_an_attempt_is_found_while_its_process_is_inside_its_code(table: ChildTable) -> None:
     table.enter("token", ANY_ATTEMPT, TAKEN_AT, GRANTED)
-    assert table.asked_at(os.getpid(), "token") == TAKEN_AT
-    assert table.asked_at(os.getpid(), "another") is None
+    assert table.requested_at(os.getpid(), "token") == TAKEN_AT
+    assert table.requested_at(os.getpid(), "another") is None
     assert table.granted(os.getpid(), "token") == GRANTED
     assert table.granted(os.getpid(), "another") is None
     table.leave("token")
-    assert table.asked_at(os.getpid(), "token") is None
+    assert table.requested_at(os.getpid(), "token") is None
     assert table.granted(os.getpid(), "token") is None
 
 

@@ -47,13 +47,13 @@ def work(spec: JobSpec, second: int = 0) -> Work:
 def test_nothing_begins_for_a_leases_time_after_the_server_has_changed(ledger: Ledger) -> None:
     spec = admitted(ledger, 0, lease_ttl="30s")
     server_changes(ledger)
-    asked_at = ms_of(ledger.now())
+    requested_at = ms_of(ledger.now())
     answer = ledger.begin(run_id(spec, 0), "token", "worker")
     assert answer == Refused(run_id(spec, 0), Refusal.GRACE)
     assert states(ledger, spec) == ["queued"]
     assert ledger.outbox() == []
     until = ledger.client.zscore(ledger.keys.outbox, run_id(spec, 0))
-    assert asked_at - 1 <= until - 30_000 <= ms_of(ledger.now())
+    assert requested_at - 1 <= until - 30_000 <= ms_of(ledger.now())
     ledger.acknowledge_server()
     begin(ledger, run_id(spec, 0))
 

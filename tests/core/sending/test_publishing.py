@@ -72,9 +72,9 @@ def test_a_broker_that_hangs_holds_nobody_up_for_ever(
     if was_connected:
         assert publisher.publish([queued(ledger, 0)]) == 1
     broker.freeze()
-    run, asked_at = queued(ledger, 1), time.monotonic()
+    run, requested_at = queued(ledger, 1), time.monotonic()
     assert publisher.publish([run]) == 0
-    assert time.monotonic() - asked_at < scaled(TIMEOUT)
+    assert time.monotonic() - requested_at < scaled(TIMEOUT)
     assert ledger.run(run).state is RunState.QUEUED
     assert run in ledger.outbox()
     broker.thaw()
@@ -101,9 +101,9 @@ def test_an_unreadable_run_does_not_stand_in_the_way(ledger: Ledger, redis_url: 
 
 def test_a_broker_that_is_gone_holds_nobody_up_for_ever(ledger: Ledger, redis_url: str) -> None:
     publisher = Publisher(app_at("redis://127.0.0.1:1/0", redis_url), ledger)
-    run, asked_at = queued(ledger, 0), time.monotonic()
+    run, requested_at = queued(ledger, 0), time.monotonic()
     assert publisher.publish([run]) == 0
-    assert time.monotonic() - asked_at < scaled(TIMEOUT)
+    assert time.monotonic() - requested_at < scaled(TIMEOUT)
     assert run in ledger.outbox()
     assert publisher.publish([run]) == 0
     obstacle = ledger.run(run).obstacle

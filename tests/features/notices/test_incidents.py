@@ -249,10 +249,12 @@ def test_what_comes_while_a_service_is_away_joins_what_waits() -> None:
 
 
 def test_recovery_is_sent_after_its_problem_to_a_service_that_was_away() -> None:
-    service, asked_at = Service(), START + timedelta(minutes=5)
-    service.groups.unavailable_until = asked_at
+    service, requested_at = Service(), START + timedelta(minutes=5)
+    service.groups.unavailable_until = requested_at
     service.pass_time([(0, "a", BOOM), (1, "a", "ok")], until=4)
-    service.group([service.happened("b", BOOM, asked_at)], asked_at)  # while it is asked in vain
+    service.group(
+        [service.happened("b", BOOM, requested_at)], requested_at
+    )  # while it is asked in vain
     service.groups.unavailable_until = START + timedelta(minutes=60)
     service.pass_time([(10, "b", "ok")], until=70)
     said = ["a failed: ValueError", "a recovered", "b failed: ValueError", "b recovered"]

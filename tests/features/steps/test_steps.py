@@ -110,7 +110,7 @@ def test_all_that_is_wrong_with_steps_is_told_at_its_line(
 
 def test_an_unknown_task_of_a_step_is_told_when_the_app_is_known(tmp_path: Path) -> None:
     (tmp_path / "jobs.yaml").write_text(STEPS)
-    [problem] = problems_of(tmp_path, known_tasks=Tasks.fromkeys(["docs.extract", "docs.index"]))
+    [problem] = problems_of(tmp_path, app_tasks=Tasks.fromkeys(["docs.extract", "docs.index"]))
     assert (problem.line, problem.what) == (10, "unknown task 'docs.words'")
 
 
