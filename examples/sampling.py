@@ -18,12 +18,16 @@ WINDOW_SECONDS = 0.2
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """load: runnable processes, mean of a minute. cpu, memory: share in use, where /proc tells."""
-
     sampled_at: float
+
     load: float
+    """Runnable processes, mean of a minute."""
+
     cpu: float | None
+    """Share in use; None where /proc does not tell."""
+
     memory: float | None
+    """Share in use; None where /proc does not tell."""
 
 
 @shared_task(name="examples.sample_load")

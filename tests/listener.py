@@ -12,12 +12,16 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 @dataclass
 class Listener:
-    """`status`, `says`: what it answers with. hangs: it answers nothing until it is closed."""
-
     url: str = ""
+
     status: int = 200
+    """What it answers with, and `says`."""
+
     says: str = ""
+
     hangs: bool = False
+    """It answers nothing until it is closed."""
+
     heard: list[tuple[str, str]] = field(default_factory=list)
     headers: list[Message] = field(default_factory=list)
     closing: threading.Event = field(default_factory=threading.Event)

@@ -74,13 +74,16 @@ RUN_BY = {
 
 @dataclass(frozen=True)
 class Block:
-    """language: the fence's first word. mark: `excerpt`, `output` or empty."""
-
     page: str
     line: int
+
     language: str
+    """The fence's first word."""
+
     text: str
+
     mark: str
+    """`excerpt`, `output` or empty."""
 
     @property
     def runner(self) -> str | None:

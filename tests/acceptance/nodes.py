@@ -27,10 +27,11 @@ save ""
 
 @dataclass
 class Node:
-    """program: a server other than the one that the package brings."""
-
     directory: Path
+
     program: str | None = None
+    """A server other than the one that the package brings."""
+
     port: int = field(default_factory=free_port)
     process: subprocess.Popen[bytes] | None = None
 

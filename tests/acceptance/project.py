@@ -70,20 +70,25 @@ def ledger_at(url: str) -> Ledger:
 
 @dataclass
 class Project:
-    """A project in a directory of its own, with its ledger at `url`.
-
-    broker: where it is not the ledger's server; is_apart: or it is, and is spelled otherwise.
-    within: words before each command, such as those that start it on another host.
-    is_cold: each process imports all by itself.
-    """
+    """A project in a directory of its own, with its ledger at `url`."""
 
     directory: Path
     url: str
+
     broker: str | None = None
+    """Where it is not the ledger's server, or is spelled otherwise."""
+
     is_apart: bool = True
+    """Whether the broker is another server."""
+
     within: Sequence[str] = ()
+    """Words before each command, such as those that start it on another host."""
+
     environ: dict[str, str] = field(default_factory=dict)
+
     is_cold: bool = False
+    """Each process imports all by itself."""
+
     processes: list[Process] = field(default_factory=list)
 
     def __post_init__(self) -> None:

@@ -78,9 +78,9 @@ def alike(text: str) -> str:
 
 @dataclass
 class ForeignApp:
-    """module: where its app is."""
-
     module: str
+    """Where its app is."""
+
     directory: Path
     url: str
     is_supervised: bool

@@ -19,16 +19,15 @@ MINUTES = float(os.environ.get("ADOPTION_MINUTES", "0"))
 
 @dataclass(frozen=True)
 class Known:
-    """An app: the task that its one job runs, its queues, and the packages that it needs.
-
-    green: the queue of a gevent worker, beside the prefork one.
-    """
+    """An app: the task that its one job runs, its queues, and the packages that it needs."""
 
     module: str
     job: str
     queues: str = "celery"
     needs: tuple[str, ...] = ()
+
     green: str = ""
+    """The queue of a gevent worker, beside the prefork one."""
 
 
 KNOWN = [

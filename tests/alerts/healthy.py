@@ -49,16 +49,18 @@ class Work:
 
 @dataclass
 class Simulated:
-    """seconds: draws how long a run takes. hangs_from: the run that is due then does not end.
-
-    fails_from: the runs that end then or later fail.
-    """
-
     spec: JobSpec
     every: float
+
     seconds: Callable[[random.Random], float]
+    """Draws how long a run takes."""
+
     hangs_from: float = float("inf")
+    """The run that is due then does not end."""
+
     fails_from: float = float("inf")
+    """The runs that end then or later fail."""
+
     runs: list[Work] = field(default_factory=list)
     skips: list[float] = field(default_factory=list)
 

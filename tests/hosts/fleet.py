@@ -31,11 +31,12 @@ print(http.urlopen(request).read().decode())
 
 @dataclass
 class Fleet:
-    """`projects`: each host's own copy of the team's project, by the host's name."""
-
     network: Network
     hosts: dict[str, Host]
+
     projects: dict[str, Project]
+    """Each host's own copy of the team's project, by the host's name."""
+
     ledger: Ledger
 
     def host_of(self, process: str) -> Host:

@@ -53,12 +53,12 @@ print(json.dumps(AppQueues(team.app).lengths(["nowhere", "missing", "serial.turn
 
 @dataclass
 class Deployed:
-    """`workers`: of the default queue."""
-
     broker: RabbitMQ
     project: Project
     acks_late: bool
+
     workers: list[subprocess.Popen[bytes]]
+    """Of the default queue."""
 
     @property
     def ledger(self) -> Ledger:

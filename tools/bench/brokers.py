@@ -28,9 +28,8 @@ from tools.bench.sides import Side
 
 @dataclass
 class Apart(Side):
-    """broker: its address; `url` has the ledger, and RedBeat's schedule."""
-
     broker: str = ""
+    """Its address; `url` has the ledger, and RedBeat's schedule."""
 
     @property
     def environment(self) -> dict[str, str]:

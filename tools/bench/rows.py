@@ -8,10 +8,11 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """`figure`: its name in benchmarks.json; it is to be `at_least` or at most the `target`."""
-
     what: str
+
     figure: str
+    """Its name in benchmarks.json; it is to be `at_least` or at most the `target`."""
+
     target: float
     unit: str = ""
     at_least: bool = False

@@ -19,20 +19,24 @@ FORGOTTEN_SECONDS = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One tick, or a range of ticks that became no runs.
-
-    first, nominal: seconds since the epoch. due_at, ended_at: on the monotonic clock.
-    outcomes: of its attempts, by number.
-    """
+    """One tick, or a range of ticks that became no runs."""
 
     run: str
     state: RunState
+
     first: int
+    """In seconds since the epoch, as `nominal`."""
+
     nominal: int
     ticks: int = 1
+
     due_at: float = 0.0
+    """On the monotonic clock, as `ended_at`."""
+
     ended_at: float | None = None
+
     outcomes: tuple[tuple[int, str | None], ...] = ()
+    """Of its attempts, by number."""
 
 
 class Books:

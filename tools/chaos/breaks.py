@@ -29,12 +29,15 @@ class Edit:
 
 @dataclass(frozen=True, slots=True)
 class Break:
-    """faults: those under which it shows, and their weights; seconds from one to the next."""
-
     name: str
+
     faults: Mapping[str, int]
+    """Those under which it shows, and their weights."""
+
     edits: Sequence[Edit]
+
     fault_seconds: tuple[float, float]
+    """From one fault to the next."""
 
 
 def break_of(

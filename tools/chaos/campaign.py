@@ -33,25 +33,27 @@ UNSURE_SECONDS = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """fault_seconds: from one fault to the next, thirty or more a minute.
-
-    ending_seconds: to come to an end after the chaos. hunts: it ends with the first finding that
-    nothing can change.
-    """
-
     faults: Sequence[Fault] = FAULTS
+
     fault_seconds: tuple[float, float] = (1.3, 2.1)
+    """From one fault to the next, thirty or more a minute."""
+
     ending_seconds: float = 90.0
+    """To come to an end after the chaos."""
+
     hunts: bool = False
+    """It ends with the first finding that nothing can change."""
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """of_service: findings that are about no job. found: what a hunt ended with."""
-
     facts: Sequence[Facts]
+
     of_service: Sequence[Finding]
+    """Findings that are about no job."""
+
     found: Sequence[Finding] = ()
+    """What a hunt ended with."""
 
 
 class Campaign:

@@ -44,11 +44,11 @@ GRACE_SECONDS = {
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """group: the process group of the worker that it is about; 0 for the others."""
-
     kind: Kind
     interval: Interval
+
     group: int = 0
+    """The process group of the worker that it is about; 0 for the others."""
 
     @property
     def with_grace(self) -> Interval:
@@ -66,18 +66,22 @@ class OpenWindow:
 
 @dataclass
 class Chronicle:
-    """kills: signals that end something, by fault; others: those that do not.
-
-    unasked: ends of processes that no fault had ended. strikes: when each fault began, in the
-    time of the logs. ends: pids of workers and children, and when they were killed, told to end, or
-    found to have ended; 0 for a message that was lost.
-    """
-
     kills: Counter[str] = field(default_factory=Counter)
+    """Signals that end something, by fault."""
+
     unasked: Counter[str] = field(default_factory=Counter)
+    """Ends of processes that no fault had ended."""
+
     others: Counter[str] = field(default_factory=Counter)
+    """Signals that end nothing, by fault."""
+
     strikes: list[tuple[str, str]] = field(default_factory=list)
+    """When each fault began, in the time of the logs."""
+
     ends: list[tuple[int, float]] = field(default_factory=list)
+    """Pids of workers and children, and when they were killed, asked to end, or seen to have ended;
+    0 for a message that was lost."""
+
     windows: list[Window] = field(default_factory=list)
     open_windows: list[OpenWindow] = field(default_factory=list)
 

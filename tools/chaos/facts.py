@@ -14,26 +14,41 @@ from tools.chaos.witness import Execution
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """rows: from the books; counters: the ledger's. windows: of all faults; ends: of processes.
-
-    chaos: from when all were ready until the jobs were paused. until: the last look. followed: rows
-    of the job that this one follows. messages: when workers took one for a run. repeated: runs of
-    messages that the broker brought twice. edits: versions of the job, and when the ledger was
-    seen to have them.
-    """
+    """What is known of one job after a campaign."""
 
     job: ChaosJob
+
     rows: Sequence[Row]
+    """From the books."""
+
     counters: Mapping[str, int]
+    """The ledger's."""
+
     executions: Sequence[Execution]
+
     windows: Sequence[Window]
+    """Of all faults."""
+
     chaos: Interval
+    """From when all were ready until the jobs were paused."""
+
     until: float
+    """When the books were read."""
+
     ends: Sequence[tuple[int, float]] = ()
+    """Of processes."""
+
     followed: Sequence[Row] = ()
+    """Rows of the job that this one follows."""
+
     messages: Mapping[str, Sequence[float]] = field(default_factory=dict)
+    """When workers took one for a run."""
+
     repeated: Collection[str] = ()
+    """Runs of messages that the broker brought twice."""
+
     edits: Sequence[tuple[int, float]] = ()
+    """Versions of the job, and when the ledger was seen to have them."""
 
     def counted(self, *kinds: str) -> int:
         """``counted("finished")`` adds up all its outcomes."""

@@ -35,11 +35,12 @@ OLDER_SECONDS = (1.0, 3.0)
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """strike: does it, and says whether there was a victim."""
-
     name: str
     weight: int
+
     strike: Callable[[Cluster, Member | None], bool]
+    """Does it, and says whether there was a victim."""
+
     is_kill: bool = True
 
 

@@ -20,22 +20,28 @@ COMMON: Mapping[str, Any] = {"lease_ttl": f"{LEASE_TTL}s", "on_crash": "rerun", 
 
 @dataclass(frozen=True, slots=True)
 class ChaosJob:
-    """longest: bound of a random duration, in seconds; of a share of the bodies it is LONG_SECONDS.
-
-    at_once: runs that may work together. every: seconds from one nominal time to the next. after:
-    the job that it follows, which gives it its nominal times. version: of a job that is edited, one
-    more each time.
-    """
-
     name: str
     overlap: str
+
     longest: float = 2.5
+    """Bound of a random duration, in seconds; of a share of the bodies it is LONG_SECONDS."""
+
     long_share: float = 0.25
+
     every: int = 1
+    """Seconds from one nominal time to the next."""
+
     task: str = "work"
+
     at_once: int = 1
+    """Runs that may work together."""
+
     after: str = ""
+    """The job that it follows, which gives it its nominal times."""
+
     version: int | None = None
+    """Of a job that is edited, one more each time."""
+
     more: Mapping[str, Any] = field(default_factory=dict)
 
     @property

@@ -18,21 +18,26 @@ from tests.proxy import Proxy
 
 @dataclass
 class Member:
-    """ready_words: one of them in the log says that the process does its work.
-
-    was_struck: its end was asked for; it takes no more work, and its end is expected. way: its
-    link to Redis; cut_off: that does not carry everything now.
-    """
-
     name: str
     arguments: tuple[str, ...]
+
     ready_words: tuple[bytes, ...]
+    """One of them in the log says that the process does its work."""
+
     directory: Path
     environment: Mapping[str, str]
+
     way: Proxy
+    """Its link to Redis."""
+
     frozen: bool = False
+
     cut_off: bool = False
+    """The link does not carry everything now."""
+
     was_struck: bool = False
+    """Its end was asked for; it takes no more work, and its end is expected."""
+
     restart_planned: bool = False
     _process: subprocess.Popen[bytes] | None = None
     _log_start: int = 0

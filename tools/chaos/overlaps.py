@@ -14,13 +14,13 @@ from tools.chaos.witness import Execution, frozen_by
 
 @dataclass(frozen=True, slots=True)
 class Overlap:
-    """`excuse`: the window that took the older execution's lease, None when there was none."""
-
     older: Execution
     newer: Execution
     since: float
     seconds: float
+
     excuse: Window | None = None
+    """The window that took the older execution's lease, None when there was none."""
 
 
 def overlaps(

@@ -33,15 +33,16 @@ SURELY_ADMITTED_SECONDS = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """From the end of one execution, or from when the next was due, until the next one's start.
-
-    excused: how much of it lies in windows of faults. allowed: how long the rest may be.
-    """
+    """From the end of one execution, or from when the next was due, until the next one's start."""
 
     run: str
     interval: Interval
+
     excused: float
+    """How much of it lies in windows of faults."""
+
     allowed: float = ALLOWED_SECONDS
+    """How long the rest may be."""
 
     @property
     def judged_seconds(self) -> float:

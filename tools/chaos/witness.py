@@ -18,12 +18,7 @@ Death = Callable[[int, float], float | None]
 
 @dataclass(frozen=True, slots=True)
 class Execution:
-    """One start of a task's body.
-
-    end: how it ended: end, fail, interrupted, died, or open when it had not. at_work: its time
-    from start to end without the stretches in which its process was frozen.
-    token: what it was given for fencing. version: of the job, as its message said.
-    """
+    """One start of a task's body."""
 
     job: str
     run: str
@@ -31,10 +26,18 @@ class Execution:
     pid: int
     group: int
     whole: Interval
+
     end: str
+    """How it ended: end, fail, interrupted, died, or open when it had not."""
+
     at_work: tuple[Interval, ...]
+    """Its time from start to end without the stretches in which its process was frozen."""
+
     token: int = 0
+    """What it was given for fencing."""
+
     version: int = 0
+    """Of the job, as its message said."""
 
     @property
     def is_done(self) -> bool:

@@ -8,21 +8,27 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class Suite:
-    """A suite, which is found in the source distribution of the installed version of `package`.
-
-    kept: files and folders of it that the tests need. requirements: files of it, or names of
-    packages, that they need beside what we are developed with. tests: what is run.
-    options: of pytest. environ: {url} and {port} in its values are those of an empty server.
-    explained: a part of a test's name -> why its outcome differs.
-    """
+    """A suite, which is found in the source distribution of the installed version of `package`."""
 
     package: str
+
     kept: Sequence[str]
+    """Files and folders of it that the tests need."""
+
     tests: Sequence[str]
+    """What is run."""
+
     requirements: Sequence[str] = ()
+    """Files of it, or names of packages, that the tests need beside what we are developed with."""
+
     options: Sequence[str] = ()
+    """Of pytest."""
+
     environ: Mapping[str, str] = field(default_factory=dict)
+    """{url} and {port} in its values are those of an empty server."""
+
     explained: Mapping[str, str] = field(default_factory=dict)
+    """A part of a test's name -> why its outcome differs."""
 
 
 LOCK = "which beat leads is in the ledger's own lock, which each tick extends"

@@ -63,18 +63,28 @@ Traceback (most recent call last):
 
 @dataclass(slots=True)
 class Habit:
-    """What becomes of a job's runs. seconds: how long they take a week ago; growth: by what share
-    more they take now. broken_for: all have failed for that long. stuck: the last one hangs."""
+    """What becomes of a job's runs."""
 
     spec: JobSpec
+
     seconds: float
+    """How long they took a week ago."""
+
     growth: float = 0.0
+    """By what share more they take now."""
+
     failing_share: float = 0.003
+
     broken_for: timedelta = timedelta()
+    """All have failed for that long."""
+
     outcome: RunState = RunState.FAILED
     error: str = ERRORS[0]
     crashing_share: float = 0.0
+
     is_stuck: bool = False
+    """The last one hangs."""
+
     paused_for: timedelta = timedelta()
 
     def is_broken_at(self, at: datetime, now: datetime) -> bool:

@@ -45,10 +45,11 @@ class Edit:
 
 @dataclass(frozen=True, slots=True)
 class Mutant:
-    """line: where the edit begins, without blanks around it."""
-
     file: str
+
     line: str
+    """Where the edit begins, without blanks around it."""
+
     what: str
     edit: Edit
 

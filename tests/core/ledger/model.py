@@ -33,29 +33,38 @@ class Attempt:
 
 @dataclass
 class ModelRun:
-    """`rank`: its place among those that wait. since: when it was given its slot. is_silent: its
-    lease or its deadline ran out, and nobody has looked yet. given_up: tokens whose leases ran out.
-    over: those whose ends are known. fence: of the attempt that began last.
-    """
-
     id: str
     state: RunState = RunState.WAITING
     slot: int | None = None
+
     rank: tuple[int, ...] = ()
+    """Its place among those that wait."""
+
     since: int = 0
+    """When it was given its slot."""
+
     token: str = ""
     last_token: str = ""
     ending: RunState | None = None
+
     is_silent: bool = False
+    """Its lease or its deadline ran out, and no call has noticed yet."""
+
     requeues: int = 0
     crashes: int = 0
     attempt: int = 0
     has_started: bool = False
     awaits: tuple[str, AfterPolicy] | None = None
     """The run that it waits for, whatever the lock, and how that has to end."""
+
     given_up: set[str] = field(default_factory=set)
+    """Tokens whose leases ran out."""
+
     over: set[str] = field(default_factory=set)
+    """Tokens whose ends are known."""
+
     fence: int = 0
+    """Of the attempt that began last."""
 
 
 @dataclass(frozen=True)

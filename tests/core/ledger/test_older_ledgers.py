@@ -48,24 +48,29 @@ AHEAD = 60_000_000
 
 @dataclass(frozen=True)
 class Body:
-    """The body of an attempt at work. began: its place in the order of all begins."""
+    """The body of an attempt at work."""
 
     run: str
     token: str
     granted: GrantedAttempt
+
     began: int
+    """Its place in the order of all begins."""
 
 
 @dataclass
 class Witness:
-    """What workers do, whatever the ledger says of it. overtaken: tokens of those beside which one
-    more began than may be at work. unknown: tokens whose begins do not count for that."""
+    """What workers do, whatever the ledger says of it."""
 
     most: int | None
     at_work: dict[str, Body] = field(default_factory=dict)
     begins: int = 0
+
     overtaken: set[str] = field(default_factory=set)
+    """Tokens of those beside which one more began than may be at work."""
+
     unknown: frozenset[str] = frozenset()
+    """Tokens whose begins do not count for that."""
 
     def begin(self, run: str, token: str, granted: GrantedAttempt) -> None:
         self.begins += 1

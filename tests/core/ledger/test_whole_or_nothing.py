@@ -43,9 +43,9 @@ Call = Callable[[Ledger], object]
 
 @dataclass(frozen=True)
 class Case:
-    """runs: ids of those that the call queues."""
-
     runs: Sequence[str]
+    """Ids of those that the call queues."""
+
     call: Call
 
 

@@ -27,13 +27,13 @@ PASSWORD = "of-the-test"
 
 @dataclass(frozen=True)
 class Member:
-    """grace: seconds from SIGTERM to SIGKILL."""
-
     name: str
     command: list[str]
     environment: Mapping[str, str]
     directory: Path
+
     grace: int
+    """Seconds from SIGTERM to SIGKILL."""
 
 
 @dataclass(frozen=True)

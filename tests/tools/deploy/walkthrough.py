@@ -71,10 +71,11 @@ ln -s {programs}/celery {stands}/pip {stands}/supervisor "$3/bin/"
 
 @dataclass(frozen=True)
 class Walk:
-    """root: instead of /. project: where a team's files lie, and the commands begin."""
-
     root: Path
+    """Instead of /."""
+
     project: Path
+    """Where a team's files lie, and the commands begin."""
 
     @property
     def calls(self) -> list[list[str]]:

@@ -39,10 +39,11 @@ for line in sys.stdin:
 
 @dataclass
 class Side:
-    """`module`: a file beside this one, which reads SIDE to know whose part it plays."""
-
     name: str
+
     module: str
+    """A file beside this one, which reads SIDE to know whose part it plays."""
+
     directory: Path
     url: str
     processes: list[Process] = field(default_factory=list)
