@@ -78,8 +78,8 @@ class Watched:
             return False
 
     def _sees_all(self, sentinel: Node) -> bool:
-        facts = self._asked(sentinel).sentinel_master("jobs")
-        return (facts["flags"], facts["num-other-sentinels"], facts["num-slaves"]) == (
+        reply = self._asked(sentinel).sentinel_master("jobs")
+        return (reply["flags"], reply["num-other-sentinels"], reply["num-slaves"]) == (
             *("master", 2, 1),
         )
 
@@ -89,10 +89,10 @@ class Watched:
 
 def replicates(server: Node) -> bool:
     try:
-        facts = client_of(server, PASSWORD).info("replication")
+        reply = client_of(server, PASSWORD).info("replication")
     except redis.exceptions.RedisError:
         return False
-    return bool(facts["connected_slaves"] == 1 and facts["slave0"]["state"] == "online")
+    return bool(reply["connected_slaves"] == 1 and reply["slave0"]["state"] == "online")
 
 
 def client_of(node: Node, password: str) -> Any:

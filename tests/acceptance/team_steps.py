@@ -27,9 +27,9 @@ def fault_of(run_id, when):
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def finish_with_faults(self, run_id, *facts, **more):
+def finish_with_faults(self, run_id, *arguments, **more):
     fault_of(run_id, "before")
-    finished = finish(self, run_id, *facts, **more)
+    finished = finish(self, run_id, *arguments, **more)
     fault_of(run_id, "after")
     return finished
 

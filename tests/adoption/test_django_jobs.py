@@ -623,8 +623,8 @@ def test_rows_of_django_celery_beat_are_copied_once(alias: str, ledger: Ledger) 
 
     every, _ = IntervalSchedule.objects.get_or_create(every=5, period="minutes")
     sun, _ = SolarSchedule.objects.get_or_create(event="sunset", latitude=1, longitude=2)
-    facts = {"args": '["all"]', "queue": "mails", "description": "Mails."}
-    PeriodicTask.objects.create(name="mail all", task="desk.report", interval=every, **facts)
+    fields = {"args": '["all"]', "queue": "mails", "description": "Mails."}
+    PeriodicTask.objects.create(name="mail all", task="desk.report", interval=every, **fields)
     PeriodicTask.objects.create(name="evening", task="desk.report", solar=sun)
     for name in ("日报", "周报"):
         PeriodicTask.objects.create(name=name, task="desk.report", interval=every)

@@ -16,7 +16,7 @@ from supervisor.job.run import RunState
 from tools.chaos.books import Row
 from tools.chaos.breaks import BREAKS, Edit, PatchDoesNotApply, broken_copy
 from tools.chaos.chronicle import Chronicle, Kind, Window
-from tools.chaos.facts import Facts
+from tools.chaos.evidence import Evidence
 from tools.chaos.faults import chosen
 from tools.chaos.intervals import Interval, covered, without
 from tools.chaos.jobs import JOBS, ChaosJob, schedule_file
@@ -66,7 +66,7 @@ def ended(first: float, last: float) -> list[Row]:
 
 
 #: Three ticks, three runs, no fault: nothing to find.
-QUIET = Facts(
+QUIET = Evidence(
     job=JOB,
     rows=[row(1, ended_at=2.0), row(2, ended_at=3.0), row(3, ended_at=4.0)],
     counters={"ticks": 3, "finished:succeeded": 3},
@@ -229,9 +229,9 @@ def test_a_run_that_nobody_brings_forward_is_lost(
 ) -> None:
     last = row(3, state)
     counters = {"ticks": 3, "finished:succeeded": 2, "skipped:overlap": int(not state.is_open)}
-    facts = replace(QUIET, rows=[*QUIET.rows[:2], last], counters=counters, until=until, job=job)
-    facts = replace(facts, executions=QUIET.executions[:2])
-    found = [finding.kind for finding in judge(facts) if finding.kind != "job stuck"]
+    evidence = replace(QUIET, rows=[*QUIET.rows[:2], last], counters=counters, until=until, job=job)
+    evidence = replace(evidence, executions=QUIET.executions[:2])
+    found = [finding.kind for finding in judge(evidence) if finding.kind != "job stuck"]
     assert found == ["run lost"] * is_lost
 
 

@@ -28,9 +28,9 @@ def write(docs: Path, figures: Mapping[str, Any]) -> None:
     )
     figures = dict(sorted(figures.items()))
     rows = measured(figures)
-    facts = {"rows": rows, "figures": figures, "number": number, "length": length}
+    context = {"rows": rows, "figures": figures, "number": number, "length": length}
     for name in ("benchmarks.md", "benchmarks.svg"):
-        (docs / name).write_text(templates.get_template(f"{name}.j2").render(facts))
+        (docs / name).write_text(templates.get_template(f"{name}.j2").render(context))
 
 
 def length(row: Row, figures: Mapping[str, float]) -> float:

@@ -36,7 +36,7 @@ def main(minutes: float, seed: int | None, directory: Path | None) -> None:
         outcome = Campaign(cluster, rng).run(minutes)
     finally:
         cluster.destroy()
-    made = report(seed, minutes, outcome.facts, cluster.chronicle, outcome.of_service)
+    made = report(seed, minutes, outcome.evidence, cluster.chronicle, outcome.of_service)
     (directory / "report.json").write_text(json.dumps(made, indent=2) + "\n")
     click.echo(as_text(made))
     sys.exit(1 if made["findings"] else 0)

@@ -13,7 +13,7 @@ from tests.waiting import wait_until
 from tools.chaos.books import Books
 from tools.chaos.chronicle import Window
 from tools.chaos.cluster import Cluster
-from tools.chaos.facts import Facts, Finding
+from tools.chaos.evidence import Evidence, Finding
 from tools.chaos.faults import FAULTS, Fault, strike
 from tools.chaos.intervals import Interval
 from tools.chaos.jobs import EDITED, JOBS
@@ -47,7 +47,7 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    facts: Sequence[Facts]
+    evidence: Sequence[Evidence]
 
     of_service: Sequence[Finding]
     """Findings that are about no job."""
@@ -95,8 +95,8 @@ class Campaign:
         self._cluster.chronicle.close_all()
         self._books.read(self._ledger)
         windows = self._cluster.chronicle.windows
-        facts = list(self._facts(chaos, until, windows, with_counters=True))
-        return Outcome(facts, [*self._leadership.findings(windows), *self._lost_edits()])
+        evidence = list(self._evidence(chaos, until, windows, with_counters=True))
+        return Outcome(evidence, [*self._leadership.findings(windows), *self._lost_edits()])
 
     def _lost_edits(self) -> Iterator[Finding]:
         version = self._ledger.spec(EDITED).kwargs["version"]
@@ -121,7 +121,7 @@ class Campaign:
             time.sleep(PACE_SECONDS)
 
     def _until(self, is_done: Callable[[], bool]) -> None:
-        """Goes on without new faults; what is not done in time shows in the facts."""
+        """Goes on without new faults; what is not done in time shows in the evidence."""
         deadline = time.monotonic() + self._plan.ending_seconds
         while time.monotonic() < deadline and not is_done():
             self._keep_going()
@@ -170,24 +170,26 @@ class Campaign:
             return
         until = time.monotonic() - UNSURE_SECONDS
         windows = self._cluster.chronicle.windows_until(time.monotonic())
-        facts = self._facts(Interval(self.started, until), until, windows, with_counters=False)
+        evidence = self._evidence(
+            Interval(self.started, until), until, windows, with_counters=False
+        )
         findings = [
-            *(found for each in facts for found in judge(each) if found.kind in FINAL),
+            *(found for each in evidence for found in judge(each) if found.kind in FINAL),
             *self._leadership.findings(windows),
         ]
         known = {(found.kind, found.job) for found in findings}
         self._found = [f for f in findings if (f.kind, f.job) in known & self._suspected]
         self._suspected = known
 
-    def _facts(
+    def _evidence(
         self, chaos: Interval, until: float, windows: Sequence[Window], *, with_counters: bool
-    ) -> Iterator[Facts]:
+    ) -> Iterator[Evidence]:
         chronicle, death = self._cluster.chronicle, self._cluster.coroner.death
         seen = executions(self._cluster.witness, death, windows, until)
         received = messages(self._cluster.messages)
         rows = self._books.rows
         for job in JOBS:
-            yield Facts(
+            yield Evidence(
                 job=job,
                 rows=rows[job.name],
                 counters=self._ledger.job(job.name).counters if with_counters else {},

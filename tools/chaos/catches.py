@@ -18,7 +18,7 @@ import click
 from tools.chaos.breaks import BREAKS, Break, broken_copy
 from tools.chaos.campaign import Campaign, Plan
 from tools.chaos.cluster import Cluster
-from tools.chaos.facts import Finding
+from tools.chaos.evidence import Finding
 from tools.chaos.faults import chosen
 from tools.chaos.judgement import judge
 from tools.chaos.report import table
@@ -70,7 +70,7 @@ def caught(broken: Break, directory: Path, seed: int) -> tuple[Sequence[Finding]
     try:
         outcome = campaign.run(CHAOS_SECONDS / 60)
         found = outcome.found or [
-            *(finding for facts in outcome.facts for finding in judge(facts)),
+            *(finding for evidence in outcome.evidence for finding in judge(evidence)),
             *outcome.of_service,
         ]
         return found, time.monotonic() - campaign.started

@@ -1,4 +1,4 @@
-"""From facts to findings: which promises were not kept. Pure functions, no clocks, no processes."""
+"""From evidence to findings: which promises were not kept. Pure: no clocks, no processes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from supervisor.beat.vanished_messages import GRACE
 from supervisor.job.run import RunState
 from tools.chaos.chronicle import Kind
-from tools.chaos.facts import Facts, Finding
+from tools.chaos.evidence import Evidence, Finding
 from tools.chaos.intervals import Interval
 from tools.chaos.overlaps import Overlap, overlaps
 from tools.chaos.waits import ALLOWED_SECONDS, waits
@@ -40,87 +40,87 @@ FINAL = frozenset(
 PLACES = ("missed", "excluded", "skipped", "finished")
 
 
-def judge(facts: Facts) -> list[Finding]:
-    seen = overlaps(facts.executions, facts.job.at_once, facts.windows)
+def judge(evidence: Evidence) -> list[Finding]:
+    seen = overlaps(evidence.executions, evidence.job.at_once, evidence.windows)
     return [
-        Finding(kind, facts.job.name, detail)
+        Finding(kind, evidence.job.name, detail)
         for kind, details in (
-            ("tick unaccounted for", unaccounted(facts)),
-            ("tick recorded twice", recorded_twice(facts)),
-            ("run lost", lost(facts)),
-            ("run doubled", doubled(facts)),
-            ("run done twice", done_twice(facts)),
-            ("success before the work was over", premature(facts)),
-            ("fencing token went back", out_of_order(facts)),
-            ("overlap not counted", uncounted(facts, seen)),
+            ("tick unaccounted for", unaccounted(evidence)),
+            ("tick recorded twice", recorded_twice(evidence)),
+            ("run lost", lost(evidence)),
+            ("run doubled", doubled(evidence)),
+            ("run done twice", done_twice(evidence)),
+            ("success before the work was over", premature(evidence)),
+            ("fencing token went back", out_of_order(evidence)),
+            ("overlap not counted", uncounted(evidence, seen)),
             ("overlap without a fault that excuses it", unexcused(seen)),
-            ("job stuck", stuck(facts)),
-            ("end not followed by one run", wrongly_followed(facts)),
-            ("message sent twice", sent_twice(facts)),
-            ("arguments of an older version", outdated(facts)),
+            ("job stuck", stuck(evidence)),
+            ("end not followed by one run", wrongly_followed(evidence)),
+            ("message sent twice", sent_twice(evidence)),
+            ("arguments of an older version", outdated(evidence)),
         )
         for detail in details
     ]
 
 
-def unaccounted(facts: Facts) -> Iterator[str]:
+def unaccounted(evidence: Evidence) -> Iterator[str]:
     """The nominal times, derived again, against the books and the counters."""
-    if not facts.rows:
+    if not evidence.rows:
         yield "the ledger has no tick of it"
         return
-    ticks = facts.counted("ticks")
-    if not facts.job.after:
-        handled = handled_seconds(facts)
-        expected = range(min(handled), max(handled) + 1, facts.job.every)
+    ticks = evidence.counted("ticks")
+    if not evidence.job.after:
+        handled = handled_seconds(evidence)
+        expected = range(min(handled), max(handled) + 1, evidence.job.every)
         missing = [second for second in expected if second not in handled]
         if missing:
             yield f"no row for the seconds {missing[:10]}, {len(missing)} in all"
         if ticks != len(expected):
             yield f"{len(expected)} ticks passed, {ticks} were counted"
-    placed = facts.counted(*PLACES) + open_runs(facts)
+    placed = evidence.counted(*PLACES) + open_runs(evidence)
     # A run that an older ledger had as ended has two outcomes there once its worker came back.
-    if placed != ticks + facts.counted("triggered", "restored"):
+    if placed != ticks + evidence.counted("triggered", "restored"):
         yield f"{ticks} ticks, and {placed} outcomes and open runs"
 
 
-def handled_seconds(facts: Facts) -> Counter[int]:
+def handled_seconds(evidence: Evidence) -> Counter[int]:
     """How many rows there are for each nominal time."""
-    step = facts.job.every
-    return Counter(at for row in facts.rows for at in range(row.first, row.nominal + 1, step))
+    step = evidence.job.every
+    return Counter(at for row in evidence.rows for at in range(row.first, row.nominal + 1, step))
 
 
-def recorded_twice(facts: Facts) -> Iterator[str]:
-    rows = handled_seconds(facts)
-    twice = [at for at, number in rows.items() if number > 1 and at not in ended_twice(facts)]
+def recorded_twice(evidence: Evidence) -> Iterator[str]:
+    rows = handled_seconds(evidence)
+    twice = [at for at, number in rows.items() if number > 1 and at not in ended_twice(evidence)]
     if twice:
         yield f"more than one row for the seconds {twice[:10]}, {len(twice)} in all"
 
 
-def open_runs(facts: Facts) -> int:
-    return sum(row.state.is_open for row in facts.rows)
+def open_runs(evidence: Evidence) -> int:
+    return sum(row.state.is_open for row in evidence.rows)
 
 
-def lost(facts: Facts) -> Iterator[str]:
+def lost(evidence: Evidence) -> Iterator[str]:
     """Open when nothing moves any more, said to have succeeded unseen, or given up too soon."""
-    ended_well = {e.run for e in facts.executions if e.end == "end"}
-    moved_at = max((e.whole.end for e in facts.executions), default=0.0)
-    for row in facts.rows:
-        if row.state.is_open and facts.until - moved_at > ALLOWED_SECONDS:
+    ended_well = {e.run for e in evidence.executions if e.end == "end"}
+    moved_at = max((e.whole.end for e in evidence.executions), default=0.0)
+    for row in evidence.rows:
+        if row.state.is_open and evidence.until - moved_at > ALLOWED_SECONDS:
             yield f"{row.run} is {row.state}, and the job has not moved since"
         if row.state is RunState.SUCCEEDED and row.run not in ended_well:
             yield f"{row.run} succeeded, and no end of its work was seen"
-        if row.state is RunState.EXPIRED or (row.state is RunState.LOST and facts.job.reruns):
+        if row.state is RunState.EXPIRED or (row.state is RunState.LOST and evidence.job.reruns):
             yield f"{row.run} is {row.state}"
 
 
-def doubled(facts: Facts) -> Iterator[str]:
+def doubled(evidence: Evidence) -> Iterator[str]:
     """Started after its end was recorded, or succeeded twice by the ledger's own word.
 
     A success that the ledger lost is followed by another of the same run; see `unaccounted`.
     """
-    rows = {row.run: row for row in facts.rows}
-    known = [e for e in facts.executions if not may_be_forgotten(facts, e)]
-    forgotten = {e.run for e in facts.executions if may_be_forgotten(facts, e)}
+    rows = {row.run: row for row in evidence.rows}
+    known = [e for e in evidence.executions if not may_be_forgotten(evidence, e)]
+    forgotten = {e.run for e in evidence.executions if may_be_forgotten(evidence, e)}
     for row in rows.values():
         succeeded = [outcome for _, outcome in row.outcomes].count("succeeded")
         if succeeded > 1 and row.run not in forgotten:
@@ -135,45 +135,49 @@ def doubled(facts: Facts) -> Iterator[str]:
             yield f"{execution.run} started {late:.1f} s after its end was recorded"
 
 
-def may_be_forgotten(facts: Facts, execution: Execution) -> bool:
+def may_be_forgotten(evidence: Evidence, execution: Execution) -> bool:
     """Whether the ledger became older while it was at work, or just before or after: what it has of
     that attempt may be of another."""
     return any(
         window.kind is Kind.OLDER and window.with_grace.touches(execution.whole)
-        for window in facts.windows
+        for window in evidence.windows
     )
 
 
-def done_twice(facts: Facts) -> Iterator[str]:
+def done_twice(evidence: Evidence) -> Iterator[str]:
     """Started again after its work was done, and no fault kept that from being reported."""
-    for execution in facts.executions:
+    for execution in evidence.executions:
         later = [
-            e for e in facts.executions if e.run == execution.run and e.whole > execution.whole
+            e for e in evidence.executions if e.run == execution.run and e.whole > execution.whole
         ]
-        if later and execution.end == "end" and not may_be_unreported(facts, execution, later[0]):
+        if (
+            later
+            and execution.end == "end"
+            and not may_be_unreported(evidence, execution, later[0])
+        ):
             attempt = f"{execution.run} attempt {execution.attempt}"
             yield f"{attempt} was done, and attempt {later[0].attempt} started"
 
 
-def may_be_unreported(facts: Facts, done: Execution, again: Execution) -> bool:
+def may_be_unreported(evidence: Evidence, done: Execution, again: Execution) -> bool:
     """Whether its process was ended before it could report that, or could not reach Redis."""
     between = Interval(done.whole.start, max(done.whole.end, again.whole.start))
-    if any(pid in (done.pid, done.group) and at >= done.whole.start for pid, at in facts.ends):
+    if any(pid in (done.pid, done.group) and at >= done.whole.start for pid, at in evidence.ends):
         return True
     return any(
         window.with_grace.touches(between)
-        for window in facts.windows
+        for window in evidence.windows
         if window.group == done.group or window.kind in (Kind.REDIS, Kind.HUNG, Kind.OLDER)
     )
 
 
-def premature(facts: Facts) -> Iterator[str]:
+def premature(evidence: Evidence) -> Iterator[str]:
     """The ledger has a success, and the attempt that it names was still at work."""
-    for row in facts.rows:
+    for row in evidence.rows:
         succeeded = {number for number, outcome in row.outcomes if outcome == "succeeded"}
-        for execution in facts.executions:
+        for execution in evidence.executions:
             is_named = execution.run == row.run and execution.attempt in succeeded
-            if not is_named or row.ended_at is None or may_be_forgotten(facts, execution):
+            if not is_named or row.ended_at is None or may_be_forgotten(evidence, execution):
                 continue
             early = execution.whole.end - row.ended_at
             if execution.end != "end":
@@ -183,13 +187,13 @@ def premature(facts: Facts) -> Iterator[str]:
                 yield f"{attempt} succeeded {early:.1f} s before its end"
 
 
-def out_of_order(facts: Facts) -> Iterator[str]:
+def out_of_order(evidence: Evidence) -> Iterator[str]:
     """Of runs of one lock, one that began after another had ended had a smaller token."""
-    if facts.job.at_once > 1:
+    if evidence.job.at_once > 1:
         return
-    ended = sorted(facts.executions, key=lambda execution: execution.whole.end)
+    ended = sorted(evidence.executions, key=lambda execution: execution.whole.end)
     place, highest = 0, ended[0] if ended else None
-    for execution in facts.executions:
+    for execution in evidence.executions:
         while place < len(ended) and ended[place].whole.end < execution.whole.start:
             if highest is None or ended[place].token > highest.token or place == 0:
                 highest = ended[place]
@@ -201,21 +205,21 @@ def out_of_order(facts: Facts) -> Iterator[str]:
             )
 
 
-def uncounted(facts: Facts, seen: Sequence[Overlap]) -> Iterator[str]:
+def uncounted(evidence: Evidence, seen: Sequence[Overlap]) -> Iterator[str]:
     """The ledger counts each lease that was lost to another run once.
 
     It has lost what it had counted since the moment of whose state it came back.
     """
-    kept = [each for each in seen if not is_count_lost(facts, each)]
-    witnessed, counted = len(overtaken(kept)), facts.counted("overlaps")
+    kept = [each for each in seen if not is_count_lost(evidence, each)]
+    witnessed, counted = len(overtaken(kept)), evidence.counted("overlaps")
     if witnessed > counted:
         runs = sorted({overlap.older.run for overlap in kept})
         yield f"{witnessed} witnessed, {counted} counted: {', '.join(runs)}"
 
 
-def is_count_lost(facts: Facts, overlap: Overlap) -> bool:
+def is_count_lost(evidence: Evidence, overlap: Overlap) -> bool:
     reported = Interval(overlap.older.whole.end, overlap.older.whole.end)
-    return any(w.kind is Kind.OLDER and w.interval.touches(reported) for w in facts.windows)
+    return any(w.kind is Kind.OLDER and w.interval.touches(reported) for w in evidence.windows)
 
 
 def overtaken(seen: Sequence[Overlap]) -> set[tuple[str, int]]:
@@ -233,89 +237,92 @@ def unexcused(seen: Sequence[Overlap]) -> Iterator[str]:
             )
 
 
-def stuck(facts: Facts) -> Iterator[str]:
-    if not facts.job.must_move:
+def stuck(evidence: Evidence) -> Iterator[str]:
+    if not evidence.job.must_move:
         return
-    for wait in waits(facts):
+    for wait in waits(evidence):
         if wait.is_too_long:
             yield (
                 f"{wait.interval.length:.1f} s until {wait.run} started, {wait.excused:.1f} s of "
-                f"them excused, from {wait.interval.start - facts.chaos.start:.1f} s on"
+                f"them excused, from {wait.interval.start - evidence.chaos.start:.1f} s on"
             )
 
 
-def ended_twice(facts: Facts) -> set[int]:
+def ended_twice(evidence: Evidence) -> set[int]:
     """Seconds whose run of the followed job an older ledger had as skipped, and its worker brought
     back: each of its two ends has a run here, and the first was skipped."""
-    if not facts.job.after:
+    if not evidence.job.after:
         return set()
     return {
         row.nominal
-        for row in facts.rows
+        for row in evidence.rows
         if row.state is RunState.SKIPPED
         and any(
             window.kind is Kind.OLDER
             and window.with_grace.touches(Interval(row.due_at, row.ended_at or row.due_at))
-            for window in facts.windows
+            for window in evidence.windows
         )
     }
 
 
-def wrongly_followed(facts: Facts) -> Iterator[str]:
+def wrongly_followed(evidence: Evidence) -> Iterator[str]:
     """Each run of the other job that has ended has one run here, and nothing else has.
 
     Of ticks that never became runs there is one end for a range of them: one run at the most each.
     """
-    if not facts.job.after:
+    if not evidence.job.after:
         return
-    here = Counter(row.nominal for row in facts.rows)
-    surely_dealt_with = facts.until - DEALT_WITH_SECONDS
+    here = Counter(row.nominal for row in evidence.rows)
+    surely_dealt_with = evidence.until - DEALT_WITH_SECONDS
     ended = {
         row.nominal
-        for row in facts.followed
+        for row in evidence.followed
         if row.state not in (RunState.MISSED, RunState.EXCLUDED)
         and row.ended_at is not None
         and row.ended_at < surely_dealt_with
     }
-    there = {at for row in facts.followed for at in range(row.first, row.nominal + 1)}
+    there = {at for row in evidence.followed for at in range(row.first, row.nominal + 1)}
     for what, seconds in (
         ("no run", ended - here.keys()),
-        ("more than one run", {at for at, runs in here.items() if runs > 1} - ended_twice(facts)),
+        (
+            "more than one run",
+            {at for at, runs in here.items() if runs > 1} - ended_twice(evidence),
+        ),
         ("a run, and no end before it,", here.keys() - there),
     ):
         if seconds:
             yield f"{what} for the seconds {sorted(seconds)[:10]}, {len(seconds)} in all"
 
 
-def sent_twice(facts: Facts) -> Iterator[str]:
+def sent_twice(evidence: Evidence) -> Iterator[str]:
     """Of a run of one attempt that no fault came near, workers took one message.
 
     One that is not begun for a while is sent again; where Celery sends it, that may happen at once,
     if a reply is lost.
     """
-    if facts.job.is_sent_by_celery:
+    if evidence.job.is_sent_by_celery:
         return
-    for row in facts.rows:
+    for row in evidence.rows:
         surely_once = row.due_at + GRACE.total_seconds()
-        taken = [at for at in facts.messages.get(row.run, ()) if at < surely_once]
-        if len(taken) < 2 or len(row.outcomes) > 1 or row.run in facts.repeated:
+        taken = [at for at in evidence.messages.get(row.run, ()) if at < surely_once]
+        if len(taken) < 2 or len(row.outcomes) > 1 or row.run in evidence.repeated:
             continue
-        if not is_struck(facts, Interval(row.due_at, max(taken))):
+        if not is_struck(evidence, Interval(row.due_at, max(taken))):
             yield f"{row.run} had {len(taken)} messages before one could be taken for lost"
 
 
-def is_struck(facts: Facts, interval: Interval) -> bool:
-    return any(w.with_grace.touches(interval) for w in facts.windows) or any(
-        interval.start <= at <= interval.end for _, at in facts.ends
+def is_struck(evidence: Evidence, interval: Interval) -> bool:
+    return any(w.with_grace.touches(interval) for w in evidence.windows) or any(
+        interval.start <= at <= interval.end for _, at in evidence.ends
     )
 
 
-def outdated(facts: Facts) -> Iterator[str]:
+def outdated(evidence: Evidence) -> Iterator[str]:
     """A run that was due when the ledger had an edit of its job is of that version, or a later."""
-    rows = {row.run: row for row in facts.rows}
-    for execution in facts.executions:
+    rows = {row.run: row for row in evidence.rows}
+    for execution in evidence.executions:
         row = rows.get(execution.run)
-        known = [version for version, since in facts.edits if row and since < row.due_at]
+        known = [version for version, since in evidence.edits if row and since < row.due_at]
         if known and execution.version < max(known):
             yield (
                 f"{execution.run} attempt {execution.attempt} has the arguments of version "

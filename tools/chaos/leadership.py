@@ -11,7 +11,7 @@ from supervisor.ledger.leader import LEADER_TTL
 from supervisor.ledger.ledger import Ledger
 from tests.written import whole_lines
 from tools.chaos.chronicle import Chronicle, Kind, Window
-from tools.chaos.facts import Finding
+from tools.chaos.evidence import Finding
 from tools.chaos.intervals import Interval
 from tools.chaos.member import Member
 

@@ -7,7 +7,7 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from tools.chaos.chronicle import Chronicle, Kind
-from tools.chaos.facts import Facts, Finding
+from tools.chaos.evidence import Evidence, Finding
 from tools.chaos.intervals import covered
 from tools.chaos.judgement import PLACES, judge, open_runs, overtaken
 from tools.chaos.overlaps import Overlap, overlaps
@@ -43,12 +43,12 @@ waits: from an execution's end, or from when the next run was due, to the next s
 def report(
     seed: int,
     minutes: float,
-    all_facts: Sequence[Facts],
+    all_evidence: Sequence[Evidence],
     chronicle: Chronicle,
     of_service: Sequence[Finding] = (),
 ) -> dict[str, Any]:
     """`of_service`: findings that are about no job."""
-    findings = [*of_service, *(finding for facts in all_facts for finding in judge(facts))]
+    findings = [*of_service, *(finding for evidence in all_evidence for finding in judge(evidence))]
     return {
         "seed": seed,
         "minutes": minutes,
@@ -62,7 +62,7 @@ def report(
             }
             for kind in Kind
         },
-        "jobs": {facts.job.name: of_job(facts) for facts in all_facts},
+        "jobs": {evidence.job.name: of_job(evidence) for evidence in all_evidence},
         "findings": [asdict(finding) for finding in findings],
         "strikes": chronicle.strikes,
         "window_list": [asdict(window) for window in chronicle.windows],
@@ -73,33 +73,33 @@ def seconds(chronicle: Chronicle, kind: Kind) -> float:
     return round(covered(w.interval for w in chronicle.windows if w.kind is kind), 1)
 
 
-def of_job(facts: Facts) -> dict[str, Any]:
-    seen = overlaps(facts.executions, facts.job.at_once, facts.windows)
-    whole = [replace(execution, at_work=(execution.whole,)) for execution in facts.executions]
-    spanning = overlaps(whole, facts.job.at_once, facts.windows)
-    waited = list(waits(facts))
+def of_job(evidence: Evidence) -> dict[str, Any]:
+    seen = overlaps(evidence.executions, evidence.job.at_once, evidence.windows)
+    whole = [replace(execution, at_work=(execution.whole,)) for execution in evidence.executions]
+    spanning = overlaps(whole, evidence.job.at_once, evidence.windows)
+    waited = list(waits(evidence))
     return {
-        "ticks": facts.counted("ticks"),
-        **{place: facts.counted(place) for place in PLACES},
-        "open": open_runs(facts),
-        "executions": len(facts.executions),
-        "died": sum(execution.end == "died" for execution in facts.executions),
-        "rescued": facts.counted("rescued"),
-        "outcomes": {what: n for what, n in sorted(facts.counters.items()) if ":" in what},
+        "ticks": evidence.counted("ticks"),
+        **{place: evidence.counted(place) for place in PLACES},
+        "open": open_runs(evidence),
+        "executions": len(evidence.executions),
+        "died": sum(execution.end == "died" for execution in evidence.executions),
+        "rescued": evidence.counted("rescued"),
+        "outcomes": {what: n for what, n in sorted(evidence.counters.items()) if ":" in what},
         "overlaps": {
             "witnessed": len(overtaken(seen)),
             "spanning": len(overtaken(spanning)),
-            "counted": facts.counted("overlaps"),
+            "counted": evidence.counted("overlaps"),
             "witnessed_s": total(seen),
             "spanning_s": total(spanning),
-            "counted_s": round(facts.counted("overlap_ms") / 1000, 2),
+            "counted_s": round(evidence.counted("overlap_ms") / 1000, 2),
             "excused": sum(overlap.excuse is not None for overlap in seen),
             "unexcused": sum(overlap.excuse is None for overlap in seen),
         },
         "waits": {
             "longest_s": longest(wait.interval.length for wait in waited),
             "outside_windows_s": longest(wait.judged_seconds for wait in waited),
-            "judged": facts.job.must_move,
+            "judged": evidence.job.must_move,
             "long": [asdict(w) for w in waited if w.interval.length > ALLOWED_SECONDS],
         },
     }

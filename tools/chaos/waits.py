@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from tools.chaos.books import Row
 from tools.chaos.chronicle import Kind, Window
-from tools.chaos.facts import Facts
+from tools.chaos.evidence import Evidence
 from tools.chaos.intervals import Interval, covered
 from tools.chaos.jobs import LEASE_TTL
 from tools.chaos.witness import Execution
@@ -53,27 +53,27 @@ class Wait:
         return self.judged_seconds > self.allowed
 
 
-def waits(facts: Facts) -> Iterator[Wait]:
+def waits(evidence: Evidence) -> Iterator[Wait]:
     """Those that began during the chaos, also one that has not ended; the work of frozen processes
     has stopped."""
-    rows = {row.run: row for row in facts.rows}
+    rows = {row.run: row for row in evidence.rows}
     previous: Execution | None = None
-    idle_since = facts.chaos.start
-    for execution in facts.executions:
+    idle_since = evidence.chaos.start
+    for execution in evidence.executions:
         row = rows.get(execution.run)
-        if wait := wait_for(facts, row, execution, previous, idle_since):
+        if wait := wait_for(evidence, row, execution, previous, idle_since):
             yield wait
         last = execution.at_work[-1] if execution.at_work else execution.whole
         if last.end >= idle_since:
             idle_since, previous = last.end, execution
-    open_rows = [row for row in facts.rows if row.state.is_open]
-    if open_rows and idle_since < facts.until:
+    open_rows = [row for row in evidence.rows if row.state.is_open]
+    if open_rows and idle_since < evidence.until:
         first = min(open_rows, key=lambda row: row.due_at)
-        yield from filter(None, [wait_for(facts, first, None, previous, idle_since)])
+        yield from filter(None, [wait_for(evidence, first, None, previous, idle_since)])
 
 
 def wait_for(
-    facts: Facts,
+    evidence: Evidence,
     row: Row | None,
     execution: Execution | None,
     previous: Execution | None,
@@ -81,34 +81,34 @@ def wait_for(
 ) -> Wait | None:
     """`execution`: the one that was waited for; None while the wait lasts."""
     is_first = previous is None or (row is not None and previous.run != row.run)
-    is_due = row is not None and is_first and facts.job.keeps_waiting
+    is_due = row is not None and is_first and evidence.job.keeps_waiting
     since = max(idle_since, row.due_at) if row and is_due else idle_since
-    until = execution.whole.start if execution else facts.until
+    until = execution.whole.start if execution else evidence.until
     run = execution.run if execution else row.run if row else ""
     interval = Interval(since, until)
-    if not interval.length or since >= facts.chaos.end:
+    if not interval.length or since >= evidence.chaos.end:
         return None
-    if row and execution and previous and hands_over(facts, row, previous, interval):
+    if row and execution and previous and hands_over(evidence, row, previous, interval):
         return Wait(run, interval, 0.0, ALLOWED_BETWEEN_RUNS)
-    allowed = ALLOWED_SECONDS if facts.job.keeps_waiting else ALLOWED_FOR_NEXT_TICK
-    losses = sum(interval.start <= at <= interval.end for _, at in facts.ends)
+    allowed = ALLOWED_SECONDS if evidence.job.keeps_waiting else ALLOWED_FOR_NEXT_TICK
+    losses = sum(interval.start <= at <= interval.end for _, at in evidence.ends)
     allowed += ALLOWED_FOR_LOSS * min(max(0, losses - 1), MOST_LOSSES)
-    return Wait(run, interval, excused(interval, facts.windows), allowed)
+    return Wait(run, interval, excused(interval, evidence.windows), allowed)
 
 
-def hands_over(facts: Facts, row: Row, previous: Execution, interval: Interval) -> bool:
+def hands_over(evidence: Evidence, row: Row, previous: Execution, interval: Interval) -> bool:
     """Whether the run waited for nothing but the one that ended: no beat is needed to start it."""
     is_due_long = row.due_at < interval.start - SURELY_ADMITTED_SECONDS
     is_next = previous.run != row.run  # beat sees to a retry
-    if not (facts.job.keeps_waiting and is_due_long and previous.is_done and is_next):
+    if not (evidence.job.keeps_waiting and is_due_long and previous.is_done and is_next):
         return False
     around = Interval(interval.start - SURELY_ADMITTED_SECONDS, interval.end)
     beat_alone = all(
         window.kind is Kind.NO_LEADER and window.interval.start > row.due_at + 1
-        for window in facts.windows
+        for window in evidence.windows
         if window.with_grace.touches(around)
     )
-    return beat_alone and not any(around.start <= at <= around.end for _, at in facts.ends)
+    return beat_alone and not any(around.start <= at <= around.end for _, at in evidence.ends)
 
 
 def excused(interval: Interval, windows: Sequence[Window]) -> float:

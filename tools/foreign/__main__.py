@@ -69,10 +69,10 @@ def outcomes_of(
     with EmbeddedServer(results / run) as server:
         # Celery's integration tests connect to a port alone.
         Redis.from_url(server.url).config_set("requirepass", "")
-        facts = {"url": server.address, "port": urlsplit(server.address).port}
+        address = {"url": server.address, "port": urlsplit(server.address).port}
         environ = {
             **{key: value for key, value in os.environ.items() if not key.startswith("SUPERVISOR")},
-            **{key: value.format(**facts) for key, value in suite.environ.items()},
+            **{key: value.format(**address) for key, value in suite.environ.items()},
             "PATH": f"{place / '.venv/bin'}:{os.environ['PATH']}",
             "PYTHONPATH": str(Path(__file__).parent),
             "FOREIGN_OUTCOMES": str(file),

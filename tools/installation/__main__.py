@@ -84,11 +84,11 @@ def main() -> None:
     token = "a token of the installation"
     with tempfile.TemporaryDirectory() as folder, installed(Path(folder), options.jobs) as made:
         installation, processes, url = made
-        facts: Mapping[str, object] = {"jobs": len(installation.habits), "redis": url}
+        summary: Mapping[str, object] = {"jobs": len(installation.habits), "redis": url}
         with served(Path(folder), url, token) as (address, pid):
-            facts = {**facts, "address": address, "token": token, "pid of serve": pid}
-            facts = {**facts, "filled in": f"{time.monotonic() - began:.0f} s"}
-            sys.stdout.write("".join(f"{name}: {fact}\n" for name, fact in facts.items()))
+            summary = {**summary, "address": address, "token": token, "pid of serve": pid}
+            summary = {**summary, "filled in": f"{time.monotonic() - began:.0f} s"}
+            sys.stdout.write("".join(f"{name}: {fact}\n" for name, fact in summary.items()))
             sys.stdout.flush()
             ends_at = time.monotonic() + 60 * options.minutes
             while time.monotonic() < ends_at:

@@ -60,12 +60,12 @@ def held(
     on_lease_lost: str = "abort",
     stop_grace: str = "10s",
     table: ChildTable | None = None,
-    **facts: Any,
+    **fields: Any,
 ) -> Lease:
     keys: dict[str, Any] = {"on_lease_lost": on_lease_lost, "stop_grace": stop_grace}
     spec = JobSpec(name="nightly", task="t", every="1m", lease_ttl=f"{TTL}s", **keys)
     work = Work("nightly@1", spec.name, datetime(2026, 3, 1, tzinfo=UTC), spec.rules(), "worker")
-    return Lease(work, "token", pid, is_active, table or ChildTable(), taken_at=TAKEN_AT, **facts)
+    return Lease(work, "token", pid, is_active, table or ChildTable(), taken_at=TAKEN_AT, **fields)
 
 
 HELD = {"state": State.HELD}
@@ -75,7 +75,7 @@ UNHEARD = {"state": State.UNHEARD}
 
 
 @pytest.mark.parametrize(
-    ("facts", "works", "seconds", "surely", "begun", "known", "deadline"),
+    ("fields", "works", "seconds", "surely", "begun", "known", "deadline"),
     [
         ({}, True, 1, False, AttemptPhase.UNKNOWN, False, math.inf),
         ({}, True, 2, False, AttemptPhase.UNKNOWN, False, math.inf),
@@ -129,7 +129,7 @@ UNHEARD = {"state": State.UNHEARD}
 def test_what_is_granted_of_a_lease(
     clock: Clock,
     table: ChildTable,
-    facts: dict[str, Any],
+    fields: dict[str, Any],
     works: bool,
     seconds: float,
     surely: bool,
@@ -137,7 +137,7 @@ def test_what_is_granted_of_a_lease(
     known: bool,
     deadline: float,
 ) -> None:
-    lease = held(table=table, **facts)
+    lease = held(table=table, **fields)
     if works:
         table.enter("token", ANY_ATTEMPT, TAKEN_AT, GRANTED)
     clock.now += seconds

@@ -169,10 +169,10 @@ def test_of_two_reapers_only_the_one_that_ends_a_run_logs_it(
     worker.kill()
     report_dead = ledger.report_dead
 
-    def second(*facts: str) -> Finished:
+    def second(*arguments: str) -> Finished:
         """As if another reaper had read the leases at the same time, and were quicker."""
-        report_dead(*facts)
-        return report_dead(*facts)
+        report_dead(*arguments)
+        return report_dead(*arguments)
 
     with monkeypatch.context() as patch, capture_logs() as logs:
         patch.setattr(ledger, "report_dead", second)

@@ -393,7 +393,7 @@ class LedgerMachine(RuleBasedStateMachine):
                 pipe.zrange(index, 0, -1)
             for run in model.runs:
                 pipe.hget(keys.run(run), "state")
-            facts, state, waiting, still_open, outbox, sent, delayed, leases, *states = (
+            record, state, waiting, still_open, outbox, sent, delayed, leases, *states = (
                 pipe.execute()
             )
         assert dict(zip(model.runs, states, strict=True)) == {
@@ -405,10 +405,10 @@ class LedgerMachine(RuleBasedStateMachine):
         assert sorted(outbox + sent) == sorted(model.in_state(RunState.QUEUED))
         assert sorted(delayed) == sorted(model.delayed)
         assert set(leases) >= {run.id for run in model.holders}
-        counters = {key[2:]: int(value) for key, value in facts.items() if key[:2] == "n:"}
+        counters = {key[2:]: int(value) for key, value in record.items() if key[:2] == "n:"}
         counters.pop("overlap_ms", None)
         assert counters == dict(+model.counters)
-        assert int(facts.get("consecutive_skips", 0)) == model.skips
+        assert int(record.get("consecutive_skips", 0)) == model.skips
         outcomes = sum(
             n for key, n in counters.items() if key.startswith(("finished:", "skipped:"))
         )

@@ -142,8 +142,8 @@ class World:
         return State(keys, self.witness.copy(), self.second, current, dict(self.done), overtaken)
 
     def has_lease(self, body: Body) -> bool:
-        facts = self.ledger.client.hmget(self.ledger.keys.run(body.run), "state", "token")
-        return facts == ["running", body.token]
+        values = self.ledger.client.hmget(self.ledger.keys.run(body.run), "state", "token")
+        return values == ["running", body.token]
 
     def restore(self, ledger: State, workers: State) -> None:
         self.ledger.client.flushdb()
@@ -282,8 +282,8 @@ class World:
 
     def renew(self, body: Body) -> LeaseState:
         """As a heartbeat does: a body that has lost its lease ends."""
-        facts = (body.run, body.token, True, body.granted)
-        [renewal] = self.ledger.renew([facts])
+        attempt = (body.run, body.token, True, body.granted)
+        [renewal] = self.ledger.renew([attempt])
         if renewal.state is LeaseState.UNKNOWN:
             renewal = self.ledger.restore(self.work(body), body.token, body.granted)
         assert renewal.state is not LeaseState.ENDED, f"{body} would go on without a lease"

@@ -35,8 +35,8 @@ def test_facts_that_only_a_newer_version_knows_are_passed_over(ledger: Ledger) -
     registration.say(WorkerProcess("w1", ("celery",), 2, "digest"))
     [key] = ledger.client.keys(ledger.keys.presence("*"))
     said = json.loads(ledger.client.get(key))
-    for facts in (said, said["process"], said["broker"]):
-        facts["newer"] = 1
+    for record in (said, said["process"], said["broker"]):
+        record["newer"] = 1
     ledger.client.set(key, json.dumps(said), keepttl=True)
     assert [worker.name for worker in ledger.presences.processes().workers] == ["w1"]
 

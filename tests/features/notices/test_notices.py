@@ -240,8 +240,8 @@ def test_five_hundred_failures_are_one_message(ledger: Ledger, leader: Leader) -
     service, at = Service(), ledger.now()
     for number in range(500):
         told(ledger, f"job-{number}")
-    facts = {"event": "failed", "at": ms_of(at), "run": "", "reason": "ConnectionError: refused"}
-    texts = [json.dumps({"job": f"job-{number}", **facts}) for number in range(500)]
+    fields = {"event": "failed", "at": ms_of(at), "run": "", "reason": "ConnectionError: refused"}
+    texts = [json.dumps({"job": f"job-{number}", **fields}) for number in range(500)]
     ledger.client.rpush(ledger.keys.events, *texts)
     sent(ledger, leader, service, at)
     assert service.titles == []

@@ -13,8 +13,8 @@ from supervisor.features.notices.rules import Notice, body, cause_of
 AT = datetime(2026, 3, 1, 2, 5, tzinfo=UTC)
 
 
-def notice(event: Event = Event.FAILED, *jobs: str, **facts: Any) -> Notice:
-    known = {"cause": "", "job_count": len(jobs), "first_at": AT, "last_at": AT, **facts}
+def notice(event: Event = Event.FAILED, *jobs: str, **fields: Any) -> Notice:
+    known = {"cause": "", "job_count": len(jobs), "first_at": AT, "last_at": AT, **fields}
     return Notice(key="k", incident="i", event=event, jobs=jobs, **known)
 
 

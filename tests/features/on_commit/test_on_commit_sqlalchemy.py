@@ -275,8 +275,8 @@ def test_a_commit_succeeds_without_redis_and_the_log_has_all_facts(
     assert [line["run"] for line in told] == lost
     assert {line["log_level"] for line in told} == {"error"}
     assert all("Connection" in line["error"] for line in told)
-    facts = {key: told[0][key] for key in ("job", "args", "kwargs", "options")}
-    assert facts == {
+    fields = {key: told[0][key] for key in ("job", "args", "kwargs", "options")}
+    assert fields == {
         "job": "nightly",
         "args": (1,),
         "kwargs": {"deep": True},

@@ -138,11 +138,11 @@ def furnish(walked: Walk, stands: Path, schedules: str) -> None:
     walked.place("/etc/systemd/system").mkdir(parents=True)
     (walked.root / "calls").touch()
     stands.mkdir()
-    facts = {"calls": walked.root / "calls", "programs": PROGRAMS, "stands": stands}
+    values = {"calls": walked.root / "calls", "programs": PROGRAMS, "stands": stands}
     scripts = {**dict.fromkeys(FOREIGN, NOTED), "supervisor": SUPERVISOR, "python3": PYTHON}
     programs = walked.project / ".venv" / "bin"
     programs.mkdir(parents=True)
     (programs / "supervisor").symlink_to(stands / "supervisor")
     for name, script in scripts.items():
-        (stands / name).write_text(script.format(**facts))
+        (stands / name).write_text(script.format(**values))
         (stands / name).chmod(0o755)

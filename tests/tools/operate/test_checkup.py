@@ -1,4 +1,4 @@
-"""Each check of the doctor: facts in, findings out."""
+"""Each check of the doctor: deployments in, findings out."""
 
 from __future__ import annotations
 
@@ -25,8 +25,10 @@ SECOND = timedelta(seconds=1)
 SERVER = {"aof_enabled": 1, "maxmemory_policy": "noeviction"}
 
 
-def present(facts: WorkerProcess | BeatProcess, offset: timedelta | None = timedelta()) -> Present:
-    return Present(facts, "host", 1, NOW, NOW, offset, Broker("celery", True))
+def present(
+    process: WorkerProcess | BeatProcess, offset: timedelta | None = timedelta()
+) -> Present:
+    return Present(process, "host", 1, NOW, NOW, offset, Broker("celery", True))
 
 
 def worker(name: str = "w@host", *queues: str, pool_size: int = 1) -> Present:

@@ -210,8 +210,8 @@ def test_what_the_app_knows(ledger: Ledger, app: Celery) -> None:
     spec = JobSpec(name="nightly", task="proj.late", every=timedelta(hours=1))
     specs = {"nightly": spec, "at-start": JobSpec(name="at-start", task="t")}
     load(ledger, Entries(app, ledger), specs, "digest", ledger.now())
-    facts = setup_of(app, ledger)
-    assert (facts.overridden, facts.unguarded) == ((), ())
+    setup = setup_of(app, ledger)
+    assert (setup.overridden, setup.unguarded) == ((), ())
 
 
 def test_without_the_ledger_the_app_and_its_broker_are_checked(
@@ -310,10 +310,10 @@ def test_a_worker_that_consumes_nothing_is_not_fine(
 def test_a_worker_that_waits_for_its_broker_is_fine(
     registration: Registration, redis_url: str
 ) -> None:
-    facts = WorkerProcess(f"default@{HOST}", (), 2, "digest")
-    registration.say(facts, ["a"], is_waiting=True)
+    process = WorkerProcess(f"default@{HOST}", (), 2, "digest")
+    registration.say(process, ["a"], is_waiting=True)
     assert health(redis_url, "worker", "--name", "default") == (0, "fine\n")
-    registration.say(facts, ["a"], fault="its main loop has not turned for 65s")
+    registration.say(process, ["a"], fault="its main loop has not turned for 65s")
     code, said = health(redis_url, "worker", "--name", "default")
     assert (code, "does no work: its main loop has not turned" in said) == (1, True)
 

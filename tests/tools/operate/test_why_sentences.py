@@ -49,14 +49,14 @@ def record(spec: JobSpec = JOB, **fields: str) -> JobRecord:
     return job_from(spec, fields, OpenRuns())
 
 
-def run(state: str, nominal_at: datetime = FIVE_PAST, **facts: Any) -> Run:
+def run(state: str, nominal_at: datetime = FIVE_PAST, **fields: Any) -> Run:
     defaults: dict[str, Any] = {"queued_at": nominal_at, "rules": RULES}
     return Run(
         id=tick_id("orders", nominal_at),
         job="orders",
         state=RunState(state),
         nominal_at=nominal_at,
-        **{**defaults, **facts},
+        **{**defaults, **fields},
     )
 
 
@@ -66,13 +66,13 @@ def attempt(
     return RunAttempt(number, start, "w3", end, outcome or None, reason or None)
 
 
-def tried(state: str, start: datetime, end: datetime, **facts: Any) -> Run:
+def tried(state: str, start: datetime, end: datetime, **fields: Any) -> Run:
     """Once, and so it ended."""
-    attempts = (attempt(1, start, end, state, facts.get("reason", "")),)
-    return run(state, attempts=attempts, finished_at=end, **facts)
+    attempts = (attempt(1, start, end, state, fields.get("reason", "")),)
+    return run(state, attempts=attempts, finished_at=end, **fields)
 
 
-def facts(found: Run | RunView | None, **more: Any) -> Question:
+def question(found: Run | RunView | None, **more: Any) -> Question:
     if isinstance(found, Run):
         found = RunView(found, found.queued_at)
     if found and "no_beat" in more:
@@ -82,7 +82,7 @@ def facts(found: Run | RunView | None, **more: Any) -> Question:
 
 
 def sentences(found: Run | RunView | None, **more: Any) -> list[str]:
-    return answer(facts(found, **more))
+    return answer(question(found, **more))
 
 
 def blocked(state: str, blocker: Run | None, **more: Any) -> RunView:
@@ -130,7 +130,7 @@ STEPS = tuple(
 def told(
     found: Run | RunView | None, *parts: str, **more: Any
 ) -> tuple[Run | RunView | None, tuple[str, ...], dict[str, Any]]:
-    """A run or its facts, and further facts; of each sentence that is said of it a part."""
+    """A run or its view, and further fields; of each sentence that is said of it a part."""
     return found, parts, more
 
 
@@ -612,7 +612,7 @@ def test_what_is_no_time_is_refused(text: str) -> None:
 
 
 def test_the_json_has_the_run_beside_the_sentences() -> None:
-    asked = facts(blocked("skipped", SLOW, reason="overlap"))
+    asked = question(blocked("skipped", SLOW, reason="overlap"))
     shape = answer_shape(asked, answer(asked))
     assert (shape["run"]["run"], shape["run"]["blocked_by"]) == (
         tick_id("orders", FIVE_PAST),

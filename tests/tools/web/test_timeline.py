@@ -16,18 +16,18 @@ def ago(seconds: float) -> datetime:
     return NOON - timedelta(seconds=seconds)
 
 
-def at_work(name: str, start: float, end: float | None, **facts: object) -> Run:
+def at_work(name: str, start: float, end: float | None, **fields: object) -> Run:
     """From `start` to `end` seconds ago."""
     ended = None if end is None else ago(end)
     outcome = None if end is None else "succeeded"
     attempt = RunAttempt(1, ago(start), "worker", ended, outcome)
     state = RunState.RUNNING if end is None else RunState.SUCCEEDED
-    known = {"nominal_at": ago(start), "queued_at": ago(start), "attempts": (attempt,), **facts}
+    known = {"nominal_at": ago(start), "queued_at": ago(start), "attempts": (attempt,), **fields}
     return Run(name, "job", state, **known)  # type: ignore[arg-type]
 
 
-def held(name: str, seconds: float, state: RunState, **facts: object) -> Run:
-    return Run(name, "job", state, ago(seconds), ago(seconds), **facts)  # type: ignore[arg-type]
+def held(name: str, seconds: float, state: RunState, **fields: object) -> Run:
+    return Run(name, "job", state, ago(seconds), ago(seconds), **fields)  # type: ignore[arg-type]
 
 
 def trace(number: int, state: RunState = RunState.SUCCEEDED, seconds: float = 1.0) -> Trace:

@@ -13,7 +13,7 @@ from tools.chaos.witness import Execution
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
+class Evidence:
     """What is known of one job after a campaign."""
 
     job: ChaosJob
