@@ -77,7 +77,7 @@ def main() -> None:
                 a_second = {}
                 for name, side in taking_part.items():
                     jobs = options.jobs if name == "ours" else options.jobs_of_stock
-                    a_second[name] = jobs / emitted(side, jobs)
+                    a_second[name] = jobs / emitted(side, jobs)["seconds"]
                 ratios.append(a_second["ours"] / a_second["redbeat"])
                 sys.stdout.write(
                     f"round {turn + 1} on {what}: ours {a_second['ours']:.0f} a second, stock"

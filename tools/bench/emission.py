@@ -4,41 +4,51 @@ from __future__ import annotations
 
 import math
 import time
+from collections import defaultdict
 from pathlib import Path
 from statistics import median
 
 from tools.bench.ratios import ratio
-from tools.bench.sides import Side, sides, until
+from tools.bench.sides import Process, Side, cpu_seconds, sides, until
 from tools.bench.sizes import Sizes
 
 PEERS = ("redbeat", "django", "apscheduler")
 
 
 def measure(directory: Path, url: str, sizes: Sizes) -> dict[str, float]:
-    seconds: dict[str, list[float]] = {}
+    rounds: dict[str, list[dict[str, float]]] = defaultdict(list)
     with sides("due", ("ours", *PEERS), directory, url) as taking_part:
         for _ in range(sizes.rounds):
             for side in taking_part:
                 few = side.name not in ("ours", "redbeat")
                 jobs = sizes.jobs_of_slow_peers if few else sizes.jobs
-                seconds.setdefault(side.name, []).append(emitted(side, jobs) / jobs)
+                took = emitted(side, jobs)
+                rounds[side.name].append({what: took[what] / jobs for what in took})
                 if side.name == "ours":
-                    seconds.setdefault("raw", []).append(raw_limit(side) / jobs)
+                    rounds["raw"].append({"seconds": raw_limit(side) / jobs})
                 side.client.flushdb()
-    ours = seconds["ours"]
+
+    def each(name: str, what: str = "seconds") -> list[float]:
+        return [one_round[what] for one_round in rounds[name]]
+
     found = {
-        "emission_per_s": 1 / median(ours),
-        "emission_last_queued_s": sizes.jobs * median(ours),
-        "emission_last_queued_s_max": sizes.jobs * max(ours),
+        "emission_per_s": 1 / median(each("ours")),
+        "emission_last_queued_s": sizes.jobs * median(each("ours")),
+        "emission_last_queued_s_max": sizes.jobs * max(each("ours")),
     }
+    for what in ("beat", "server"):
+        found[f"emission_{what}_us"] = 1e6 * median(each("ours", what))
+        found[f"emission_redbeat_{what}_us"] = 1e6 * median(each("redbeat", what))
     for name in (*PEERS, "raw"):
-        found |= ratio(f"emission_vs_{name}", ours, seconds[name])
-        found[f"emission_{name}_per_s"] = 1 / median(seconds[name])
+        found |= ratio(f"emission_vs_{name}", each("ours"), each(name))
+        found[f"emission_{name}_per_s"] = 1 / median(each(name))
     return found
 
 
-def emitted(side: Side, jobs: int, slack: int = 1) -> float:
+def emitted(side: Side, jobs: int, slack: int = 1) -> dict[str, float]:
     """Seconds from the time at which all are due until the last is queued.
+
+    And the processor time that beat and the server used until then.
 
     slack: how many times longer than on a quiet machine it may take to prepare.
     """
@@ -61,10 +71,21 @@ def emitted(side: Side, jobs: int, slack: int = 1) -> float:
     if time.time() > due - 1:
         side.stop()
         return emitted(side, jobs, 2 * slack)
+    before = used_by(beat, side)
     with side.queued() as queued:
         last = until(lambda: queued() >= jobs, due - time.time() + 120, every=0.002)
+    used = {what: used - before[what] for what, used in used_by(beat, side).items()}
     side.end(beat)
-    return last - due
+    return {"seconds": last - due, **used}
+
+
+def used_by(beat: Process, side: Side) -> dict[str, float]:
+    """Seconds of a processor."""
+    server = side.client.info("cpu")
+    return {
+        "beat": cpu_seconds(beat.pid),
+        "server": server["used_cpu_user"] + server["used_cpu_sys"],
+    }
 
 
 def raw_limit(side: Side) -> float:

@@ -12,7 +12,7 @@ from statistics import linear_regression, median
 
 from tools.bench.emission import emitted
 from tools.bench.ratios import medians
-from tools.bench.sides import Process, Side, sides, until
+from tools.bench.sides import Process, Side, cpu_seconds, sides, until
 from tools.bench.sizes import Sizes
 
 #: What is measured at each size.
@@ -28,7 +28,7 @@ def measure(directory: Path, url: str, sizes: Sizes) -> dict[str, float]:
     mib: dict[int, list[float]] = defaultdict(list)
     with sides("due", ("ours", "redbeat"), directory, url) as [ours, redbeat]:
         for jobs in sizes.in_turns():
-            seconds = emitted(ours, jobs)
+            seconds = emitted(ours, jobs)["seconds"]
             beat, loads = loaded(ours, jobs)
             mib[jobs].append(resident_mib(beat.pid))
             seen[jobs].append(
@@ -100,12 +100,6 @@ def idle(beat: Process, other: Process, seconds: float) -> dict[str, float]:
         "beat_10k_mib_redbeat": their_mib,
         "beat_10k_mib_vs_redbeat": our_mib / their_mib,
     }
-
-
-def cpu_seconds(pid: int) -> float:
-    """Of all threads that are alive, in nanoseconds on the processor as the kernel counts them."""
-    threads = Path(f"/proc/{pid}/task").glob("*/schedstat")
-    return sum(int(thread.read_text().split()[0]) for thread in threads) / 1e9
 
 
 def resident_mib(pid: int) -> float:

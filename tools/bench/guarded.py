@@ -6,9 +6,8 @@ from collections import defaultdict
 from pathlib import Path
 from statistics import median
 
-from tools.bench.fleet import cpu_seconds
 from tools.bench.ratios import ratio
-from tools.bench.sides import Process, sides
+from tools.bench.sides import Process, cpu_seconds, sides
 from tools.bench.sizes import Sizes
 
 WARM_UP = 200

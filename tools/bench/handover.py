@@ -1,4 +1,9 @@
-"""From the end of a run to the start of the one that waits for it, as the task's code sees it."""
+"""How soon what waits is begun, as the task's code sees it.
+
+- A run that waits for another: from the end of that to its start. Beside it a message of plain
+  Celery, from its push to the start: no hand-over can be faster.
+- A retry: from the time that was asked for to its start.
+"""
 
 from __future__ import annotations
 
@@ -13,13 +18,26 @@ from tools.bench.sizes import Sizes
 
 
 def measure(directory: Path, url: str, sizes: Sizes) -> dict[str, float]:
-    pairs = {"ours": sizes.handovers, "polled": sizes.handovers // 3, "countdown": 10}
+    number = sizes.handovers
+    handovers = {
+        "ours": f"in_pairs({number})",
+        "plain": f"pushed({number})",
+        "polled": f"in_pairs({number // 3})",
+        "countdown": "in_pairs(10)",
+    }
+    retries = dict.fromkeys(("ours", "plain"), f"retried({number})")
     with (
-        sides("locked", tuple(pairs), directory, url) as taking_part,
-        ThreadPoolExecutor(len(pairs)) as pool,
+        sides("locked", tuple(handovers), directory, url) as taking_part,
+        ThreadPoolExecutor(len(handovers)) as pool,
     ):
         list(pool.map(staffed, taking_part))
-        return spreads([one_round(pool, taking_part, pairs) for _ in range(sizes.rounds)])
+        return spreads(
+            [
+                compared(asked(pool, taking_part, "handover", handovers))
+                | asked(pool, taking_part, "retry_late", retries)
+                for _ in range(sizes.rounds)
+            ]
+        )
 
 
 def staffed(side: Side) -> None:
@@ -28,14 +46,24 @@ def staffed(side: Side) -> None:
         side.celery("beat", "-l", "warning")
 
 
-def one_round(
-    pool: Executor, taking_part: Sequence[Side], pairs: Mapping[str, int]
+def asked(
+    pool: Executor, taking_part: Sequence[Side], what: str, expressions: Mapping[str, str]
 ) -> dict[str, float]:
     """All at the same time: they wait for most of it."""
     found: dict[str, float] = {}
-    all_gaps = pool.map(lambda side: side.asked(f"in_pairs({pairs[side.name]})"), taking_part)
-    for side, gaps in zip(taking_part, all_gaps, strict=True):
-        name = "handover" if side.name == "ours" else f"handover_{side.name}"
+    those = [side for side in taking_part if side.name in expressions]
+    all_gaps = pool.map(lambda side: side.asked(expressions[side.name]), those)
+    for side, gaps in zip(those, all_gaps, strict=True):
+        name = what if side.name == "ours" else f"{what}_{side.name}"
         found[f"{name}_p50_ms"] = 1000 * median(gaps)
         found[f"{name}_p99_ms"] = 1000 * quantiles(gaps, n=100, method="inclusive")[98]
     return found
+
+
+def compared(found: Mapping[str, float]) -> dict[str, float]:
+    ratios = {
+        f"handover_vs_plain_{part}": found[f"handover_{part}_ms"]
+        / found[f"handover_plain_{part}_ms"]
+        for part in ("p50", "p99")
+    }
+    return {**found, **ratios}

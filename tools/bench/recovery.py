@@ -32,12 +32,8 @@ def one_round(directory: Path, url: str) -> dict[str, float]:
             ThreadPoolExecutor(len(SIDES)) as pool,
         ):
             list(pool.map(staffed, taking_part))
-            for side, seconds in zip(
-                taking_part, pool.map(partial(killed, victim), taking_part), strict=True
-            ):
-                name = f"recovery_{victim}" + ("" if side.name == "ours" else f"_{side.name}")
-                if seconds is not None:
-                    found[f"{name}_s"] = seconds
+            for figures in pool.map(partial(killed, victim), taking_part):
+                found |= figures
     return found
 
 
@@ -48,16 +44,20 @@ def staffed(side: Side) -> None:
         side.celery("beat", "-l", "warning")
 
 
-def killed(victim: str, side: Side) -> float | None:
+def killed(victim: str, side: Side) -> dict[str, float]:
     side.asked("call(1, 100)")
     until(lambda: side.client.llen("signs"), 30)
     [[_, _, child, worker]] = side.asked("signs()")
     os.kill(child if victim == "child" else worker, signal.SIGKILL)
-    at = time.time()
+    at, name = time.time(), f"recovery_{victim}" + ("" if side.name == "ours" else f"_{side.name}")
+    lease_ends = side.client.zrange(side.ledger.keys.leases, 0, 0, withscores=True)
     if side.name in ("singleton", "once"):  # nobody brings the run back: the next call is to start
         side.python("-c", "import locked; locked.call_until_it_starts(100)")
     try:
         until(lambda: side.client.llen("signs") > 1, TIMEOUT)
     except TimeoutError:
-        return None
-    return float(side.asked("signs()")[1][1]) - at
+        return {}
+    begun = float(side.asked("signs()")[1][1])
+    by_lease = name == "recovery_worker_unseen"
+    late = {"rescue_late_ms": 1000 * begun - lease_ends[0][1]} if by_lease else {}
+    return {f"{name}_s": begun - at, **late}

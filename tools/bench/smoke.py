@@ -17,9 +17,8 @@ from pathlib import Path
 from statistics import median
 
 from supervisor.deploy.embedded import EmbeddedServer
-from tools.bench.fleet import cpu_seconds
 from tools.bench.guarded import cpu_of_children
-from tools.bench.sides import Process, sides, until
+from tools.bench.sides import Process, cpu_seconds, sides, until
 from tools.bench.sizes import Sizes
 
 FIGURES = Path(__file__).parents[2] / "docs" / "internals" / "benchmarks.json"

@@ -18,7 +18,8 @@ LOCK_SECONDS = 10
 client = redis.Redis.from_url(URL, decode_responses=True)
 app = Celery("locked", broker=URL)
 options = {"ignore_result": True, "bind": True}
-if SIDE in ("ours", "unseen"):
+OURS = SIDE in ("ours", "unseen")
+if OURS:
     from supervisor.app import supervise
 
     supervise(app)
@@ -65,10 +66,48 @@ def work(self, seconds):
         client.delete("lock")
 
 
+@app.task(name="locked.again", **{**options, **({"guard": {"key": "{item}"}} if OURS else {})})
+def again(self, item):
+    now = time.time()
+    if self.request.retries:
+        client.rpush("late", now - float(client.hget("due", item)))
+        return
+    seconds = random.uniform(1, 2)
+    client.hset("due", item, now + seconds)
+    raise self.retry(countdown=seconds)
+
+
 def call(runs, seconds):
     for _ in range(runs):
         work.delay(seconds)
     return runs
+
+
+def pushed(messages):
+    """A message that was made before: from its push to the start, in s."""
+    gaps = []
+    client.delete("signs")
+    for number in range(messages):
+        work.apply_async((0,), queue="made")
+        time.sleep(random.uniform(0.2, 0.5))
+        at = time.time()
+        client.lmove("made", "celery")
+        while client.llen("signs") < 2 * number + 2:
+            time.sleep(0.01)
+        [_, started, *_], _ = signs()[-2:]
+        gaps.append(started - at)
+    return gaps
+
+
+def retried(runs):
+    """Runs that ask for a retry: from the time that they asked for to the start, in s."""
+    client.delete("late")
+    for item in range(runs):
+        again.delay(item)
+        time.sleep(random.uniform(0.02, 0.1))
+    while client.llen("late") < runs:
+        time.sleep(0.01)
+    return [float(late) for late in client.lrange("late", 0, -1)]
 
 
 def in_pairs(pairs):
