@@ -127,7 +127,7 @@ class JobSpec(FeatureKeys, When):
     """How long a run may wait, for others that it follows and for the lock, until it is skipped."""
     max_waiting: Annotated[Count, Field(ge=1)] = 100
     """Bound of the waiting list of `overlap: queue_all`."""
-    requeue_delay: Duration = timedelta(minutes=1)
+    requeue_delay: AtLeastASecond = timedelta(minutes=1)
     """Time until a run of `overlap: requeue` is tried again."""
     max_requeues: Count = 10
     """How often a run is re-queued before it is skipped."""

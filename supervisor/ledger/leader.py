@@ -76,7 +76,7 @@ class Poll:
 
     has_due: bool = False
     next_due: datetime | None = None
-    """Of the first entry that is not due yet."""
+    """Of the first entry, lease, retry or end of a pause that is not due yet."""
 
     has_outbox: bool = False
     has_sent: bool = False

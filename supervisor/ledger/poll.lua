@@ -23,7 +23,7 @@
 --       behind          by how many microseconds that is too early
 --       to_rescue       there are silent leases, due retries, ends of pauses, or runs that wait for a lock
 --       has_due         an entry is due
---       next_due        when the next one is, in ms, if there is one
+--       next_due        when the next entry, silent lease, retry or end of a pause is, in ms, if there is one
 --       has_outbox      the outbox has a run to be sent
 --       has_sent        sent runs have not begun
 --       has_outbound    something is to be sent to others
@@ -84,14 +84,25 @@ end
 local function has_any(key) return redis.call('EXISTS', key) == 1 end
 
 local seconds = string.format('%.3f', now / 1000)
-local later = redis.call('ZRANGEBYSCORE', KEYS[2], '(' .. seconds, '+inf', 'WITHSCORES', 'LIMIT', 0, 1)
+local entry = redis.call('ZRANGEBYSCORE', KEYS[2], '(' .. seconds, '+inf', 'WITHSCORES', 'LIMIT', 0, 1)
+local to_rescue, next_due = has_any(K.contended), entry[2] and math.ceil(entry[2] * 1000)
+for _, index in ipairs({ K.leases, K.delayed, K.pauses }) do
+  local first = redis.call('ZRANGE', index, 0, 0, 'WITHSCORES')
+  if first[2] and tonumber(first[2]) <= now then
+    to_rescue = true
+    first = redis.call('ZRANGEBYSCORE', index, '(' .. now, '+inf', 'WITHSCORES', 'LIMIT', 0, 1)
+  end
+  if first[2] then  -- a lease is held until its last millisecond is over
+    next_due = math.min(next_due or math.huge, first[2] + 1)
+  end
+end
 return cjson.encode({
   leads = true,
   at = now,
   behind = now_us - 1000 * now,
-  to_rescue = has_due(K.leases) or has_due(K.delayed) or has_due(K.pauses) or has_any(K.contended),
+  to_rescue = to_rescue,
   has_due = #redis.call('ZRANGEBYSCORE', KEYS[2], 0, seconds, 'LIMIT', 0, 1) > 0,
-  next_due = later[2] and math.ceil(later[2] * 1000) or nil,
+  next_due = next_due,
   has_outbox = has_due(K.outbox),
   has_sent = has_any(K.sent),
   has_outbound = has_due(K.outbound),

@@ -59,6 +59,24 @@ jobs:
     wait_until(lambda: all(accounted(ledger, job) for job in jobs))
 
 
+def test_a_retry_begins_when_it_is_due_and_not_with_the_next_tick(project: Project) -> None:
+    project.extend("""
+@app.task(bind=True)
+def again(self):
+    sign("start", self)
+    if self.request.retries < 1:
+        raise self.retry(countdown=1 + (0.5 - time.time()) % 1)
+""")
+    project.deploy("jobs: {again: {task: team.again, every: 1s, overlap: allow, max_retries: 1}}")
+
+    def seconds_after_half_past() -> list[float]:
+        retries = [sign for sign in project.witness("again") if sign.retries]
+        return [(sign.at - 0.5) % 1 for sign in retries]
+
+    # On a busy machine most are late, but not all.
+    wait_until(lambda: any(late < 0.2 for late in seconds_after_half_past()), 20)
+
+
 def test_a_job_at_run_time_outlives_beats_and_files(project: Project) -> None:
     project.schedule(STEADY)
     beat = project.beat()

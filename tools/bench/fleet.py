@@ -8,7 +8,7 @@ import time
 from collections import defaultdict
 from collections.abc import Mapping
 from pathlib import Path
-from statistics import linear_regression, median
+from statistics import linear_regression
 
 from tools.bench.emission import emitted
 from tools.bench.ratios import medians
@@ -25,12 +25,10 @@ LATER = 1800
 def measure(directory: Path, url: str, sizes: Sizes) -> dict[str, float]:
     seen: dict[int, list[dict[str, float]]] = defaultdict(list)
     at_rest: list[dict[str, float]] = []
-    mib: dict[int, list[float]] = defaultdict(list)
     with sides("due", ("ours", "redbeat"), directory, url) as [ours, redbeat]:
         for jobs in sizes.in_turns():
             seconds = emitted(ours, jobs)["seconds"]
             beat, loads = loaded(ours, jobs)
-            mib[jobs].append(resident_mib(beat.pid))
             seen[jobs].append(
                 {"emission": seconds, **loads, **ours.asked_alone(f"scraped({jobs})")}
             )
@@ -48,7 +46,6 @@ def measure(directory: Path, url: str, sizes: Sizes) -> dict[str, float]:
     found |= {f"{what}_10k_s": seconds for what, seconds in by_jobs[sizes.jobs].items()}
     found["scrape_10k_block_ms"] = 1000 * found.pop("scrape_block_10k_s")
     found["scrape_10k_block_max_ms"] = 1000 * found.pop("scrape_block_max_10k_s")
-    found |= {f"beat_{jobs}_mib": median(seen_mib) for jobs, seen_mib in mib.items()}
     for what in GROWING:
         seconds = {jobs: at_size[what] for jobs, at_size in by_jobs.items()}
         found |= {f"growth_{what}_{jobs}_s": took for jobs, took in seconds.items()}

@@ -298,6 +298,22 @@ def test_a_poll_tells_what_there_is_to_do(ledger: Ledger) -> None:
     assert found.next_due - found.at > timedelta(seconds=50)
 
 
+@pytest.mark.parametrize("index", ["leases", "delayed", "pauses"])
+def test_a_poll_tells_when_what_is_rescued_is_due_next(
+    ledger: Ledger, leader: Leader, index: str
+) -> None:
+    now = ms_of(ledger.now())
+    ledger.client.zadd(getattr(ledger.keys, index), {"stays": now, "first": now + 60_000})
+    assert ms_of(leader.poll().next_due) == now + 60_001, (
+        "a lease is held until its millisecond ends"
+    )
+    ledger.client.zadd(getattr(ledger.keys, index), {"sooner": now + 30_000})
+    ledger.client.zadd(REDBEAT[1], {"entry": now / 1000 + 40})
+    assert ms_of(leader.poll().next_due) == now + 30_001
+    ledger.client.zadd(REDBEAT[1], {"entry": now / 1000 + 20})
+    assert ms_of(leader.poll().next_due) == now + 20_000
+
+
 def test_a_beat_that_stands_by_is_told_nothing_and_signs_nothing(ledger: Ledger) -> None:
     first, second = ledger.leader(*REDBEAT), ledger.leader(*REDBEAT)
     assert first.poll().leads

@@ -274,6 +274,7 @@ WRONG = [
     ("every: 1m, max_duration: 2m, time_limit: 2m", "'max_duration' must be shorter than 'time_li"),
     ("every: 1m, min_duration: 3m, max_duration: 2m", "must be shorter than 'max_duration'"),
     ("every: 1m, max_duration: 500ms", "must be at least 1s"),
+    ("every: 1m, overlap: requeue, requeue_delay: 10ms", "'requeue_delay': must be at least 1s"),
     ("every: 1m, due_by: '25:00'", "'25:00' is no time from 00:00 to 23:59 (hours and minutes"),
     ("every: 1m, due_by: '24:00'", "(midnight is 00:00)"),
     ("every: 1m, due_by: 06:00:30", "'06:00:30' is no time from 00:00 to 23:59"),

@@ -115,7 +115,7 @@ def test_a_run_waits_on_when_it_is_looked_at_early(ledger: Ledger, keys: dict[st
 
 
 def test_a_requeued_run_gives_up_when_its_time_to_wait_has_ended(ledger: Ledger) -> None:
-    spec = job(ledger, overlap="requeue", requeue_delay="10ms", max_wait="25ms", max_requeues=99)
+    spec = job(ledger, overlap="requeue", requeue_delay="1s", max_wait="25ms", max_requeues=99)
     ledger.admit(ticks(spec, 0, 1))
     wait_until(lambda: ledger.rescue() and not ledger.run(run_id(spec, 1)).state.is_open)
     run = ledger.run(run_id(spec, 1))
@@ -123,7 +123,7 @@ def test_a_requeued_run_gives_up_when_its_time_to_wait_has_ended(ledger: Ledger)
 
 
 def test_a_run_is_put_off_no_more_often_than_its_job_says(ledger: Ledger) -> None:
-    spec = job(ledger, overlap="requeue", requeue_delay="10ms", max_requeues=1)
+    spec = job(ledger, overlap="requeue", requeue_delay="1s", max_requeues=1)
     ledger.admit(ticks(spec, 0, 1))
     wait_until(lambda: ledger.rescue() and not ledger.run(run_id(spec, 1)).state.is_open)
     run = ledger.run(run_id(spec, 1))
