@@ -25,7 +25,7 @@ def worker_is_there(
 def beat_is_there(ledger: Ledger, name: str, *, leads: bool) -> Registration:
     registration = Registration(ledger.client, ledger.keys, Broker("celery", True))
     for _ in range(2):
-        registration.say(BeatProcess(name, leads, None))
+        registration.say(BeatProcess(name, leads))
     return registration
 
 

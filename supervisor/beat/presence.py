@@ -6,7 +6,6 @@ It does so in its turns, not from a thread: a beat that hangs is not present.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 
 from supervisor.beat.turn import Turn
 from supervisor.guard.reaper import Reaper
@@ -15,15 +14,12 @@ from supervisor.ledger.presence import PRESENCE_INTERVAL, BeatProcess, Broker, R
 
 
 class Presence:
-    """name: of this beat, for people. follows: the digest of the schedule files it has loaded."""
+    """name: of this beat, for people."""
 
-    def __init__(
-        self, ledger: Ledger, broker: Broker, name: str, follows: Callable[[], str | None]
-    ) -> None:
+    def __init__(self, ledger: Ledger, broker: Broker, name: str) -> None:
         self._registration = Registration(ledger.client, ledger.keys, broker)
         self._reaper = Reaper(ledger)
         self._name = name
-        self._follows = follows
         self._next_at = 0.0
         self._leads = False
         self._fault: str | None = None
@@ -56,8 +52,7 @@ class Presence:
 
     def _say(self) -> None:
         if time.monotonic() >= self._next_at:
-            process = BeatProcess(self._name, self._leads, self._follows())
-            self._registration.say(process, fault=self._fault)
+            self._registration.say(BeatProcess(self._name, self._leads), fault=self._fault)
             self._next_at = time.monotonic() + PRESENCE_INTERVAL.total_seconds()
 
     def leave(self) -> None:

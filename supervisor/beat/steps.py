@@ -67,9 +67,8 @@ class TurnSteps:
         self.reloading = Reloading(files, ledger, self.entries) if files else None
         self.sources = FollowedSources(ledger, self.entries)
         self.starts = ServiceStarts(ledger)
-        self.presence = Presence(
-            ledger, broker_of(app, required_settings(app)), leader.instance, self.follows
-        )
+        broker = broker_of(app, required_settings(app))
+        self.presence = Presence(ledger, broker, leader.instance)
         self.redbeat_entries = RedBeatEntries(scheduler, self.entries)
         publisher = Publisher(app, ledger)
         self.messages = JobMessages(app, ledger, publisher.sender, self._as_admitted)

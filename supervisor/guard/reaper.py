@@ -7,7 +7,6 @@ ledger as dead. It goes on doing so for a while, because a call to `begin` may s
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Collection, Iterator
 from pathlib import Path
 
@@ -18,8 +17,6 @@ from supervisor.store.failures import RedisError, explained, may_pass
 from supervisor.times import clock
 
 log = get_logger("supervisor.guard")
-
-REAP_SECONDS = 1.0
 
 #: For how long a worker that is gone is reported.
 REPORTED_SECONDS = 10.0
@@ -96,21 +93,3 @@ class Reaper:
             if finished.is_first:
                 _, event = RUN_EVENTS[finished.ending]
                 log.warning(event, run=run_id, reason=reason)
-
-
-class ReaperThread(threading.Thread):
-    """Reaps each second, beside a worker's main loop."""
-
-    def __init__(self, ledger: Ledger, own: LockFile) -> None:
-        super().__init__(name="supervisor-reaper", daemon=True)
-        self._own = own
-        self._reaper = Reaper(ledger, own)
-        self._stopping = threading.Event()
-
-    def run(self) -> None:
-        while not self._stopping.wait(REAP_SECONDS):
-            self._own.check()
-            self._reaper.reap()
-
-    def stop(self) -> None:
-        self._stopping.set()

@@ -74,8 +74,6 @@ class BeatProcess:
 
     name: str
     leads: bool
-    follows: str | None
-    """Digest of the schedule files that it has loaded, if it has any."""
 
 
 @dataclass(frozen=True, slots=True)

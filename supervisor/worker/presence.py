@@ -1,12 +1,13 @@
-"""A worker's presence: that it is running and what it consumes, from ready until it stops.
+"""What a worker reports of itself from ready until it stops, and of workers here that are gone.
 
-A thread of the worker's main process writes it, with a connection of its own, so that a call that
+A thread of the worker's main process does so, with a connection of its own, so that a call that
 hangs cannot make the heartbeat late. If the main loop hangs, the thread goes on and reports it.
 """
 
 from __future__ import annotations
 
 import threading
+import time
 from typing import Any
 
 from celery import bootsteps, signals
@@ -14,7 +15,7 @@ from celery.platforms import EX_FAILURE
 from celery.worker import state
 
 from supervisor.errors import WrongSchema
-from supervisor.guard.reaper import ReaperThread
+from supervisor.guard.reaper import Reaper
 from supervisor.job.topology import pool_name
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.presence import (
@@ -33,9 +34,13 @@ from supervisor.worker.main_process import main_process_of
 
 log = get_logger("supervisor.registration")
 
+#: Between two looks for workers that are gone.
+REAP_SECONDS = 1.0
+
 
 class WorkerRegistration(threading.Thread):
-    """Writes the worker's presence in each round, from what its consumer shows."""
+    """Looks for dead workers every second, and writes the worker's presence every
+    PRESENCE_INTERVAL, from what its consumer shows."""
 
     def __init__(self, consumer: Any, loop: MainLoop) -> None:
         super().__init__(name="supervisor-registration", daemon=True)
@@ -45,32 +50,37 @@ class WorkerRegistration(threading.Thread):
         ledger, broker = Ledger.open_without_retries(settings), broker_of(app, settings)
         self._registration = Registration(ledger.client, ledger.keys, broker)
         self._has_brokers_ledger = broker.is_ledger
+        self._lock_file = main_process_of(app).lock_file
+        self._reaper = Reaper(ledger, self._lock_file)
         self._tasks = [name for name in app.tasks if not name.startswith("celery.")]
         self._digest = digest_of(self._tasks)
         self._loop = loop
         self._stopping = threading.Event()
 
     def run(self) -> None:
+        next_at = time.monotonic()
         while not self._stopping.is_set():
-            try:
-                fault, is_waiting = self._loop.check(broker_answers=self._has_brokers_ledger)
-                self._registration.say(
-                    self._record(),
-                    self._tasks,
-                    fault,
-                    is_waiting=is_waiting,
-                )
-            except (RedisError, OSError) as error:
-                log.warning("presence not written", error=str(error))
-                self._loop.begin_again()  # if the ledger is silent too, the loop is not at fault
-            except WrongSchema as error:
-                log.critical("worker stopped", error=str(error))
-                # A warm shutdown, by the consumer's own loop; Celery declares it as None.
-                state.should_stop = EX_FAILURE  # type: ignore[assignment]
-                return
-            except Exception:  # a worker that is starting or stopping may lack any of this
-                log.exception("presence failed")
-            self._stopping.wait(PRESENCE_INTERVAL.total_seconds())
+            self._lock_file.check()
+            self._reaper.reap()
+            if time.monotonic() >= next_at:
+                next_at = time.monotonic() + PRESENCE_INTERVAL.total_seconds()
+                self._write()
+            self._stopping.wait(REAP_SECONDS)
+
+    def _write(self) -> None:
+        try:
+            fault, is_waiting = self._loop.check(broker_answers=self._has_brokers_ledger)
+            self._registration.say(self._record(), self._tasks, fault, is_waiting=is_waiting)
+        except (RedisError, OSError) as error:
+            log.warning("presence not written", error=str(error))
+            self._loop.begin_again()  # if the ledger is silent too, the loop is not at fault
+        except WrongSchema as error:
+            log.critical("worker stopped", error=str(error))
+            # A warm shutdown, by the consumer's own loop; Celery declares it as None.
+            state.should_stop = EX_FAILURE  # type: ignore[assignment]
+            self._stopping.set()
+        except Exception:  # a worker that is starting or stopping may lack any of this
+            log.exception("presence failed")
 
     def stop(self) -> None:
         self._stopping.set()
@@ -107,18 +117,12 @@ class Attends(bootsteps.StartStopStep):
         super().__init__(parent, **options)
         self._consumer = parent
         self._registration: WorkerRegistration | None = None
-        self._reaper: ReaperThread | None = None
-        self._lock_file = main_process_of(parent.app).lock_file
         own, connect, loop = parent.init_callback, parent.connect, MainLoop(parent)
 
         def ready(consumer: Any) -> None:
             loop.start()
             self._registration = WorkerRegistration(consumer, loop)
             self._registration.start()
-            if self._lock_file.process:
-                ledger = Ledger.open_without_retries(required_settings(consumer.app))
-                self._reaper = ReaperThread(ledger, self._lock_file)
-                self._reaper.start()
             if own:
                 own(consumer)
 
@@ -127,9 +131,7 @@ class Attends(bootsteps.StartStopStep):
         signals.worker_shutdown.connect(self._shut_down, weak=False)
 
     def shutdown(self, consumer: Any) -> None:
-        if self._reaper is not None:
-            self._reaper.stop()
-        self._lock_file.let_go()
+        main_process_of(consumer.app).lock_file.let_go()
         registration, self._registration = self._registration, None
         if registration is not None:
             registration.stop()

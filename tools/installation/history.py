@@ -344,7 +344,7 @@ class Processes:
 
     def say(self) -> None:
         self._last_turn = self._leader.poll(self._last_turn).at
-        self._beat.say(BeatProcess(self._leader.instance, leads=True, follows=None))
+        self._beat.say(BeatProcess(self._leader.instance, leads=True))
         for registration, process in self._workers:
             registration.say(process, self._tasks)
 

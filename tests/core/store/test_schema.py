@@ -64,7 +64,7 @@ def test_nothing_is_written_to_a_ledger_of_another_schema(used: Ledger, found: i
         "finish": lambda: used.finish(run.id, "token", RunState.SUCCEEDED),
         "rescue": lambda: used.rescue(),
         "pause": lambda: used.pause("nightly"),
-        "present": lambda: beat_at(used).say(BeatProcess("host:3", leads=True, follows=None)),
+        "present": lambda: beat_at(used).say(BeatProcess("host:3", leads=True)),
         "load": lambda: load(used, entries_of(used), {}, "digest", now),
     }
     for write in writes.values():
@@ -107,7 +107,7 @@ def test_doctor_of_another_version_names_both_schemas(used: Ledger, found: int) 
 
 def test_a_process_may_leave_a_ledger_whose_schema_has_changed(used: Ledger) -> None:
     beat = beat_at(used)
-    beat.say(BeatProcess("host:3", leads=True, follows=None))
+    beat.say(BeatProcess("host:3", leads=True))
     used.client.set(used.keys.schema, SCHEMA + 1)
     beat.leave()
     assert used.presences.processes().present == ()

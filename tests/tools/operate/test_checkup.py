@@ -40,7 +40,7 @@ def in_pool(pool: str, *queues: str) -> Present:
 
 
 def beat(name: str, offset: timedelta | None = timedelta()) -> Present:
-    return present(BeatProcess(name, name == "a", None), offset)
+    return present(BeatProcess(name, name == "a"), offset)
 
 
 BEATS = (beat("a"), beat("b"))

@@ -287,7 +287,7 @@ def health(url: str, *words: str) -> tuple[int, str]:
 
 def test_a_beat_that_stands_by_is_fine(registration: Registration, redis_url: str) -> None:
     assert health(redis_url, "beat") == (1, f"no beat on {HOST} has reported\n")
-    registration.say(BeatProcess(f"{HOST}:1", leads=False, follows=None))
+    registration.say(BeatProcess(f"{HOST}:1", leads=False))
     assert health(redis_url, "beat") == (0, "fine\n")
     registration.leave()
     assert health(redis_url, "beat")[0] == 1
