@@ -39,13 +39,12 @@ from structlog.contextvars import bind_contextvars, reset_contextvars
 
 from supervisor.errors import LeaseLost, RunInterrupted
 from supervisor.guard.arguments import Arguments
-from supervisor.guard.begin import begin, kept_out
 from supervisor.guard.current_run import CurrentRun, current_attempt, current_run, set_current_run
 from supervisor.guard.delivery import Delivery
-from supervisor.guard.end import report_end
 from supervisor.guard.guard import Guard
 from supervisor.guard.interrupts import RAISED, way_to_this_code
 from supervisor.guard.lease import is_trusted
+from supervisor.guard.ledger_calls import begin, kept_out, report_end
 from supervisor.guard.progress import Report, Reporter
 from supervisor.job.content import Content
 from supervisor.job.policies import RunLog

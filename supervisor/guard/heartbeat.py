@@ -38,12 +38,13 @@ import time
 from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 
 from supervisor.errors import WrongSchema
 from supervisor.guard.child_table import ChildTable
-from supervisor.guard.children import Children, process_exists
-from supervisor.guard.interrupts import CANCELLED, LEASE_LOST
+from supervisor.guard.interrupts import CANCELLED, LEASE_LOST, Children, process_exists
 from supervisor.guard.lease import Lease, State
+from supervisor.guard.ledger_calls import finish
 from supervisor.job.run import RunState
 from supervisor.ledger.attempt import Ending, LeaseState, Renewal
 from supervisor.ledger.ledger import Ledger
@@ -372,10 +373,8 @@ class Heartbeat(threading.Thread):
         outcome, ended_at = recorded
         note = "" if outcome is RunState.SUCCEEDED else f"{reason} before it could say why"
         end = (lease.run_id, lease.token, outcome, note)
-        finished = self._ledger.finish(*end, ended_at=ended_at, granted=lease.granted)
-        if finished.ending is Ending.UNKNOWN and lease.granted:
-            self._ledger.restore_ended(lease.work, lease.token, lease.granted)
-            finished = self._ledger.finish(*end, ended_at=ended_at, granted=lease.granted)
+        report = partial(self._ledger.finish, *end, ended_at=ended_at, granted=lease.granted)
+        finished = finish(self._ledger, lease.work, lease.token, lease.granted, report)
         if finished.ending is Ending.ENDED:  # not by the child itself before
             log.warning("run ended", job=lease.work.job, run=lease.run_id, outcome=outcome.value)
 

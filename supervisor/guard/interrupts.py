@@ -1,4 +1,4 @@
-"""How the heartbeat interrupts the code of a running job.
+"""How the heartbeat notices the death of a child, and interrupts the code of a running job.
 
 1. The main process sends the child a signal: `LEASE_LOST` or `CANCELLED`.
 2. The child's handler raises LeaseLost or RunCancelled in the job's code, if that is running. They
@@ -17,12 +17,13 @@ nothing can be raised: the run has to check by itself whether it should end
 
 from __future__ import annotations
 
-import contextlib
 import os
+import selectors
 import signal
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from types import FrameType
 from typing import Any
 
@@ -32,6 +33,84 @@ LEASE_LOST = signal.SIGURG
 CANCELLED = signal.SIGUSR2
 
 RAISED: dict[int, type[RunInterrupted]] = {LEASE_LOST: LeaseLost, CANCELLED: RunCancelled}
+
+
+# The main process' side.
+
+
+class Children:
+    """A worker's children: which of them have died, and signals to them.
+
+    Where the system has pidfds, each child has a descriptor that becomes readable when it dies.
+    Only `wake` may be called from other threads than the heartbeat's.
+    """
+
+    def __init__(self) -> None:
+        self._fds: dict[int, int] = {}
+        self._selector = selectors.DefaultSelector()
+        self._wake_reader, self._wake_writer = os.pipe()
+        self._selector.register(self._wake_reader, selectors.EVENT_READ)
+
+    def __contains__(self, pid: int) -> bool:
+        return pid in self._fds
+
+    def send(self, number: signal.Signals, pid: int) -> None:
+        """By its pidfd where there is one: never another process with the same number."""
+        with suppress(ProcessLookupError):
+            if pid in self._fds and hasattr(signal, "pidfd_send_signal"):
+                signal.pidfd_send_signal(self._fds[pid], number)
+            else:
+                os.kill(pid, number)
+
+    def wake(self) -> None:
+        """Ends the current call of `wait`, or else the next one."""
+        os.write(self._wake_writer, b"x")
+
+    def wait(self, seconds: float) -> list[int]:
+        """Waits until children have died or `wake` is called; returns the pids of the dead."""
+        died = []
+        for key, _ in self._selector.select(max(0.0, seconds)):
+            if key.fileobj == self._wake_reader:
+                os.read(self._wake_reader, 1024)
+            else:
+                died.append(key.data)
+        return died
+
+    def dead(self) -> list[int]:
+        """The pids of those that have died, without waiting."""
+        ready = [key for key, _ in self._selector.select(0) if key.fileobj != self._wake_reader]
+        return [key.data for key in ready]
+
+    def open(self, pids: Iterable[int]) -> list[int]:
+        """Waits for these children too from now on. Returns those that are gone already."""
+        gone: list[int] = []
+        if not hasattr(os, "pidfd_open"):
+            return gone
+        for pid in set(pids) - self._fds.keys():
+            try:
+                self._fds[pid] = os.pidfd_open(pid)
+            except ProcessLookupError:
+                gone.append(pid)
+            else:
+                self._selector.register(self._fds[pid], selectors.EVENT_READ, pid)
+        return gone
+
+    def close(self, pid: int) -> None:
+        pidfd = self._fds.pop(pid, None)
+        if pidfd is not None:
+            self._selector.unregister(pidfd)
+            os.close(pidfd)
+
+
+def process_exists(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except OSError as error:
+        return not isinstance(error, ProcessLookupError)
+    return True
+
+
+# The side of the job's code.
 
 
 def receive_interrupts(raise_in_run: Callable[[int], None]) -> None:
@@ -47,15 +126,6 @@ def receive_interrupts(raise_in_run: Callable[[int], None]) -> None:
 
     for number in RAISED:
         signal.signal(number, interrupt)
-
-
-def send(number: int, pid: int, pidfd: int | None) -> None:
-    """Signals the process, by its pidfd where there is one: never another with the same number."""
-    with contextlib.suppress(ProcessLookupError):
-        if pidfd is not None and hasattr(signal, "pidfd_send_signal"):
-            signal.pidfd_send_signal(pidfd, number)
-        else:
-            os.kill(pid, number)
 
 
 def way_to_this_code(pending: Callable[[], BaseException | None]) -> Callable[[int], Any] | None:

@@ -12,11 +12,10 @@ BROKEN = (
     "supervisor/ledger/*.lua",
     "supervisor/features/*/*.lua",
     "supervisor/guard/attempt.py",
-    "supervisor/guard/begin.py",
-    "supervisor/guard/end.py",
+    "supervisor/guard/ledger_calls.py",
     "supervisor/guard/lease.py",
     "supervisor/guard/heartbeat.py",
-    "supervisor/guard/children.py",
+    "supervisor/guard/interrupts.py",
     "supervisor/schedule/emission.py",
     "supervisor/features/audit/step.py",
 )
