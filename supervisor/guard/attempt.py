@@ -163,8 +163,6 @@ class Attempt:
         """The job's code; what it reports of itself is written before this is left."""
         self.report = reporter.open(self.run_id, self.delivery.token, publish)
         run = current_run()
-        for hook in self._guard.hooks:
-            hook.begin(self)
         bound = bind_contextvars(**(run.log_fields if run else {}))
         pid = os.getpid()
         try:
@@ -314,7 +312,7 @@ class Attempt:
         if failure is None or self.delivery.log == RunLog.NONE:
             return ""
         try:
-            return "".join(hook.text_of(failure, self) for hook in self._guard.hooks)
+            return "".join(text_of(failure, self) for text_of in self._guard.texts_of_failures)
         except Exception as error:  # noqa: BLE001 - it asks the job's exceptions for their texts
             log.warning("traceback not kept", run=self.run_id, error=repr(error))
             return ""

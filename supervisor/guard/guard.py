@@ -1,4 +1,4 @@
-"""What the attempts of a process share, and what features do with each of them."""
+"""What the attempts of a process share."""
 
 from __future__ import annotations
 
@@ -19,17 +19,6 @@ if TYPE_CHECKING:
     from supervisor.guard.attempt import Attempt
 
 REPORT_TIMEOUT = timedelta(seconds=30)
-
-
-class Hook:
-    """What a feature does with each attempt."""
-
-    def begin(self, attempt: Attempt) -> None:
-        """The job's code is about to run."""
-
-    def text_of(self, failure: BaseException, attempt: Attempt) -> str:
-        """What is kept, with the failed attempt, of what its code raised."""
-        return ""
 
 
 @dataclass(slots=True)
@@ -53,7 +42,8 @@ class Guard:
     report_timeout: timedelta = REPORT_TIMEOUT
     """For how long an end is reported once there is a reason to give it up."""
 
-    hooks: Sequence[Hook] = ()
+    texts_of_failures: Sequence[Callable[[BaseException, Attempt], str]] = ()
+    """What features keep, with a failed attempt, of what its code raised."""
 
     table: ChildTable = field(default_factory=lambda: ChildTable(is_shared=False))
     lock_file: LockFile = field(default_factory=LockFile)

@@ -9,13 +9,14 @@ from typing import Any
 from supervisor.features.opentelemetry import tracing as opentelemetry
 from supervisor.features.run_log import lines as run_log
 from supervisor.guard.attempt import Attempt
-from supervisor.guard.guard import Hook
-
-HOOKS: list[Hook] = [
-    run_log.KeptLines(),
-]
 
 #: What they do around the body of the task, which is given as well.
 AROUND: list[Callable[[Any, Attempt], AbstractContextManager[None]]] = [
+    run_log.captured,
     opentelemetry.traced,
+]
+
+#: What they keep, with a failed attempt, of what its code raised.
+TEXTS_OF_FAILURES: list[Callable[[BaseException, Attempt], str]] = [
+    run_log.traceback_of,
 ]

@@ -48,7 +48,7 @@ from supervisor.job.steps import filled, handed_on
 from supervisor.ledger.attempt import Refusal, Refused
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.runs import Reports
-from supervisor.lists.attempts import AROUND, HOOKS
+from supervisor.lists.attempts import AROUND, TEXTS_OF_FAILURES
 from supervisor.logs import get_logger
 from supervisor.process import process_name
 from supervisor.sending.app_settings import owner_of, required_settings
@@ -284,7 +284,7 @@ def guard_of(app: Celery, pid: int) -> Guard:
         process_name(pid),
         owner_of(app),
         loads,
-        hooks=HOOKS,
+        texts_of_failures=TEXTS_OF_FAILURES,
         table=main.table,
         lock_file=main.lock_file,
     )

@@ -13,14 +13,14 @@ from __future__ import annotations
 import logging
 import re
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from itertools import dropwhile
 from traceback import StackSummary, TracebackException
 from typing import Any
 
 from supervisor.guard.attempt import Attempt
 from supervisor.guard.current_run import current_attempt
-from supervisor.guard.guard import Hook
 from supervisor.job.policies import RunLog
 from supervisor.job.reports import LINE_LENGTH
 
@@ -70,6 +70,14 @@ class PrintedLines:
         if attempt is not None:
             attempt.printed(str(text)[:LONGEST_RECORD])
         return self._stream.write(text)
+
+
+@contextmanager
+def captured(_: Any, attempt: Attempt) -> Iterator[None]:
+    """Has what the job's code logs and prints be lines of its run's log, if the job says so."""
+    if attempt.delivery.log == RunLog.CAPTURE:
+        capture_lines()
+    yield
 
 
 def capturing() -> Attempt | None:
@@ -139,6 +147,10 @@ MOST_FRAMES = 50
 CALLERS = re.compile(r"[/\\](supervisor[/\\](guard|worker)|celery[/\\]app)[/\\]\w+\.py$")
 
 
+def traceback_of(failure: BaseException, attempt: Attempt) -> str:
+    return traceback_text(failure, attempt.shown)
+
+
 def traceback_text(error: BaseException, hide: Callable[[str], str]) -> str:
     """The traceback from the task's own code on, with the causes, without variables.
 
@@ -166,12 +178,3 @@ def end_of(text: str) -> str:
     return f"({len(data) - LARGEST:,} bytes before this left out)\n" + data[-LARGEST:].decode(
         errors="ignore"
     )
-
-
-class KeptLines(Hook):
-    def begin(self, attempt: Attempt) -> None:
-        if attempt.delivery.log == RunLog.CAPTURE:
-            capture_lines()
-
-    def text_of(self, failure: BaseException, attempt: Attempt) -> str:
-        return traceback_text(failure, attempt.shown)
