@@ -74,7 +74,7 @@ def end_with_worker(**_: Any) -> None:
     reserve_closed_files()
     die_with_parent()
     main = current_process()._parent_pid  # type: ignore[attr-defined]
-    if os.getppid() != main:  # it was gone already
+    if main and os.getppid() != main:  # it was gone already
         raise SystemExit
 
 

@@ -161,7 +161,8 @@ def give_any(self: Any, request: Any) -> None:
         give(self, request)
     except Exception as error:
         state.task_ready(request)
-        for result in [*getattr(getattr(self.pool, "_pool", None), "_cache", {}).values()]:
+        waiting = getattr(getattr(self.pool, "_pool", None), "_cache", None)
+        for result in [*waiting.values()] if isinstance(waiting, dict) else []:
             if getattr(result, "_accept_callback", None) == request.on_accepted:
                 result.discard()
         if hasattr(self, "_quick_release"):
@@ -188,7 +189,7 @@ def hear_of_errors(pool: Any) -> None:
     The task then fails, as it does in a child process. Call it before strategies are made, which
     keep the pool's `apply_async`.
     """
-    if isinstance(pool, prefork.TaskPool) or "apply_async" in vars(pool):
+    if pool is None or isinstance(pool, prefork.TaskPool) or "apply_async" in vars(pool):
         return
     apply = pool.apply_async
 
