@@ -44,6 +44,9 @@ SUITES = {
         tests=("t/unit/tasks", "t/unit/worker", "t/unit/app"),
         requirements=("-r", "requirements/test.txt"),
         options=("--timeout", "300"),
+        explained={
+            "test_process_task_raise_regular": "a message that the pool cannot take is dropped",
+        },
     ),
     "celery-integration": Suite(
         package="celery",
