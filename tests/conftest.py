@@ -27,6 +27,7 @@ from supervisor.ledger.ledger import Ledger
 from supervisor.settings import Settings
 from supervisor.testing import EmbeddedServer, empty
 from tests.commands import Supervisor, supervisor_at
+from tests.proxy import Proxy, proxy_to
 from tests.waiting import Deadline
 
 TESTS = Path(__file__).parent
@@ -190,6 +191,13 @@ def emptied(url: str) -> None:
 def cleaner(url: str) -> Ledger:
     """One for each database: most tests begin with an empty one."""
     return Ledger.open(Settings(redis_url=url))
+
+
+@pytest.fixture
+def way(redis_url: str) -> Iterator[Proxy]:
+    """To the test's database: it may be cut, or replies may be lost on it."""
+    with proxy_to(redis_url) as proxy:
+        yield proxy
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from supervisor.app import supervise
 from supervisor.job.run import Run, RunState
 from supervisor.sending.publisher import Publisher
 from tests.acceptance.project import Project
-from tests.proxy import Proxy, proxy_to
+from tests.proxy import Proxy
 from tests.waiting import wait_until
 
 JOBS = """
@@ -23,12 +23,6 @@ jobs:
   unheard: {task: team.hold, every: 24h, paused: true, on_crash: fail}
   brief: {task: team.hold, every: 24h, paused: true, on_crash: fail, soft_time_limit: 5s}
 """
-
-
-@pytest.fixture
-def way(redis_url: str) -> Iterator[Proxy]:
-    with proxy_to(redis_url) as proxy:
-        yield proxy
 
 
 @pytest.fixture
@@ -119,15 +113,9 @@ jobs:
 
 
 @pytest.fixture
-def broker(redis_url: str) -> Iterator[Proxy]:
-    with proxy_to(redis_url) as proxy:
-        yield proxy
-
-
-@pytest.fixture
-def behind(tmp_path: Path, redis_url: str, broker: Proxy) -> Iterator[Project]:
+def behind(tmp_path: Path, redis_url: str, way: Proxy) -> Iterator[Project]:
     """A project that reaches its ledger directly, and its broker on a way that can be blocked."""
-    project = Project(tmp_path / "team", redis_url, broker=broker.url)
+    project = Project(tmp_path / "team", redis_url, broker=way.url)
     yield project
     project.stop()
 
@@ -141,7 +129,7 @@ def sent(project: Project, job: str) -> Run:
 
 
 def test_a_broker_that_hangs_keeps_neither_renewals_nor_deaths_waiting(
-    behind: Project, broker: Proxy
+    behind: Project, way: Proxy
 ) -> None:
     behind.deploy(BROKER_HANGS_JOBS)
     ledger = behind.ledger
@@ -149,7 +137,7 @@ def test_a_broker_that_hangs_keeps_neither_renewals_nor_deaths_waiting(
     long, killed, waiting = sent(behind, "long"), sent(behind, "killed"), sent(behind, "killed")
     wait_until(lambda: behind.starts("long"))
     child = wait_until(lambda: behind.starts("killed"))[0].pid
-    broker.freeze()
+    way.freeze()
     os.kill(child, SIGKILL)
     behind.run_when(killed.id, "lost")
     # Its lease ends three times over meanwhile, were it not renewed while the broker hangs.

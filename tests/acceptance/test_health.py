@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 from contextlib import ExitStack, suppress
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from socket import SHUT_RDWR
 from subprocess import CompletedProcess
@@ -73,6 +74,12 @@ def wait_until_fine(project: Project) -> None:
     assert health(project).stdout == "fine\n"
 
 
+def tell(app: Celery, command: str) -> None:
+    """Returns once the worker has said that it does so; one that hangs already says nothing."""
+    ask = partial(app.control.broadcast, command, reply=True, limit=1)
+    wait_until(lambda: ask(timeout=scaled(10)), 60)
+
+
 def wait_for_fault(project: Project, words: str) -> None:
     wait_until(lambda: [w for w in workers(project) if words in (w.fault or "")], 60)
 
@@ -98,7 +105,7 @@ def test_a_worker_whose_main_loop_hangs_fails_its_probe(
         wait_until(lambda: present.processes().workers[0].queues, 60)
 
         with Celery(broker=project.url) as app:
-            wait_until(lambda: app.control.broadcast("hang", reply=True, timeout=2), 60)
+            tell(app, "hang")
         # With so few rounds allowed, a loop that has just reconnected may seem to hang, too.
         wait_for_fault(project, "is in team.wedged")
         done = health(project)
@@ -127,7 +134,7 @@ def test_a_worker_that_no_longer_asks_for_messages_fails_its_probe(
     project.let_end(run.id)
     project.run_when(run.id, "succeeded")
     with Celery(broker=project.url) as app:
-        wait_until(lambda: app.control.broadcast("go_deaf", reply=True, timeout=2), 60)
+        tell(app, "go_deaf")
     wait_for_fault(project, "has had no answer")
     assert "has had no answer" in health(project, "worker1").stdout
     assert "does no work: its main loop turns" in project.supervisor("doctor").stdout

@@ -18,6 +18,13 @@ jobs:
   serial: {task: team.work, every: 1s, serial: true}
 """
 
+#: A message that the other ledger's worker refuses is sent again after two seconds, and then four.
+IMPATIENT = """
+from datetime import timedelta
+from supervisor.beat import vanished_messages
+vanished_messages.LONGEST_GRACE = timedelta(seconds=4)
+"""
+
 
 def deployment(directory: Path, url: str, prefix: str) -> Project:
     project = Project(directory, url, environ={"SUPERVISOR_PREFIX": prefix})
@@ -66,6 +73,7 @@ def sharing(directory: Path, url: str, prefix: str) -> Project:
         name = rf'@app.task(\1, name="{prefix}.work")\ndef work('
         text = re.sub(r"@app\.task\((.*)\)\ndef work\(", name, text)
         (project.directory / file).write_text(text)
+    project.extend(IMPATIENT)
     project.schedule(f"jobs: {{j: {{task: {prefix}.work, every: 24h, paused: true}}}}\n")
     project.beat()
     return project
@@ -77,6 +85,7 @@ def test_two_ledgers_that_share_a_queue_get_all_runs_done_and_report_it(
     prefixes = ("one", "two")
     ledgers = {prefix: Ledger.open(Settings(redis_url, prefix)) for prefix in prefixes}
     for ledger in ledgers.values():
+        stack.callback(ledger.client.close)
         ledger.acknowledge_server()
     both = {prefix: sharing(tmp_path, redis_url, prefix) for prefix in prefixes}
     for project in both.values():
@@ -95,7 +104,6 @@ def test_two_ledgers_that_share_a_queue_get_all_runs_done_and_report_it(
         worker.terminate()
         status_of(worker)
         worker = both[prefix].hire(processes=1)
-        # A message that the other refuses is sent again after a while, and then after twice that.
         wait_until(lambda: ledger.run(runs[prefix]).state == "succeeded", 200)  # noqa: B023
     for prefix, project in both.items():
         assert [(s.run, s.event) for s in project.witness()] == [

@@ -13,7 +13,6 @@ import redis
 from celery import Celery
 
 from supervisor.installed import numbers
-from supervisor.ledger.admission import Placement
 from supervisor.schedule.ticks import Tick
 from supervisor.times import ms_of
 from tests.acceptance.project import POOL, Project, needs_children
@@ -184,14 +183,3 @@ def test_a_tick_that_two_beats_published_works_once(project: Project) -> None:
     project.run_when(tick.run_id, "succeeded")
     assert len(project.starts("steady")) == 1
     assert ledger.job("steady").counters["ticks"] == 1
-
-
-def test_a_tick_that_was_admitted_and_not_published_runs_once(workers: Workers) -> None:
-    """All that a beat leaves that dies between the two: the ledger has the run, the broker not."""
-    ledger = workers.project.ledger
-    ledger.resume("work")
-    tick = Tick(ledger.spec("work"), ledger.now())
-    assert ledger.admit([tick, tick])[0].placement is Placement.START
-    run = workers.project.run_when(tick.run_id, "succeeded")
-    ledger.pause("work")
-    assert len(workers.starts(run)) == 1

@@ -21,7 +21,7 @@ BY_THE_CLOCK = [ROOT / "tools" / name for name in ("bench", "chaos")]
 FOREIGN_APPS = ROOT / "tests" / "adoption" / "apps"
 
 WAITS = {"wait", "join", "communicate", "run", "get", "create_connection", "Client", "Redis"}
-WAITS |= {"drain_events", "set_default_timeout"}
+WAITS |= {"drain_events", "set_default_timeout", "broadcast", "inspect", "ping"}
 
 NAMES = ("timeout", "socket_timeout")
 

@@ -22,6 +22,7 @@ from supervisor.ledger.loading import LoadReply
 from supervisor.schedule import schedule_of, ticks_between
 from supervisor.schedule.ticks import Tick
 from tests.commands import Supervisor
+from tests.core.catalog.test_loading import due
 from tests.jobs import dealt_with_until
 from tests.waiting import wait_until
 
@@ -30,11 +31,6 @@ HOURLY: dict[str, Any] = {"task": "proj.report", "every": "1h"}
 
 def put(app: Celery, name: str = "report", **keys: Any) -> jobs.Job:
     return jobs.put(name, app=app, **{**HOURLY, **keys})
-
-
-def due(ledger: Ledger) -> dict[str, float]:
-    found = ledger.client.zrange("redbeat::schedule", 0, -1, withscores=True)
-    return {key.removeprefix("redbeat:"): score for key, score in found}
 
 
 def test_a_job_that_was_put_is_loaded_as_any_other(app: Celery, ledger: Ledger) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from threading import Thread
 from typing import Any
 
@@ -21,7 +21,7 @@ from supervisor.testing import lease_runs_out
 from supervisor.times import clock
 from supervisor.worker.task import put_under_guard
 from tests.jobs import admitted, begin, run_id
-from tests.proxy import Proxy, proxy_to
+from tests.proxy import Proxy
 from tests.waiting import scaled, wait_until
 
 #: What asks for the lease, and what asks for a step's params between that and its body.
@@ -31,12 +31,6 @@ PARAMS = b"\r\nHGETALL\r\n"
 STEPS = [{"task": "proj.nightly", "priority": 1}, {"task": "proj.last", "priority": 0}]
 
 Bodies = list[Any]
-
-
-@pytest.fixture
-def way(redis_url: str) -> Iterator[Proxy]:
-    with proxy_to(redis_url) as proxy:
-        yield proxy
 
 
 @pytest.fixture

@@ -36,7 +36,7 @@ from tests.jobs import (
     ticks,
     with_messages,
 )
-from tests.proxy import Proxy, proxy_to
+from tests.proxy import Proxy
 from tests.waiting import wait_until
 
 
@@ -306,12 +306,6 @@ def calls_of_functions(ledger: Ledger) -> int:
 
 
 # A reply that never arrives: asked again, it is one run
-
-
-@pytest.fixture
-def way(redis_url: str) -> Iterator[Proxy]:
-    with proxy_to(redis_url) as proxy:
-        yield proxy
 
 
 @pytest.fixture

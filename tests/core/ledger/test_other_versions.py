@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
 
 import pytest
 from celery import Celery
@@ -23,6 +22,7 @@ from supervisor.schedule.ticks import Tick
 from supervisor.sending.messages import assignments
 from supervisor.sending.publisher import Publisher
 from supervisor.times import ms_of
+from tests.core.catalog.test_loading import jobs, spec
 from tests.jobs import job
 from tests.logged import capture_logs
 
@@ -39,14 +39,6 @@ def test_facts_that_only_a_newer_version_knows_are_passed_over(ledger: Ledger) -
         record["newer"] = 1
     ledger.client.set(key, json.dumps(said), keepttl=True)
     assert [worker.name for worker in ledger.presences.processes().workers] == ["w1"]
-
-
-def spec(name: str, **keys: Any) -> JobSpec:
-    return JobSpec.model_validate({"name": name, "task": "t", "every": "5m", **keys})
-
-
-def jobs(*specs: JobSpec) -> dict[str, JobSpec]:
-    return {each.name: each for each in specs}
 
 
 @pytest.fixture

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import time
 from base64 import b64decode
-from collections.abc import Iterator
 from datetime import timedelta
 from threading import Thread
 from typing import Any
@@ -38,17 +37,11 @@ from supervisor.times import ms_of
 from supervisor.worker.request import guarded_request
 from supervisor.worker.task import put_under_guard
 from tests.jobs import admitted, begin, job, renew, run_id, take_messages, ticks
-from tests.proxy import Proxy, proxy_to
+from tests.proxy import Proxy
 from tests.waiting import scaled, wait_until
 
 #: The time-outs of a call, of connecting and of what a new connection says first.
 TIMEOUT = 15
-
-
-@pytest.fixture
-def broker(redis_url: str) -> Iterator[Proxy]:
-    with proxy_to(redis_url) as proxy:
-        yield proxy
 
 
 def app_at(broker_url: str, redis_url: str, **conf: Any) -> Celery:
@@ -66,18 +59,18 @@ def queued(ledger: Ledger, second: int) -> str:
 
 @pytest.mark.parametrize("was_connected", [True, False])
 def test_a_broker_that_hangs_holds_nobody_up_for_ever(
-    ledger: Ledger, redis_url: str, broker: Proxy, was_connected: bool
+    ledger: Ledger, redis_url: str, way: Proxy, was_connected: bool
 ) -> None:
-    publisher = Publisher(app_at(broker.url, redis_url), ledger)
+    publisher = Publisher(app_at(way.url, redis_url), ledger)
     if was_connected:
         assert publisher.publish([queued(ledger, 0)]) == 1
-    broker.freeze()
+    way.freeze()
     run, requested_at = queued(ledger, 1), time.monotonic()
     assert publisher.publish([run]) == 0
     assert time.monotonic() - requested_at < scaled(TIMEOUT)
     assert ledger.run(run).state is RunState.QUEUED
     assert run in ledger.outbox()
-    broker.thaw()
+    way.thaw()
     assert publisher.publish([run]) == 1
 
 
@@ -320,16 +313,16 @@ def test_a_message_of_before_a_retry_begins_no_attempt_after_it(
 
 
 def test_a_run_that_two_processes_publish_begins_once(
-    ledger: Ledger, redis_url: str, broker: Proxy
+    ledger: Ledger, redis_url: str, way: Proxy
 ) -> None:
     """A worker waits for its broker's answer for longer than beat leaves the run to it."""
-    worker = Publisher(app_at(broker.url, redis_url), ledger)
+    worker = Publisher(app_at(way.url, redis_url), ledger)
     worker.publish([queued(ledger, 0)])
     spec = admitted(ledger, 0, 1, name="handed-over", overlap="queue_one")
     begin(ledger, run_id(spec, 0))
     [run] = ledger.finish(run_id(spec, 0), "token", RunState.SUCCEEDED).to_publish
     take_messages(ledger)
-    broker.hold_replies()
+    way.hold_replies()
     publishing = Thread(target=worker.publish, args=[[run]])
     publishing.start()
     wait_until(lambda: run in ledger.outbox())
