@@ -23,7 +23,18 @@ def test_the_tests_of_the_page_pass(tmp_path: Path) -> None:
     texts = [block.text for block in BLOCKS if block.page == "docs/how-to/testing.md"]
     for name, text in zip(FILES, texts, strict=True):
         (tmp_path / name).write_text(text)
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
+    command = [
+        sys.executable,
+        "-W",
+        "error",
+        "-m",
+        "pytest",
+        "-q",
+        "-W",
+        "error",
+        "-p",
+        "no:cacheprovider",
+    ]
     done = subprocess.run(
         command, cwd=tmp_path, capture_output=True, text=True, timeout=scaled(120), check=False
     )
