@@ -31,7 +31,7 @@ from supervisor.catalog.faults import JobFault
 from supervisor.catalog.job_checks import Tasks, check_job
 from supervisor.catalog.load import put_jobs
 from supervisor.catalog.schedule_files import reference_faults, without_forms
-from supervisor.errors import InvalidJob, InvalidRequest, UnknownJob
+from supervisor.errors import InvalidJob, InvalidRequest, UnknownJob, did_you_mean
 from supervisor.job.changes import Changes
 from supervisor.job.fields import PRIORITIES
 from supervisor.job.policies import AfterPolicy, OverlapPolicy
@@ -48,7 +48,7 @@ from supervisor.schedule.expectations import next_ticks as ticks_of
 from supervisor.sending.content import as_json
 from supervisor.sending.publisher import publisher_of
 from supervisor.sending.starting import options_of_caller
-from supervisor.times import render_duration, render_moment
+from supervisor.times import parse_duration, render_duration, render_moment
 
 #: Characters of the name of a person who puts a job.
 LONGEST_NAME = 100
@@ -197,10 +197,10 @@ def remove(
     source.
     """
     ledger, entries = ledger_of(app)
-    versions, place = {name: if_version}, place_of(by)
+    versions = {name: if_version}
     with ledger.actions.trying(Action(actor_of(by), "remove", name, reason, (name,))) as action:
         removals = {name: None}
-        done, _ = put_jobs(ledger, entries, removals, source, place, versions, action=action)
+        done, _ = put_jobs(ledger, entries, removals, source, "", versions, action=action)
     return bool(done)
 
 
@@ -234,6 +234,7 @@ def trigger(
     params: KeyValues | None = None,
     key: str | None = None,
     overlap: str | None = None,
+    max_wait: str | float | timedelta | None = None,
     priority: int | None = None,
     at: datetime | None = None,
     after: str | None = None,
@@ -245,8 +246,8 @@ def trigger(
 ) -> str:
     """Runs a job of any source now, even if it is paused, and returns the id of the run.
 
-    - `args`, `kwargs`, `params`: replace those of the job. `key` and `overlap` replace the job's
-      lock key and overlap policy.
+    - `args`, `kwargs`, `params`: replace those of the job. `key`, `overlap` and `max_wait`
+      replace the job's lock key, its overlap policy, and the longest wait.
     - `priority`: the priority of the message, from 0 to 9.
     - `at`: the run waits until this time, which is in the job's time zone if it has no offset.
     - `after`: the id of a run. The new run waits until that one has ended. It is skipped if that
@@ -272,6 +273,7 @@ def trigger(
         params=None if params is None else in_json("params", dict(params)),
         key=key,
         overlap=None if overlap is None else word_of(OverlapPolicy, "overlap", overlap),
+        max_wait=None if max_wait is None else wait_of(max_wait),
         options={**options, **options_of_caller(publisher, ledger.spec(name))},
         after=after,
         after_policy=word_of(AfterPolicy, "after_policy", after_policy),
@@ -306,8 +308,18 @@ W = TypeVar("W", bound=StrEnum)
 def word_of(kind: type[W], name: str, word: str) -> W:
     try:
         return kind(word)
+    except ValueError:
+        words = [each.value for each in kind]
+        hint = did_you_mean(str(word), words) or f" (there are {', '.join(words)})"
+        raise InvalidRequest(f"{name}: {word!r:.100} is no such word{hint}") from None
+
+
+def wait_of(duration: str | float | timedelta) -> timedelta:
+    """Raises InvalidRequest."""
+    try:
+        return parse_duration(duration)
     except ValueError as error:
-        raise InvalidRequest(f"{name}: {error}") from None
+        raise InvalidRequest(f"max_wait: {error}") from None
 
 
 def next_ticks(name: str, count: int = 5, *, app: Celery | None = None) -> builtins.list[datetime]:

@@ -240,6 +240,20 @@ def test_a_trigger_may_be_for_a_time_to_come_and_has_a_priority(
     assert len(ledger.history("report")) == 1
 
 
+def test_a_trigger_may_bring_a_policy_and_a_time_to_wait(app: Celery, ledger: Ledger) -> None:
+    put(app)
+    jobs.trigger("report", app=app)
+    run = jobs.trigger("report", overlap="queue_all", max_wait="5m", app=app)
+    assert ledger.run(run).state is RunState.WAITING
+    assert ledger.run(run).rules.max_wait_ms == 300_000
+    for wrong, said in (
+        ({"overlap": "queue"}, "overlap: 'queue' is no such word .did you mean 'requeue'"),
+        ({"max_wait": "soon"}, "max_wait: 'soon' is not a duration"),
+    ):
+        with pytest.raises(InvalidRequest, match=said):
+            jobs.trigger("report", app=app, **wrong)  # type: ignore[arg-type]
+
+
 class Meanwhile:
     """A ledger that another edits once, when a put has closed a schedule and is about to load."""
 

@@ -131,7 +131,7 @@ def test_a_job_of_files_is_read_only_here(maker: httpx.Client, ledger: Ledger) -
         False,
     )
     for answer in (put(maker), maker.delete(JOB)):
-        assert "schedules/a.yaml:12" in checked(answer, PATH, 409)["error"]
+        assert "schedules/a.yaml:12; change it" in checked(answer, PATH, 409)["error"]
     check = maker.post(f"{JOB}/check", json=HOURLY).json()
     assert "schedules/a.yaml:12" in check["problems"][0]
 
