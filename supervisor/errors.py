@@ -257,7 +257,7 @@ class InvalidGuard(SupervisorError, ValueError):
 
     def __init__(self, where: str, problems: Sequence[str]) -> None:
         self.problems = tuple(problems)
-        super().__init__(f"the guard of {where}: " + "; ".join(problems))
+        super().__init__(f"{where}: " + "; ".join(problems))
 
 
 class NotConfigured(SupervisorError):

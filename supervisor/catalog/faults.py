@@ -8,11 +8,12 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any, get_args
 
+from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
 from supervisor.catalog.yaml_source import KeyPath
-from supervisor.errors import closest, shown
+from supervisor.errors import closest, did_you_mean, shown
 from supervisor.job.fields import ClockChanges, ItemFault
 from supervisor.job.spec import JobSpec
 from supervisor.job.step_spec import StepSpec
@@ -63,6 +64,21 @@ def fault_of(
     is_whole = kind in ("tuple_type", "dict_type", "model_type")
     hint = EXAMPLES.get(key, HINTS.get(kind)) if is_whole else HINTS.get(kind)
     return JobFault((key,), f"{key!r}: {shown(value)} {what}", hint)
+
+
+def in_words(error: ValidationError, model: type[BaseModel]) -> list[str]:
+    """What is wrong with the guard of a call, or with the body of a request."""
+    problems = []
+    for detail in error.errors():
+        key = str(detail["loc"][0]) if detail["loc"] else None
+        if key is None:
+            what = detail["msg"]
+        elif detail["type"] == "extra_forbidden":
+            what = f"unknown key {key!r}{did_you_mean(key, model.model_fields)}"
+        else:
+            what = fault_of(key, detail, model.model_fields).text
+        problems.append(what)
+    return problems
 
 
 def part_fault(detail: ErrorDetails) -> JobFault:

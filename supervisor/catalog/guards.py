@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Self
+from typing import Annotated, Any, Self
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from supervisor.catalog.faults import in_words
 from supervisor.catalog.job_checks import check_job
-from supervisor.errors import InvalidGuard, did_you_mean
+from supervisor.errors import InvalidGuard
 from supervisor.job.policies import OverlapPolicy
 from supervisor.job.spec import GuardedTaskSpec
 from supervisor.job.when import When
@@ -35,7 +36,7 @@ NOT_IN_A_GUARD = (
 
 def guarded_task_spec(task: str, guard: Any) -> GuardedTaskSpec:
     """The job that a guarded task is. Raises InvalidGuard."""
-    where = f"task {task!r}"
+    where = f"the guard of task {task!r}"
     if not isinstance(guard, Mapping):
         raise InvalidGuard(where, [f"{guard!r} is neither True nor a mapping of a job's keys"])
     return spec_without_schedule(where, task, {"task": task}, guard)
@@ -48,20 +49,18 @@ def spec_without_schedule(
 
     Raises InvalidGuard with all that is wrong.
     """
-    refused = [f"{key!r} is not for a guarded task" for key in NOT_IN_A_GUARD if key in policies]
+    refused = [f"{key!r} is not for calls from code" for key in NOT_IN_A_GUARD if key in policies]
     own = {key: value for key, value in policies.items() if key not in NOT_IN_A_GUARD}
     # What a template needs is known when the task is called.
     checked = {key: value for key, value in own.items() if key != "key"}
     _, faults = check_job(name, {**checked, **work, "every": 60}, {}, None)
-    problems = refused + [
-        fault.what + (f" ({fault.hint})" if fault.hint else "") for fault in faults
-    ]
+    problems = refused + [fault.text for fault in faults]
     if problems:
         raise InvalidGuard(where, problems)
     try:
         return GuardedTaskSpec(**{**own, **work, "name": name})
     except ValidationError as error:
-        raise InvalidGuard(where, [str(e["msg"]) for e in error.errors()]) from error
+        raise InvalidGuard(where, in_words(error, GuardedTaskSpec)) from error
 
 
 class GuardedCall(BaseModel):
@@ -69,14 +68,14 @@ class GuardedCall(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    key: str | None = None
+    key: Annotated[str, Field(min_length=1)] | None = None
     overlap: OverlapPolicy | None = None
     max_wait: Duration | None = None
 
     @classmethod
     def of(cls, header: Any, task: str) -> Self:
         """Raises InvalidGuard."""
-        where = f"a call of {task!r}"
+        where = f"the guard of a call of {task!r}"
         if header is None or header is True:
             return cls()
         if not isinstance(header, Mapping):
@@ -84,11 +83,4 @@ class GuardedCall(BaseModel):
         try:
             return cls.model_validate(dict(header))
         except ValidationError as error:
-            raise InvalidGuard(where, [words(detail) for detail in error.errors()]) from error
-
-
-def words(detail: Any) -> str:
-    key = str(detail["loc"][0])
-    if detail["type"] == "extra_forbidden":
-        return f"unknown key {key!r}{did_you_mean(key, GuardedCall.model_fields)}"
-    return f"{key!r}: {detail['msg']}"
+            raise InvalidGuard(where, in_words(error, cls)) from error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import os
 import sys
@@ -9,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -26,7 +27,7 @@ from supervisor.cli.common import (
     reason_option,
     warn,
 )
-from supervisor.errors import Problem, ScheduleFilesInvalid
+from supervisor.errors import InvalidGuard, Problem, ScheduleFilesInvalid
 
 if TYPE_CHECKING:
     from supervisor.catalog.schedule_files import ScheduleSet
@@ -49,7 +50,8 @@ def check(context: Context, path: Path | None, secrets: bool, as_json: bool) -> 
     """List all problems in schedule files.
 
     PATH is a file or a directory, by default the one that beat follows. With -A, a task that the
-    Celery app does not know is a problem too. Connects to nothing.
+    Celery app does not know is a problem too, and so is an invalid guard of a task of the app.
+    Connects to nothing.
 
     Unlike beat, `plan` and `apply`, it also warns of notices that need the extra `notify`. With
     --secrets it reports references that are not set here.
@@ -60,7 +62,11 @@ def check(context: Context, path: Path | None, secrets: bool, as_json: bool) -> 
     from supervisor.lists.commands import WARNINGS
 
     check_connection(context)
-    schedules = read_or_exit(context, path, as_json, os.environ if secrets else None)
+    guards = guard_problems(context)
+    schedules = read_or_exit(context, path, as_json, os.environ if secrets else None, guards)
+    if guards:
+        print_problems(guards, as_json)
+        sys.exit(1)
     for warnings in WARNINGS:
         for warning in warnings(schedules.specs.values()):
             warn(warning)
@@ -79,6 +85,30 @@ def warn_of_senders(context: Context, schedules: ScheduleSet) -> None:
     guarded = {name for name, task in context.app.tasks.items() if getattr(task, "guard", None)}
     for warning in may_send_nothing(context.app.tasks, tasks | guarded):
         warn(warning)
+
+
+def guard_problems(context: Context) -> list[Problem]:
+    """The problems of the guards in the app's code, each where its task is defined."""
+    if context.app is None:
+        return []
+    from supervisor.catalog.fitness import guard_in_code
+    from supervisor.sending.calls import checked_spec
+
+    problems = []
+    for task in context.app.tasks.values():
+        try:
+            _ = guard_in_code(task) and checked_spec(task)
+        except InvalidGuard as invalid:
+            problems.append(Problem(*place_of(task), None, str(invalid)))
+    return problems
+
+
+def place_of(task: Any) -> tuple[str, int]:
+    """The file and the line of the task's function."""
+    code = getattr(inspect.unwrap(task.run), "__code__", None)
+    if code is None:  # not a function of Python's
+        return task.__module__, 1
+    return os.path.relpath(code.co_filename), code.co_firstlineno
 
 
 def check_connection(context: Context) -> None:
@@ -104,8 +134,9 @@ def read_or_exit(
     path: Path | None,
     as_json: bool,
     environ: Mapping[str, str] | None = None,
+    others: Sequence[Problem] = (),
 ) -> ScheduleSet:
-    """The schedule files at `path`. If they have problems, prints all of them and exits 1."""
+    """The schedule files at `path`. If they have problems, prints all and `others`, and exits 1."""
     from supervisor.catalog.schedule_files import load
     from supervisor.job.exclusions import holidays_ending
     from supervisor.job.secrets import directory_of
@@ -125,7 +156,7 @@ def read_or_exit(
                 secrets=directory_of(os.environ),
             )
     except ScheduleFilesInvalid as invalid:
-        print_problems(invalid.problems, as_json)
+        print_problems([*invalid.problems, *others], as_json)
         raise SystemExit(1) from None
     for name, spec in schedules.specs.items():
         for of, until in holidays_ending(spec.exclude, datetime.now(UTC).year).items():

@@ -29,13 +29,12 @@ from kombu.compression import get_encoder
 
 from supervisor.catalog.fitness import guard_in_code, has_own_strategy
 from supervisor.catalog.guards import GuardedCall, guarded_task_spec
-from supervisor.errors import InvalidGuard
+from supervisor.errors import InvalidGuard, InvalidKey
 from supervisor.guard.current_run import current_run
 from supervisor.guard.delivery import GUARD, HEADER
 from supervisor.job.run import Message
 from supervisor.job.run_ids import is_below, manual_id
 from supervisor.job.spec import GuardedTaskSpec
-from supervisor.job.templates import lock_key
 from supervisor.ledger.admission import Placement
 from supervisor.ledger.run_request import RunRequest
 from supervisor.logs import get_logger
@@ -103,15 +102,20 @@ def request_of(
     options, spec = dict(options), spec_of(task)
     task_id = str(task_id) if task_id else None  # Celery takes a UUID
     if task_id and is_below(task_id):
-        raise InvalidGuard(task.name, [f"{task_id!r} as an id is that of a step of a run"])
+        raise InvalidGuard(
+            f"a call of task {task.name!r}", [f"{task_id!r} as an id is that of a step of a run"]
+        )
     at_work = current_run()
     if at_work is not None and task_id == at_work.run_id:
         what = "a run cannot be replaced by a guarded call, which is a run of its own: call it"
-        raise InvalidGuard(task.name, [what])
+        raise InvalidGuard(f"a call of task {task.name!r}", [what])
     check_content(task, options)
     expires = until(options.pop("expires", task.expires))
     headers = {**headers_of_context(), **(options.pop("headers", None) or {})}
     guard = GuardedCall.of(headers.pop(GUARD, None), task.name)
+    if misplaced := sorted(GuardedCall.model_fields.keys() & options.keys()):
+        what = f"{misplaced[0]!r} belongs in headers={{'guard': {{{misplaced[0]!r}: ...}}}}"
+        raise InvalidGuard(f"a call of task {task.name!r}", [what])
     return RunRequest(
         run_id=task_id or manual_id(task.name),
         args=as_json(args),
@@ -150,11 +154,13 @@ def check_content(task: Any, options: Mapping[str, Any]) -> None:
     serializer = options.get("serializer")
     if serializer and serializer not in OF_RUNS:
         what = f"messages of runs are JSON: leave serializer={serializer!r} out"
-        raise InvalidGuard(task.name, [what])
+        raise InvalidGuard(f"a call of task {task.name!r}", [what])
     try:
         get_encoder(options.get("compression") or "gzip")
     except KeyError as error:
-        raise InvalidGuard(task.name, [f"there is no compression {error}"]) from None
+        raise InvalidGuard(
+            f"a call of task {task.name!r}", [f"there is no compression {error}"]
+        ) from None
 
 
 def check_arguments(task: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
@@ -172,11 +178,22 @@ def dumped(task: Any, args: Any, kwargs: Any) -> tuple[Any, Any]:
 @cache
 def spec_of(task: Any) -> GuardedTaskSpec:
     """Raises InvalidGuard."""
+    return checked_spec(task).kept_apart(task.app.supervisor["prefix"])
+
+
+def checked_spec(task: Any) -> GuardedTaskSpec:
+    """The guard in the task's code. Raises InvalidGuard, also for a `key` of other parameters."""
+    where = f"the guard of task {task.name!r}"
     if has_own_strategy(task):
-        raise InvalidGuard(task.name, ["the task has a Strategy of its own: leave its guard out"])
+        raise InvalidGuard(where, ["the task has a Strategy of its own: leave its guard out"])
     guard = guard_in_code(task)
     spec = guarded_task_spec(task.name, guard if guard not in (None, True, False) else {})
-    return spec.kept_apart(task.app.supervisor["prefix"])
+    try:
+        if spec.key is not None:
+            spec.lock_for((), dict.fromkeys(parameters_of(task).parameters, "any"))
+    except InvalidKey as error:
+        raise InvalidGuard(where, [f"'key': {error}"]) from error
+    return spec
 
 
 @cache
@@ -192,8 +209,7 @@ def key_of(
         return None
     bound = parameters_of(task).bind(*args, **kwargs)
     bound.apply_defaults()
-    arguments, mask = bound.arguments, spec.mask
-    return lock_key(spec.key, job=spec.name, task=spec.work, kwargs=arguments, mask=mask)
+    return spec.lock_for((), bound.arguments)
 
 
 def until(moment: Any) -> timedelta | None:

@@ -78,7 +78,7 @@ def start(
     options = options_of_caller(publisher, spec)
     request = RunRequest(run_id=run_id, params=begins_with, options=options)
     if ledger.client.hexists(ledger.keys.jobs, spec.name):
-        what = "a schedule file has a job of this name: trigger it, or choose another name"
+        what = "a job of this name is loaded: trigger it, or choose another name"
         raise InvalidGuard(f"job {spec.name!r}", [what])
     ledger.register(spec)
     admission = ledger.admit_request(spec, request)

@@ -14,6 +14,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
+from supervisor.catalog.faults import in_words
 from supervisor.catalog.yaml_source import DEEPEST
 from supervisor.errors import (
     Conflict,
@@ -221,14 +222,7 @@ def validated(model: type[Body], text: str | bytes) -> Body:
     try:
         return model.model_validate_json(text)
     except ValidationError as error:
-        faults = error.errors(include_url=False, include_context=False, include_input=False)
-        raise RequestRefused(400, "; ".join(map(fault_text, faults))) from error
-
-
-def fault_text(fault: object) -> str:
-    assert isinstance(fault, dict)
-    place = ".".join(map(str, fault["loc"]))
-    return f"{place}: {fault['msg']}" if place else str(fault["msg"])
+        raise RequestRefused(400, "; ".join(in_words(error, model))) from error
 
 
 # JSON as people send it.

@@ -81,8 +81,8 @@ print(json.dumps([
     )
     assert "a second step 'x'" in told[0]
     assert "unknown key 'overlp' (did you mean 'overlap'?)" in told[0]
-    assert "'every' is not for a guarded task" in told[0]
-    assert "a schedule file has a job of this name" in told[1]
+    assert "'every' is not for calls from code" in told[0]
+    assert "a job of this name is loaded" in told[1]
     assert "'a b' is not a name for a job" in told[2]
     assert set(team.ledger.specs()) >= {"scheduled"}
     assert "a b" not in team.ledger.specs()

@@ -45,7 +45,7 @@ def test_all_that_is_wrong_with_a_guard_is_told_at_once() -> None:
     with pytest.raises(InvalidGuard) as caught:
         guarded_task_spec("proj.import_feed", guard)
     for words in (
-        *("'every' is not for a guarded task", "'overlap': 'queue' is not one of"),
+        *("'every' is not for calls from code", "'overlap': 'queue' is not one of"),
         *("unknown key 'lease'", "'max_running'"),
     ):
         assert any(words in problem for problem in caught.value.problems), words
@@ -53,11 +53,35 @@ def test_all_that_is_wrong_with_a_guard_is_told_at_once() -> None:
 
 @pytest.mark.parametrize(
     ("guard", "what"),
-    [("skip", "neither True nor a mapping"), ({"key": "{a.b}"}, "neither a name nor a position")],
+    [
+        ("skip", "neither True nor a mapping"),
+        ({"key": "{a.b}"}, "'key': {a.b} is neither a name nor a position"),
+        ({"key": 5}, "'key': 5 is not text"),
+        ({"key": ""}, "'key': ''"),
+    ],
 )
 def test_a_guard_that_is_no_guard_is_refused(guard: Any, what: str) -> None:
     with pytest.raises(InvalidGuard, match=what):
         guarded_task_spec("proj.import_feed", guard)
+
+
+def test_a_key_of_parameters_that_the_task_lacks_is_an_invalid_guard(app: Celery) -> None:
+    @app.task(guard={"key": "{fed}"}, shared=False)
+    def work(feed: str, full: bool = False) -> None: ...
+
+    with pytest.raises(InvalidGuard, match=r"'key': no argument 'fed'.*'feed'"):
+        work.delay("a")
+
+
+@pytest.mark.parametrize("option", ["key", "overlap", "max_wait"])
+def test_an_option_that_belongs_in_the_header_is_refused(app: Celery, option: str) -> None:
+    """Celery takes any option, and would drop these without a word."""
+
+    @app.task(guard=True, shared=False)
+    def work() -> None: ...
+
+    with pytest.raises(InvalidGuard, match=f"'{option}' belongs in headers="):
+        work.apply_async(**{option: "skip"})
 
 
 def test_a_call_says_key_policy_and_timeout() -> None:
@@ -73,7 +97,9 @@ def test_a_call_says_key_policy_and_timeout() -> None:
     [
         ({"overlp": "skip"}, "did you mean 'overlap'"),
         ({"overlap": "sometimes"}, "'overlap'"),
-        ({"max_wait": "soon"}, "'max_wait'"),
+        ({"overlap": "sometimes"}, "is not one of skip, queue_one"),
+        ({"max_wait": "soon"}, "'max_wait': 'soon' is not a duration"),
+        ({"key": ""}, "'key': ''"),
         ("skip", "neither True nor a mapping"),
     ],
 )

@@ -136,6 +136,47 @@ def test_a_task_that_may_send_nothing_is_warned_of(here: Path) -> None:
     ) == (0, True)
 
 
+GUARDS = """\
+from app_of_the_check_test import app
+
+@app.task(name="stock.count", shared=False, guard={"overlp": "skip", "key": "{hall}"})
+def count(hall): ...
+
+@app.task(name="stock.move", shared=False, guard={"key": "{hal}"})
+def move(hall): ...
+
+@app.task(name="stock move", shared=False, guard=True)
+def unnamed(hall): ...
+
+@app.task(name="stock.fine", shared=False, guard={"key": "{hall}"})
+def fine(hall): ...
+"""
+
+
+def test_an_invalid_guard_is_a_problem_where_its_task_is_defined(here: Path) -> None:
+    (here / "mailing_of_the_check_test.py").write_text(GUARDS)
+    result = supervisor("-A", "app_of_the_check_test", "check")
+    assert result.exit_code == 1
+    assert sorted(line.partition(": ")[::2] for line in result.stdout.splitlines()) == [
+        (f"mailing_of_the_check_test.py:{line}", f"the guard of task {what}")
+        for line, what in (
+            (3, "'stock.count': unknown key 'overlp' (did you mean 'overlap'?)"),
+            (6, "'stock.move': 'key': no argument 'hal' (did you mean 'hall'?)"),
+            (
+                9,
+                "'stock move': 'stock move' is not a name for a job (letters, digits and _ . - only"
+                ", at most 100, a letter or digit first)",
+            ),
+        )
+    ]
+    (here / "schedules" / "jobs.yaml").write_text(BAD)
+    problems = json.loads(supervisor("-A", "app_of_the_check_test", "check", "--json").stdout)
+    assert {problem["file"].rpartition("/")[2] for problem in problems} == {
+        "mailing_of_the_check_test.py",
+        "jobs.yaml",
+    }
+
+
 @pytest.mark.parametrize("pool", ["threads", "solo", "gevent", "prefork"])
 def test_a_limit_that_workers_of_the_apps_pool_refuse_is_warned_of(here: Path, pool: str) -> None:
     text = ARGUMENTS + f"\napp.conf.worker_pool = {pool!r}\n"

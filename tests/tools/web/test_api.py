@@ -227,6 +227,18 @@ def test_a_trigger_that_makes_no_sense_is_refused(
     assert ledger.history("nightly") == []
 
 
+def test_a_refusal_speaks_as_schedule_files_do(bearer: httpx.Client, ledger: Ledger) -> None:
+    job(ledger)
+    body = {"overlp": "skip", "overlap": "queue", "max_wait": "soon"}
+    error = bearer.post(f"{API}/jobs/nightly/trigger", json=body).json()["error"]
+    assert sorted(error.split("; ")) == [
+        "'max_wait': 'soon' is not a duration such as 90s, 5m or 1h30m",
+        "'overlap': 'queue' is not one of skip, queue_one, queue_all, requeue, replace, allow"
+        " (did you mean 'requeue'?)",
+        "unknown key 'overlp' (did you mean 'overlap'?)",
+    ]
+
+
 def test_a_body_that_is_not_json_is_refused(bearer: httpx.Client, ledger: Ledger) -> None:
     job(ledger)
     answer = bearer.post(f"{API}/jobs/nightly/trigger", data={"args": "[]"})
