@@ -295,7 +295,7 @@ class JobEdits:
 
         entries = Entries(self._app, self._ledger)
         try:
-            place = place_of(action.by) if any(wanted.values()) else ""
+            place = place_of(action.by) if any(jobs.values()) else ""
             return put_jobs(
                 self._ledger, entries, jobs, AT_RUN_TIME, place, versions, action=action
             )
