@@ -19,7 +19,7 @@
 
 local function renew(lease)
   local id, token, begun = lease.run_id, lease.token, lease.begun
-  local attempt = begun ~= 0 and lease.attempt or nil
+  local attempt = begun ~= 0 and lease.attempt
   local run = load_run(id)
   local standing = comebacks.standing(id, run, token, attempt)
   local is_working = begun == 1

@@ -38,6 +38,27 @@ from tests.jobs import (
 )
 
 
+def test_a_run_that_another_replaces_is_asked_to_end_with_its_next_heartbeat(
+    ledger: Ledger,
+) -> None:
+    spec = admitted(ledger, 0, overlap="replace")
+    begin(ledger, run_id(spec, 0))
+    ledger.admit(ticks(spec, 1))
+    [renewal] = ledger.renew([(run_id(spec, 0), "token", True, None)])
+    assert (renewal.state, renewal.detail) == (LeaseState.STOP, "replaced")
+
+
+@pytest.mark.parametrize("is_rescued", [False, True])
+def test_a_lease_that_comes_back_is_counted(ledger: Ledger, is_rescued: bool) -> None:
+    spec = admitted(ledger, 0, on_crash="rerun")
+    begin(ledger, run_id(spec, 0))
+    lease_runs_out(ledger, run_id(spec, 0))
+    if is_rescued:
+        ledger.rescue()
+    assert renew(ledger, run_id(spec, 0)) is LeaseState.REASSERTED
+    assert ledger.job(spec.name).counters["reasserted"] == 1
+
+
 def test_only_a_running_attempt_is_marked_for_its_end(ledger: Ledger) -> None:
     spec = job(ledger, overlap="queue_all")
     run = run_id(spec, 0)

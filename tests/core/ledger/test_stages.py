@@ -465,7 +465,8 @@ def test_cancelling_a_run_asks_its_running_steps_to_end(ledger: Ledger) -> None:
     spec = pipeline(ledger)
     ledger.admit(ticks(spec, 1))
     step = f"{run_id(spec, 1)}~extract"
-    begin(ledger, step)
+    granted = begin(ledger, step).granted
+    assert renew(ledger, step, granted=granted) is LeaseState.RENEWED
     assert ledger.cancel(run_id(spec, 1), "by hand") is Cancellation.STOPPING
     assert renew(ledger, step) is LeaseState.STOP
     ledger.finish(step, "token", RunState.CANCELLED)
