@@ -13,7 +13,7 @@ from pathlib import Path
 from statistics import median, quantiles
 
 from tools.bench.ratios import spreads
-from tools.bench.sides import Side, sides
+from tools.bench.sides import Side, sides, until
 from tools.bench.sizes import Sizes
 
 
@@ -44,6 +44,7 @@ def staffed(side: Side) -> None:
     side.workers("first")
     if side.name == "ours":
         side.celery("beat", "-l", "warning")
+        until(lambda: side.ledger.beat().last_tick_at, 60)
 
 
 def asked(
