@@ -46,7 +46,6 @@ from supervisor.sending.app_settings import (
     setting,
     settings_from,
 )
-from supervisor.sending.content import besides_json
 from supervisor.sending.guarded_calls import adopt_guarded
 from supervisor.sending.queues import make_serial_queues, queue_of
 from supervisor.settings import DEFAULT_PREFIX, DEFAULT_URL, Settings, running_url
@@ -336,23 +335,19 @@ def _say_what_differs(instance: Any, **_: Any) -> None:
         return
     if apart := broker_apart(instance.app, required_settings(instance.app)):
         log.warning("broker apart from the ledger", what=apart)
-    say_what_is_less_safe(instance.app)
+    warn_of_unchecked_broker(instance.app)
     for each in overridden(instance.app):
         if each.setting == SCHEDULER:  # a beat that uses it says so
             continue
         log.warning("setting overridden", **asdict(each), hint=each.hint)
 
 
-def say_what_is_less_safe(app: Celery) -> None:
-    """Warns of insecure settings of the app, which stay as they are."""
+def warn_of_unchecked_broker(app: Celery) -> None:
+    """The app's settings stay as they are."""
     if has_unchecked_broker(app.conf):
         option = "?ssl_cert_reqs=required&ssl_ca_certs=FILE"
         hint = f"append {option} to its address (docs/how-to/redis.md)"
         log.warning("broker's certificate not checked", hint=hint)
-    if formats := besides_json(app):
-        hint = "runs are always JSON; a pickle can run code when it is read"
-        hint += " (docs/explanation/security.md)"
-        log.warning("content other than JSON accepted", found=formats, hint=hint)
 
 
 def _hear_of_beats() -> None:
@@ -374,7 +369,7 @@ def _prepare_beat(sender: Any, **_: Any) -> None:
 
     from supervisor.beat.scheduler import SupervisedScheduler
 
-    say_what_is_less_safe(sender.app)
+    warn_of_unchecked_broker(sender.app)
     used = type(sender.scheduler)
     if issubclass(used, SupervisedScheduler):
         return

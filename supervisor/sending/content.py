@@ -1,17 +1,13 @@
-"""The content of messages: what a run's message says, and content that runs no code.
+"""The content of messages of runs, which are JSON, plain or signed by Celery.
 
 A worker sends digests of the message with `begin`, and the ledger compares them with its own
 (job/content.py).
-
-Messages of runs are JSON, plain or signed by Celery; other messages are the app's own business. A
-pickle runs code while it is read: what can write to the broker can run anything in a worker that
-accepts it.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from celery import Celery
@@ -37,38 +33,11 @@ def content_of(run_id: str, task: str, args: Sequence[Any], kwargs: Mapping[str,
 #: Names and content types; `auth` is Celery's own envelope of signed content.
 OF_RUNS = frozenset({"json", "application/json", "auth", "application/data"})
 
-SETTINGS = (
-    "accept_content",
-    "result_accept_content",
-    "task_serializer",
-    "result_serializer",
-    "event_serializer",
-)
-
 
 def serializer_of_runs(app: Celery, task: Any) -> str:
     """The serializer of a task's runs: the task's own if runs may have it, else JSON."""
     own = getattr(task, "serializer", None) or app.conf.task_serializer
     return str(own) if own in OF_RUNS else "json"
-
-
-def besides_json(app: Celery) -> list[str]:
-    """Settings and tasks with which an app sends or takes anything else, in words."""
-    conf = app.conf
-    return [
-        *(f"{name}={value!r}" for name in SETTINGS for value in others(conf.get(name))),
-        *(
-            f"{name} has serializer={value!r}"
-            for name, task in sorted(app.tasks.items())
-            for value in others(task.serializer)
-            if value != conf.task_serializer
-        ),
-    ]
-
-
-def others(given: str | Iterable[str] | None) -> Iterator[str]:
-    names = [given] if isinstance(given, str) else given or ()
-    return (name for name in names if name not in OF_RUNS)
 
 
 def as_json(value: Any) -> Any:

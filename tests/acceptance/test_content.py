@@ -11,7 +11,6 @@ from celery import Celery
 from kombu import Producer
 
 from supervisor.ledger.run_request import RunRequest
-from supervisor.sending.content import besides_json
 from tests.acceptance.project import Project
 from tests.waiting import wait_until
 
@@ -59,12 +58,9 @@ def test_runs_are_json_in_an_app_whose_other_messages_are_not(
         f"task_serializer = result_serializer = {content!r}; accept_content = [{content!r}]"
     )
     project.schedule("jobs: {report: {task: team.work, every: 1d, args: [0.1]}}")
-    beat, worker = project.beat(), project.worker()
+    project.beat()
+    project.worker()
     project.wait_for_jobs()
-    for at_work, name in ((beat, "beat"), (worker, "worker1")):
-        [said] = project.events(name, "content other than JSON accepted")
-        assert f"accept_content='{content}'" in str(said["found"])
-        assert at_work.poll() is None
     project.run_when(project.trigger("report").id, "succeeded")
     project.code(
         f"""
@@ -76,14 +72,3 @@ print(1)"""
     wait_until((tmp_path / "plain").exists)
     wait_until(lambda: project.witness("team.import_feed"))
     assert "message dropped" not in project.logs()
-
-
-@pytest.mark.parametrize("name", ["pickle", "yaml", "msgpack", "application/x-python-serialize"])
-def test_what_is_not_json_plain_or_signed_is_named(name: str) -> None:
-    app = Celery(set_as_current=False)
-    app.conf.accept_content = ["json", "auth"]
-    assert besides_json(app) == []
-    app.conf.update(accept_content=["json", name], task_serializer="json")
-    app.task(name="proj.other", serializer="pickle", shared=False)(send_pickle)
-    named = [f"accept_content={name!r}", "proj.other has serializer='pickle'"]
-    assert besides_json(app) == named
