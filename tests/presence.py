@@ -16,14 +16,14 @@ def worker_is_there(
     *,
     is_ledger: bool = True,
 ) -> Registration:
-    registration = Registration(ledger.client, ledger.keys, Broker("celery", is_ledger))
+    registration = Registration(ledger, Broker("celery", is_ledger))
     for _ in range(2):  # what it says of its clock is of the call before
         registration.say(WorkerProcess(name, queues, 2, digest_of(tasks)), tasks)
     return registration
 
 
 def beat_is_there(ledger: Ledger, name: str, *, leads: bool) -> Registration:
-    registration = Registration(ledger.client, ledger.keys, Broker("celery", True))
+    registration = Registration(ledger, Broker("celery", True))
     for _ in range(2):
         registration.say(BeatProcess(name, leads))
     return registration

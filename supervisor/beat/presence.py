@@ -17,7 +17,7 @@ class Presence:
     """name: of this beat, for people."""
 
     def __init__(self, ledger: Ledger, broker: Broker, name: str) -> None:
-        self._registration = Registration(ledger.client, ledger.keys, broker)
+        self._registration = Registration(ledger, broker)
         self._reaper = Reaper(ledger)
         self._name = name
         self._next_at = 0.0

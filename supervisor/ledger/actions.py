@@ -27,9 +27,7 @@ from redis.exceptions import RedisError, ResponseError
 from supervisor.errors import InvalidJob, SupervisorError
 from supervisor.job.changes import Changes, edit_text, edits
 from supervisor.job.spec import JobSpec
-from supervisor.ledger.functions import Functions
-from supervisor.store.connection import Client
-from supervisor.store.keys import Keys
+from supervisor.ledger.reader import Reader
 from supervisor.times import instant, ms_of
 
 #: The variable that names the person who acts, for accounts that several people share.
@@ -224,10 +222,10 @@ class ActionQuery:
 
 
 class Actions:
-    def __init__(self, client: Client, keys: Keys, functions: Functions) -> None:
-        self._client = client
-        self._key, self._beat = keys.actions, keys.beat
-        self._functions = functions
+    def __init__(self, ledger: Reader) -> None:
+        self._client = ledger.client
+        self._key, self._beat = ledger.keys.actions, ledger.keys.beat
+        self._functions = ledger.functions
 
     def enter(self, action: Action, outcome: Outcome = Outcome.DONE, error: str = "") -> None:
         """Enters an action that was refused, or that no function of the ledger did."""

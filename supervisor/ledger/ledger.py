@@ -122,11 +122,11 @@ class Ledger(JobReads, RunReads):
 
     def __init__(self, client: Client, keys: Keys) -> None:
         super().__init__(client, keys)
-        self.reports = Reports(client, keys, self.functions)
-        self.steps = Steps(self, self.functions)
-        self.drains = Drains(self, self.functions)
-        self.actions = Actions(client, keys, self.functions)
-        self.presences = Presences(client, keys)
+        self.reports = Reports(self)
+        self.steps = Steps(self)
+        self.drains = Drains(self)
+        self.actions = Actions(self)
+        self.presences = Presences(self)
 
     @classmethod
     def open(cls, settings: Settings) -> Self:

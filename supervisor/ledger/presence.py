@@ -23,9 +23,8 @@ from uuid import uuid4
 
 from pydantic import TypeAdapter
 
-from supervisor.ledger.functions import Functions, document
-from supervisor.store.connection import Client
-from supervisor.store.keys import Keys
+from supervisor.ledger.functions import document
+from supervisor.ledger.reader import Reader
 from supervisor.times import instant, to_ms
 
 PRESENCE_INTERVAL = timedelta(seconds=5)
@@ -121,12 +120,12 @@ class Processes:
 
 
 class Registration:
-    """One process' own entry; `client` is its own, too."""
+    """One process' own entry."""
 
-    def __init__(self, client: Client, keys: Keys, broker: Broker) -> None:
-        self._client = client
-        self._keys = keys
-        self._functions = Functions(client, keys)
+    def __init__(self, ledger: Reader, broker: Broker) -> None:
+        self._client = ledger.client
+        self._keys = ledger.keys
+        self._functions = ledger.functions
         self._id = uuid4().hex
         self._last: WorkerProcess | BeatProcess | None = None
         self._record: dict[str, Any] = {
@@ -184,9 +183,9 @@ class Registration:
 class Presences:
     """The reader's side."""
 
-    def __init__(self, client: Client, keys: Keys) -> None:
-        self._client = client
-        self._keys = keys
+    def __init__(self, ledger: Reader) -> None:
+        self._client = ledger.client
+        self._keys = ledger.keys
 
     def processes(self) -> Processes:
         """Two round trips."""

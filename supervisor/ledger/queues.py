@@ -13,7 +13,6 @@ from supervisor.job.run import RunState
 from supervisor.job.spec import JobSpec
 from supervisor.job.topology import DEFAULT_QUEUE, Destinations, Part, destinations_by_name
 from supervisor.ledger.actions import Action, entry_of
-from supervisor.ledger.functions import Functions
 from supervisor.ledger.presence import Processes
 from supervisor.ledger.reader import Reader
 from supervisor.store.connection import Client
@@ -125,9 +124,9 @@ def queues(
 
 
 class Drains:
-    def __init__(self, reads: Reader, functions: Functions) -> None:
+    def __init__(self, reads: Reader) -> None:
         self._reads = reads
-        self._functions = functions
+        self._functions = reads.functions
 
     def drain(self, queue: str, action: Action | None = None) -> datetime:
         """Lets nothing more begin from the queue, and returns since when."""

@@ -11,10 +11,9 @@ from supervisor.job.reports import Failure, LogLine, Reported, log_place
 from supervisor.job.run import StepRecord
 from supervisor.job.run_ids import StepId
 from supervisor.job.steps import Step
-from supervisor.ledger.functions import Functions, document
+from supervisor.ledger.functions import document
+from supervisor.ledger.reader import Reader
 from supervisor.ledger.run_reads import RunReads
-from supervisor.store.connection import Client
-from supervisor.store.keys import Keys
 from supervisor.times import instant
 
 #: Items sent in one call: few enough not to block the server.
@@ -22,10 +21,10 @@ ITEMS_PER_CALL = 500
 
 
 class Steps:
-    def __init__(self, reads: RunReads, functions: Functions) -> None:
+    def __init__(self, reads: RunReads) -> None:
         self._reads = reads
         self._keys = reads.keys
-        self._functions = functions
+        self._functions = reads.functions
 
     def plans(self, run_ids: Iterable[str]) -> dict[str, dict[str, Step]]:
         """The steps of each run that has any, by name and in the order of the job."""
@@ -126,10 +125,10 @@ class Steps:
 
 
 class Reports:
-    def __init__(self, client: Client, keys: Keys, functions: Functions) -> None:
-        self._client = client
-        self._keys = keys
-        self._functions = functions
+    def __init__(self, ledger: Reader) -> None:
+        self._client = ledger.client
+        self._keys = ledger.keys
+        self._functions = ledger.functions
 
     def write(self, run_id: str, token: str, report: Reported, now: float) -> bool:
         """Whether the token's attempt is the running one; `now`: by the clock of the report."""

@@ -48,7 +48,7 @@ class WorkerRegistration(threading.Thread):
         app = consumer.app
         settings = required_settings(app)
         ledger, broker = Ledger.open_without_retries(settings), broker_of(app, settings)
-        self._registration = Registration(ledger.client, ledger.keys, broker)
+        self._registration = Registration(ledger, broker)
         self._has_brokers_ledger = broker.is_ledger
         self._lock_file = main_process_of(app).lock_file
         self._reaper = Reaper(ledger, self._lock_file)

@@ -321,7 +321,7 @@ class LedgerOfThePast(Ledger):
     def __init__(self, client: Client, keys: Keys) -> None:
         super().__init__(client, keys)
         self.functions = self.told = FunctionsOfThePast(client, keys)
-        self.reports = Reports(client, keys, self.functions)
+        self.reports = Reports(self)
 
 
 class Processes:
@@ -334,8 +334,8 @@ class Processes:
         self._last_turn: datetime | None = None
 
         def registration() -> Registration:
-            client = Ledger.open_without_retries(settings).client
-            return Registration(client, installation.ledger.keys, Broker("celery", is_ledger=True))
+            ledger = Ledger.open_without_retries(settings)
+            return Registration(ledger, Broker("celery", is_ledger=True))
 
         names = [f"worker-{number}@app-{host}" for number, host in ((0, 1), (1, 2), (2, 3))]
         queues, tasks = ("celery", "imports"), digest_of(self._tasks)

@@ -31,7 +31,7 @@ LATER = NOW + timedelta(minutes=7)
 
 
 def test_facts_that_only_a_newer_version_knows_are_passed_over(ledger: Ledger) -> None:
-    registration = Registration(ledger.client, ledger.keys, Broker("celery", is_ledger=True))
+    registration = Registration(ledger, Broker("celery", is_ledger=True))
     registration.say(WorkerProcess("w1", ("celery",), 2, "digest"))
     [key] = ledger.client.keys(ledger.keys.presence("*"))
     said = json.loads(ledger.client.get(key))

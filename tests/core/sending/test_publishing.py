@@ -476,7 +476,7 @@ class Broken:
             self.app.send_task("other", queue=queue)
 
     def hire(self, *queues: str) -> None:
-        there = Registration(self.ledger.client, self.ledger.keys, Broker("celery", True))
+        there = Registration(self.ledger, Broker("celery", True))
         there.say(WorkerProcess("worker", queues, 4, "digest"), ["t"])
 
     def after(self, time: timedelta) -> list[str]:

@@ -42,7 +42,7 @@ def used(ledger: Ledger) -> Ledger:
 
 
 def beat_at(ledger: Ledger) -> Registration:
-    return Registration(ledger.client, ledger.keys, Broker("celery", is_ledger=True))
+    return Registration(ledger, Broker("celery", is_ledger=True))
 
 
 def test_the_first_script_writes_the_schema_of_its_code(ledger: Ledger) -> None:

@@ -277,7 +277,7 @@ HOST = socket.gethostname()
 
 @pytest.fixture
 def registration(ledger: Ledger) -> Registration:
-    return Registration(ledger.client, ledger.keys, Broker("celery", is_ledger=True))
+    return Registration(ledger, Broker("celery", is_ledger=True))
 
 
 def health(url: str, *words: str) -> tuple[int, str]:

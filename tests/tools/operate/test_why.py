@@ -120,7 +120,7 @@ def test_without_a_time_the_job_is_told_as_it_is(ledger: Ledger, supervisor: Sup
 def test_a_queued_run_knows_who_works_its_queue(ledger: Ledger, supervisor: Supervisor) -> None:
     spec = admitted(ledger, 0, queue="reports")
     assert "no worker consumes reports" in why(supervisor, spec.name)
-    worker = Registration(ledger.client, ledger.keys, Broker("celery", False))
+    worker = Registration(ledger, Broker("celery", False))
     worker.say(WorkerProcess("w1", ("reports",), 4, ""))
     told = why(supervisor, spec.name)
     assert "1 worker with 4 processes in all for reports" in told
@@ -176,7 +176,7 @@ def test_a_step_needs_no_limit_of_another(ledger: Ledger, supervisor: Supervisor
         {"task": "mail", "priority": 1, "queue": "q2"},
     ]
     spec = admitted(ledger, 0, task=None, steps=steps)
-    worker = Registration(ledger.client, ledger.keys, Broker("celery", False))
+    worker = Registration(ledger, Broker("celery", False))
     worker.say(WorkerProcess("w1", ("q2",), 4, "", "threads"))
     assert "lacks" not in why(supervisor, spec.name)
     worker.say(WorkerProcess("w1", ("q1",), 4, "", "threads"))

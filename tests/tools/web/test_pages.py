@@ -473,7 +473,7 @@ def test_a_run_is_triggered_after_another_by_the_form(serve: Serve, ledger: Ledg
 def test_workers_and_queues_without_any_are_shown(reader: httpx.Client, ledger: Ledger) -> None:
     job(ledger)
     job(ledger, "other", queue="wide")
-    registration = Registration(ledger.client, ledger.keys, Broker("celery", is_ledger=True))
+    registration = Registration(ledger, Broker("celery", is_ledger=True))
     registration.say(WorkerProcess("default@host", ("celery",), 4, "digest"))
     text = reader.get("/queues").text
     assert "default@host" in text
