@@ -1,24 +1,29 @@
-"""Runs on their way to their places, and the places that they got."""
+"""Admission: runs on their way to their places, and the places that they get."""
 
 from __future__ import annotations
 
 import json
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 from itertools import chain
 from typing import Any, NamedTuple
 
+from supervisor.job.run import Run, RunState
+from supervisor.job.run_ids import manual_id, tick_id
 from supervisor.job.spec import GuardedTaskSpec, JobSpec
 from supervisor.job.steps import plan
+from supervisor.ledger.actions import Action
 from supervisor.ledger.attempt import Rescue
 from supervisor.ledger.functions import CALLS_AHEAD, Call, CallsAhead, document
 from supervisor.ledger.leader import Leadership
+from supervisor.ledger.run_reads import RunReads
 from supervisor.ledger.run_request import RunRequest, argument_texts
-from supervisor.schedule.ticks import Tick
-from supervisor.store.failures import NotWritable
+from supervisor.schedule.ticks import PassedOver, Tick
+from supervisor.store.failures import UNREACHABLE, NotWritable, RedisError
 from supervisor.times import ms_of, to_ms
 
 
@@ -233,3 +238,94 @@ def admission_of(run_id: str, job: str, reply: Mapping[str, Any]) -> Admission:
         rescues=tuple(Rescue(**each) for each in reply.get("rescues", ())),
         to_publish=tuple(reply.get("to_publish", ())),
     )
+
+
+ANY_RUN = RunRequest()
+
+
+class Admissions(RunReads):
+    """Each run is recorded, or known already, once the server has replied."""
+
+    def admit(self, ticks: Iterable[Tick]) -> list[Admission]:
+        """Gives each tick its place, in order. Raises NotWritable."""
+        return self._admitted(map(run_of_tick, ticks))
+
+    @contextmanager
+    def admitting(self, action: Action | None = None) -> Iterator[Admitting]:
+        """For ticks that are made while the server gives earlier ones their places.
+
+        action: entered with the first of them.
+        """
+        with self.functions.ahead("act" if action else "admit") as calls:
+            yield Admitting(calls, self.leadership, action.text() if action else "")
+
+    def trigger(
+        self, spec: JobSpec, request: RunRequest = ANY_RUN, action: Action | None = None
+    ) -> Run:
+        """Admits a run by hand, paused or not; beat publishes it. Raises InvalidKey."""
+        return self.run(self.admit_requests(spec, [request], action)[0].run_id)
+
+    def admit_request(self, spec: JobSpec, request: RunRequest) -> Admission:
+        """Gives a run that code or a person asks for its place. Raises InvalidKey.
+
+        An id that the ledger knows already is a `duplicate`, and nothing is changed.
+        """
+        return self.admit_requests(spec, [request])[0]
+
+    def admit_requests(
+        self, spec: JobSpec, requests: Sequence[RunRequest], action: Action | None = None
+    ) -> list[Admission]:
+        """Several of them, in order, all in one round trip.
+
+        A call whose reply is lost is made once more, under the same ids: runs that it has recorded
+        are then duplicates, but for those that it skipped. Raises InvalidKey, RedisError when the
+        server refuses one of them or is unreachable: then it is not known which were recorded.
+        """
+        run_ids = [request.run_id or manual_id(spec.name) for request in requests]
+        runs = [run_of_request(spec, i, r) for i, r in zip(run_ids, requests, strict=True)]
+        try:
+            admissions = self._admitted(runs, action)
+        except UNREACHABLE:
+            admissions = self._admitted(runs, action)
+            skipped = {run.id: run for run in self.runs(run_ids) if run.state is RunState.SKIPPED}
+            admissions = [
+                Admission(run.id, run.job, Placement.SKIP, run.reason, run.blocked_by)
+                if (run := skipped.get(each.run_id))
+                else each
+                for each in admissions
+            ]
+        for each in admissions:
+            if each.placement is Placement.FAILED:
+                raise RedisError(each.reason)
+        return admissions
+
+    def _admitted(self, runs: Iterable[NewRun], action: Action | None = None) -> list[Admission]:
+        with self.admitting(action=action) as admitting:
+            for run in runs:
+                admitting.add(run)
+            return admitting.admissions()
+
+    def follow_up(self, runs: Iterable[FollowUp]) -> list[Admission]:
+        """Gives runs that follow others their places. One that is known is a `duplicate`."""
+        return self._admitted(map(run_of_follow_up, runs))
+
+    def pass_over(self, passed: Iterable[PassedOver]) -> list[str]:
+        """Records ticks that become no runs, a range in each call, all in one round trip."""
+        leader = {"leader": self.leadership.token} if self.leadership.key else {}
+        calls = [
+            {
+                **leader,
+                "id": tick_id(p.spec.name, p.last_at),
+                "job": p.spec.name,
+                "state": p.state.value,
+                "reason": p.reason,
+                "first": ms_of(p.first_at),
+                "last": ms_of(p.last_at),
+                "ticks": p.ticks,
+                "history": p.spec.history,
+                "notify": p.spec.own_rules.get("notify", ""),
+            }
+            for p in passed
+        ]
+        keys = self.leadership.keys
+        return self.functions.many("pass", [Call((document(call),), keys) for call in calls])

@@ -3,91 +3,40 @@
 Each function checks the state it moves from, so a second delivery of anything - a message, a tick,
 a reply that was lost and asked for again - changes nothing but a counter.
 
-The file is long because the transitions are one list, in the order of a run's life: admission, one
-attempt from its lease to its end, then what concerns the ledger as a whole.
+A run's life begins with its admission (admission.py) and has attempts (attempts.py); here is what
+else happens to runs, and what concerns the ledger as a whole.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from copy import copy
-from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 from itertools import chain
-from types import MappingProxyType
 from typing import Any, Self
 
 from supervisor.errors import Conflict, ForeignLedger, WrongSchema
-from supervisor.job.content import Content
 from supervisor.job.reports import kept_text
-from supervisor.job.run import Run, RunState
-from supervisor.job.run_ids import manual_id, tick_id
-from supervisor.job.spec import MOST_JOBS, GuardedTaskSpec, JobSpec
+from supervisor.job.spec import MOST_JOBS, GuardedTaskSpec
 from supervisor.ledger.actions import Action, Actions, entry_of
-from supervisor.ledger.admission import (
-    Admission,
-    Admitting,
-    FollowUp,
-    NewRun,
-    Placement,
-    run_of_follow_up,
-    run_of_request,
-    run_of_tick,
-)
-from supervisor.ledger.attempt import (
-    Cancellation,
-    Finished,
-    Grant,
-    GrantedAttempt,
-    LeaseState,
-    LeaseToRenew,
-    Refusal,
-    Refused,
-    Renewal,
-    Rescue,
-    Work,
-    finished,
-    grant_of,
-    renewal,
-    rescues,
-)
+from supervisor.ledger.admission import Admissions
+from supervisor.ledger.attempt import Cancellation, Rescue, rescues
+from supervisor.ledger.attempts import Attempts
 from supervisor.ledger.beat_record import BeatRecord, beat_from
 from supervisor.ledger.functions import Call, document
 from supervisor.ledger.job_reads import JobReads
 from supervisor.ledger.leader import Leader, Leadership
-from supervisor.ledger.limits import SCHEMA
-from supervisor.ledger.loading import (
-    EntryKeys,
-    JobChange,
-    LoadReply,
-    change_entry,
-    load_reply,
-)
+from supervisor.ledger.limits import REASON_LENGTH, SCHEMA
+from supervisor.ledger.loading import EntryKeys, JobChange, LoadReply, change_entry, load_reply
 from supervisor.ledger.presence import Presences
 from supervisor.ledger.queues import Drains
 from supervisor.ledger.reader import chunks
-from supervisor.ledger.run_reads import RunReads
-from supervisor.ledger.run_request import JOB_ARGUMENTS, CallArguments, RunRequest
 from supervisor.ledger.runs import Reports, Steps
-from supervisor.schedule.ticks import PassedOver, Tick
 from supervisor.settings import Settings
 from supervisor.store.connection import Client, connect, connect_for_heartbeat
-from supervisor.store.failures import (
-    UNREACHABLE,
-    NotWritable,
-    RedisError,
-    ResponseError,
-    explained,
-    refuses_writes,
-)
+from supervisor.store.failures import NotWritable, ResponseError, explained, refuses_writes
 from supervisor.store.keys import Keys
-from supervisor.times import clock, instant, ms_of, ms_since, optional_instant, to_ms
-
-#: Reasons are one line for a table, not a traceback.
-REASON_LENGTH = 300
-
+from supervisor.times import instant, ms_of, optional_instant, to_ms
 
 #: For how long it is reported that a queue is shared with another ledger.
 SHARED_KEPT = timedelta(minutes=15)
@@ -105,19 +54,11 @@ JOBS_PER_RESCHEDULE = 200
 ENDING = "ending"
 
 
-ANY_RUN = RunRequest()
-
-
-def attempt_fields(granted: GrantedAttempt | None) -> dict[str, dict[str, int]]:
-    """What its worker was granted, as the functions read it."""
-    return {"attempt": granted.fields} if granted else {}
-
-
 def too_many_jobs(jobs: int) -> Conflict:
     return Conflict(f"{jobs:,} jobs would be loaded at run time, and {MOST_JOBS:,} may be")
 
 
-class Ledger(JobReads, RunReads):
+class Ledger(JobReads, Admissions, Attempts):
     """The ledger of one app. `client` decodes replies; all instants are aware UTC."""
 
     def __init__(self, client: Client, keys: Keys) -> None:
@@ -170,90 +111,6 @@ class Ledger(JobReads, RunReads):
         """The ledger is this app's from now on; a beat of another ends within its next turn."""
         self.client.hset(self.keys.beat, "app", app)
 
-    def admit(self, ticks: Iterable[Tick]) -> list[Admission]:
-        """Gives each tick its place, in order. Raises NotWritable."""
-        return self._admitted(map(run_of_tick, ticks))
-
-    @contextmanager
-    def admitting(self, action: Action | None = None) -> Iterator[Admitting]:
-        """For ticks that are made while the server gives earlier ones their places.
-
-        action: entered with the first of them.
-        """
-        with self.functions.ahead("act" if action else "admit") as calls:
-            yield Admitting(calls, self.leadership, action.text() if action else "")
-
-    def trigger(
-        self, spec: JobSpec, request: RunRequest = ANY_RUN, action: Action | None = None
-    ) -> Run:
-        """Admits a run by hand, paused or not; beat publishes it. Raises InvalidKey."""
-        return self.run(self.admit_requests(spec, [request], action)[0].run_id)
-
-    def admit_request(self, spec: JobSpec, request: RunRequest) -> Admission:
-        """Gives a run that code or a person asks for its place. Raises InvalidKey.
-
-        An id that the ledger knows already is a `duplicate`, and nothing is changed.
-        """
-        return self.admit_requests(spec, [request])[0]
-
-    def admit_requests(
-        self, spec: JobSpec, requests: Sequence[RunRequest], action: Action | None = None
-    ) -> list[Admission]:
-        """Several of them, in order, all in one round trip.
-
-        A call whose reply is lost is made once more, under the same ids: runs that it has recorded
-        are then duplicates, but for those that it skipped. Raises InvalidKey, RedisError when the
-        server refuses one of them or is unreachable: then it is not known which were recorded.
-        """
-        run_ids = [request.run_id or manual_id(spec.name) for request in requests]
-        runs = [run_of_request(spec, i, r) for i, r in zip(run_ids, requests, strict=True)]
-        try:
-            admissions = self._admitted(runs, action)
-        except UNREACHABLE:
-            admissions = self._admitted(runs, action)
-            skipped = {run.id: run for run in self.runs(run_ids) if run.state is RunState.SKIPPED}
-            admissions = [
-                Admission(run.id, run.job, Placement.SKIP, run.reason, run.blocked_by)
-                if (run := skipped.get(each.run_id))
-                else each
-                for each in admissions
-            ]
-        for each in admissions:
-            if each.placement is Placement.FAILED:
-                raise RedisError(each.reason)
-        return admissions
-
-    def _admitted(self, runs: Iterable[NewRun], action: Action | None = None) -> list[Admission]:
-        with self.admitting(action=action) as admitting:
-            for run in runs:
-                admitting.add(run)
-            return admitting.admissions()
-
-    def follow_up(self, runs: Iterable[FollowUp]) -> list[Admission]:
-        """Gives runs that follow others their places. One that is known is a `duplicate`."""
-        return self._admitted(map(run_of_follow_up, runs))
-
-    def pass_over(self, passed: Iterable[PassedOver]) -> list[str]:
-        """Records ticks that become no runs, a range in each call, all in one round trip."""
-        leader = {"leader": self.leadership.token} if self.leadership.key else {}
-        calls = [
-            {
-                **leader,
-                "id": tick_id(p.spec.name, p.last_at),
-                "job": p.spec.name,
-                "state": p.state.value,
-                "reason": p.reason,
-                "first": ms_of(p.first_at),
-                "last": ms_of(p.last_at),
-                "ticks": p.ticks,
-                "history": p.spec.history,
-                "notify": p.spec.own_rules.get("notify", ""),
-            }
-            for p in passed
-        ]
-        keys = self.leadership.keys
-        return self.functions.many("pass", [Call((document(call),), keys) for call in calls])
-
     def cancel(self, run_id: str, reason: str, action: Action | None = None) -> Cancellation:
         """Ends a run that is not running; asks a running one to end within its `stop_grace`.
 
@@ -285,165 +142,6 @@ class Ledger(JobReads, RunReads):
         """
         token, keys = self.leadership.token, self.leadership.keys
         return rescues(self.functions("rescue", limit, token, keys=keys))
-
-    # One attempt of a run, from its lease to its end.
-
-    def begin(
-        self,
-        run_id: str,
-        token: str,
-        worker: str,
-        queue: str = "",
-        retries: int | None = None,
-        process: str = "",
-        content: Content | None = None,
-    ) -> Grant | Refused:
-        """Asks for the lease of one attempt; `token` is fresh for each delivery.
-
-        retries: of the run, when the message was made. process: the worker's proof of life
-        (guard/lock_file.py). content: of the message, which is not compared without it.
-        """
-        requested_at = 0.0
-        fields: dict[str, Any] = {"run_id": run_id, "token": token, "worker": worker}
-        if queue:
-            fields["queue"] = queue
-        if retries is not None:
-            fields["retries"] = retries
-        if process:
-            # With its token: an attempt that takes the run over without this call lacks this proof.
-            fields["process"] = f"{process} {token}"
-        if content:
-            fields["content"] = asdict(content)
-        call = Call((document(fields),))
-
-        def sent_now() -> Call:
-            """Called each time that it is sent: the reply is to the last of them."""
-            nonlocal requested_at
-            requested_at = clock()
-            return call
-
-        reply = json.loads(self.functions.as_of_sending("begin", sent_now))
-        if reply["verdict"] != "begin":
-            return Refused(run_id, Refusal(reply["verdict"]), reply.get("detail"))
-        return grant_of(run_id, token, reply, requested_at)
-
-    def renew(self, leases: Sequence[LeaseToRenew]) -> list[Renewal]:
-        """Renews the leases of a worker in one call."""
-        entries = [
-            {"run_id": run_id, "token": token, "begun": int(phase), **attempt_fields(granted)}
-            for run_id, token, phase, granted in leases
-        ]
-        replies = json.loads(self.functions("renew", document(entries))) if entries else []
-        return [renewal(reply) for reply in replies]
-
-    def restore(
-        self,
-        work: Work,
-        token: str,
-        granted: GrantedAttempt,
-        arguments: CallArguments = JOB_ARGUMENTS,
-    ) -> Renewal:
-        """Writes back an attempt at work whose run the ledger has lost, or has as ended without it,
-        unless another attempt has begun."""
-        fields = {
-            "run_id": work.run_id,
-            "token": token,
-            "job": work.job,
-            "worker": work.worker,
-            "nominal": ms_of(work.nominal_at),
-            "rules": json.dumps(work.rules.json_fields),
-            "is_tick": work.is_tick,
-            "own": arguments.texts | ({"awaited": "1"} if arguments.is_awaited else {}),
-            **attempt_fields(granted),
-            **({"spec": arguments.code} if arguments.code else {}),
-        }
-        return renewal(json.loads(self.functions("restore", document(fields))))
-
-    def restore_ended(self, work: Work, token: str, granted: GrantedAttempt) -> bool:
-        """Writes back an attempt whose work is over, so that its end can be recorded.
-
-        Not that of a call of which there is no record: its end may be known, and its record gone.
-        """
-        if not (work.is_tick or self.ended([work.run_id])):
-            return False
-        return self.restore(work, token, granted).state is LeaseState.REASSERTED
-
-    def finish(
-        self,
-        run_id: str,
-        token: str,
-        outcome: RunState,
-        reason: str = "",
-        returned: Mapping[str, Any] | None = None,
-        ended_at: float | None = None,
-        traceback: str = "",
-        granted: GrantedAttempt | None = None,
-    ) -> Finished:
-        """Ends an attempt, in its own name; `outcome` lost lets the job's `on_crash` decide.
-
-        returned: by a step, for the params of its run. ended_at: when its work was over, by
-        `times.clock`; now without it. traceback: of one that failed. granted: for a ledger that
-        is older than the attempt.
-        """
-        more: dict[str, Any] = {}
-        if traceback:
-            more["traceback"] = traceback
-        if returned:
-            more["returned"] = {name: json.dumps(value) for name, value in returned.items()}
-        return self._finish(run_id, token, outcome.value, reason, ended_at, granted, more)
-
-    def report_dead(
-        self, run_id: str, token: str, reason: str, granted: GrantedAttempt | None = None
-    ) -> Finished:
-        """Ends an attempt whose process is gone: it is lost, or what it was being ended for."""
-        return self._finish(run_id, token, "dead", reason, granted=granted)
-
-    def undo_begin(self, run_id: str, token: str) -> Finished:
-        """Queues a run again whose attempt may have begun, and whose body never started."""
-        return self._finish(run_id, token, "unbegun")
-
-    def retry(
-        self,
-        run_id: str,
-        token: str,
-        delay: timedelta,
-        reason: str = "",
-        arguments: CallArguments = JOB_ARGUMENTS,
-        ended_at: float | None = None,
-        traceback: str = "",
-        granted: GrantedAttempt | None = None,
-    ) -> Finished:
-        """Ends a failed attempt; the next is due after `delay`, and the lock is kept.
-
-        arguments: what the next attempt, and those after it, have in place of the run's own.
-        ended_at, traceback and granted: as for `finish`.
-        """
-        more = {"retry": {"delay": to_ms(delay), **arguments.texts}, "traceback": traceback}
-        return self._finish(run_id, token, "retry", reason, ended_at, granted, more)
-
-    def _finish(
-        self,
-        run_id: str,
-        token: str,
-        outcome: str,
-        reason: str = "",
-        ended_at: float | None = None,
-        granted: GrantedAttempt | None = None,
-        more: Mapping[str, Any] = MappingProxyType({}),
-    ) -> Finished:
-        fields = {"run_id": run_id, "token": token, "outcome": outcome, **more}
-        fields |= {"reason": reason[:REASON_LENGTH], **attempt_fields(granted)}
-
-        def sent_now() -> Call:
-            """Made again each time that it is sent, which may be for long."""
-            ago = 0 if ended_at is None else ms_since(ended_at)
-            return Call((document({**fields, "ago": ago}),))
-
-        return finished(self.functions.as_of_sending("finish", sent_now))
-
-    def note_ending(self, run_id: str, token: str, outcome: RunState, reason: str = "") -> bool:
-        """Records why a running attempt is about to be ended, before it is."""
-        return bool(self.functions("note_ending", run_id, token, outcome.value, reason))
 
     # The ledger's schema, owner, clock and queues.
 
@@ -482,10 +180,6 @@ class Ledger(JobReads, RunReads):
     def leftovers(self) -> list[str]:
         """Queues in which messages of runs that ended before they began may lie."""
         return sorted(self.client.smembers(self.keys.leftovers))
-
-    def ended(self, run_ids: Sequence[str]) -> set[str]:
-        """Which of the runs have ended, and still have a record."""
-        return {run_id for run_id, at in self.read_fields(run_ids, "finished") if at}
 
     def outbox(self, limit: int = 500) -> list[str]:
         """Ids of the queued runs that beat is to publish now."""

@@ -26,6 +26,9 @@ from supervisor.times import to_ms
 #: What this code reads and writes.
 SCHEMA = 1
 
+#: Reasons are one line for a table, not a traceback.
+REASON_LENGTH = 300
+
 #: How long an ended run stays readable.
 HISTORY_TTL = timedelta(days=7)
 

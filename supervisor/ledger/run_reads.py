@@ -149,3 +149,7 @@ class RunReads(Reader):
         """When the first of them was sent."""
         first = self.client.zrange(self.keys.sent, 0, 0, withscores=True)
         return instant(first[0][1]) if first else None
+
+    def ended(self, run_ids: Sequence[str]) -> set[str]:
+        """Which of the runs have ended, and still have a record."""
+        return {run_id for run_id, at in self.read_fields(run_ids, "finished") if at}
