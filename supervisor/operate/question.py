@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
+
+from redis.exceptions import NoPermissionError
 
 from supervisor.errors import UnknownRun
 from supervisor.job.run import Run, RunState, StepRecord
@@ -16,6 +19,8 @@ from supervisor.ledger.beat_record import BeatRecord
 from supervisor.ledger.job_record import JobRecord
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.page_reads import absences, admitted_at, server_since
+from supervisor.ledger.presence import Processes
+from supervisor.ledger.queues import LedgerQueues
 from supervisor.lists.why import UPSTREAMS
 from supervisor.operate.words import LocalTime
 from supervisor.schedule import schedule_of, ticks_between
@@ -48,6 +53,9 @@ class Workers:
 
     unmet: str | None = None
     """What the run needs and none of their pools has."""
+
+    messages: int | None = None
+    """How many wait in the queue, with that of the run; None when that is not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -275,8 +283,8 @@ def workers_of(
     task: str | None,
     step: StepSpec | None,
 ) -> Workers:
-    running = ledger.presences.processes().workers
-    consumers = [worker for worker in running if queue is None or queue in worker.queues]
+    processes = ledger.presences.processes()
+    consumers = [w for w in processes.workers if queue is None or queue in w.queues]
     is_unknown = consumers and task and task not in ledger.presences.tasks(consumers)
     needs = Needs.of(spec, [step] if step else ()) if spec else Needs()
     unmet = [needs.unmet_by(worker.pool) for worker in consumers] if spec else []
@@ -285,7 +293,15 @@ def workers_of(
         processes=sum(worker.pool_size for worker in consumers),
         unknown_task=task if is_unknown else None,
         unmet=unmet[0] if unmet and all(unmet) else None,
+        messages=messages_in(ledger, queue, processes) if queue else None,
     )
+
+
+def messages_in(ledger: Ledger, queue: str, processes: Processes) -> int | None:
+    """None also where this user of Redis may not look into the queue."""
+    with suppress(NoPermissionError):
+        return LedgerQueues(ledger.client, processes).lengths([queue]).get(queue)
+    return None
 
 
 def upstreams_of(ledger: Ledger, spec: JobSpec, at: datetime | None) -> Upstreams:

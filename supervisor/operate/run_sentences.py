@@ -362,7 +362,8 @@ def what_it_waits_for(view: RunView, question: Question) -> Iterator[str]:
         yield f"no worker consumes {view.queue}" if view.queue else "no worker is running"
     elif workers:
         count, which = plural(workers.count, "worker"), f" for {view.queue}" if view.queue else ""
-        yield f"{count} with {plural(workers.processes, 'process', 'es')} in all{which}"
+        wait = f", where {workers.messages:,} messages wait" if (workers.messages or 0) > 1 else ""
+        yield f"{count} with {plural(workers.processes, 'process', 'es')} in all{which}{wait}"
     yield from unsuited(view)
     yield from of_its_message(view, question)
     yield from kept_from_starting(run, question)

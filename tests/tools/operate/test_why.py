@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from datetime import datetime, timedelta
 
 import pytest
@@ -130,6 +131,14 @@ def test_a_queued_run_knows_who_works_its_queue(ledger: Ledger, supervisor: Supe
     default = admitted(ledger, 0, name="default")
     ledger.client.hset(ledger.keys.run(run_id(default, 0)), "queue", "celery")
     assert "no worker consumes celery" in why(supervisor, "default")
+
+
+def test_a_queued_run_knows_how_many_messages_wait(ledger: Ledger, supervisor: Supervisor) -> None:
+    spec = admitted(ledger, 0, queue="reports")
+    worker_is_there(ledger, "w1", ("reports",), (str(spec.task),))
+    assert "messages wait" not in why(supervisor, spec.name)
+    ledger.client.rpush("reports", *["another"] * 1_234)
+    assert re.search(r"for reports, where 1,23[45] messages wait", why(supervisor, spec.name))
 
 
 def test_a_step_that_failed_is_named(ledger: Ledger, supervisor: Supervisor) -> None:
