@@ -424,6 +424,9 @@ class JobSpec(FeatureKeys, When):
 class GuardedTaskSpec(JobSpec):
     """A task that its own code puts under the guard: a job that no schedule file names."""
 
+    max_consecutive_skips: Annotated[Count, Field(ge=1)] | None = 1_000_000
+    """By default no number is too many: callers of a guarded task expect that calls are skipped."""
+
     @model_validator(mode="after")
     def _one_schedule(self) -> Self:
         if self.has_schedule:

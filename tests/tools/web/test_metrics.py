@@ -19,6 +19,7 @@ from prometheus_client.openmetrics.parser import (
 )
 from prometheus_client.parser import text_string_to_metric_families
 
+from supervisor.catalog.guards import guarded_task_spec
 from supervisor.errors import NotConfigured
 from supervisor.features.opentelemetry.step import RunCounters
 from supervisor.job.run import RunState
@@ -205,6 +206,16 @@ def test_without_redis_only_up_is_left() -> None:
     nowhere = Ledger.open(Settings(redis_url="redis://127.0.0.1:1/0"))
     lines = [line for line in exposition(nowhere).splitlines() if not line.startswith("#")]
     assert lines == ["supervisor_up 0.0"]
+
+
+@pytest.mark.parametrize(("guard", "most"), [({}, 1_000_000), ({"max_consecutive_skips": 3}, 3)])
+def test_skips_are_too_many_only_for_a_guard_that_says_so(
+    ledger: Ledger, guard: dict[str, Any], most: int
+) -> None:
+    spec = guarded_task_spec("proj.sync", guard)
+    ledger.register(spec)
+    assert samples(ledger)["supervisor_job_max_consecutive_skips",] == most
+    assert spec.rules().max_skips == most
 
 
 def everything_happens(ledger: Ledger) -> None:
