@@ -56,9 +56,9 @@ def main() -> int:
     if shutil.which("luacheck") is None:
         print("luacheck is not installed: the Lua was not linted", file=sys.stderr)  # noqa: T201
         return 1 if "CBS_CI_MARK" in os.environ else 0
-    found = list(findings())
-    print(*found, sep="\n", end="\n" if found else "")  # noqa: T201
-    return 1 if found else 0
+    listed = list(findings())
+    print(*listed, sep="\n", end="\n" if listed else "")  # noqa: T201
+    return 1 if listed else 0
 
 
 if __name__ == "__main__":

@@ -31,12 +31,12 @@ SHOWN = dict(block for page in PAGES for block in BLOCK.findall(page.read_text()
 @pytest.fixture
 def examples(ledger: Ledger) -> Ledger:
     """The examples' schedule files, loaded, and of some of their jobs two ticks."""
-    wanted, now = read_files(ROOT / "schedules"), ledger.now()
+    files, now = read_files(ROOT / "schedules"), ledger.now()
     entries = Entries(app, ledger)
-    load(ledger, entries, wanted.specs, wanted.digest, now)
+    load(ledger, entries, files.specs, files.digest, now)
     for job in ("archive-report", "load-report", "sample-load", "checksum-docs"):
-        first = Tick(wanted.specs[job], now.replace(microsecond=0) + timedelta(seconds=1))
-        second = Tick(wanted.specs[job], first.nominal_at + timedelta(seconds=6))
+        first = Tick(files.specs[job], now.replace(microsecond=0) + timedelta(seconds=1))
+        second = Tick(files.specs[job], first.nominal_at + timedelta(seconds=6))
         ledger.admit([first, second])
         token = begin(ledger, first.run_id).token
         if job in ("sample-load", "checksum-docs"):

@@ -24,7 +24,7 @@ def bill(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return dict(json.loads(file.read_text()))
 
 
-def test_it_has_every_package_that_a_deployment_installs_with_its_hashes(
+def test_the_sbom_has_every_installed_package_with_its_hashes(
     bill: dict[str, Any],
 ) -> None:
     pins = re.findall(r"^([\w.-]+)(?:\[.*\])?==([^\s;]+)", pinned(), re.MULTILINE)
@@ -35,7 +35,7 @@ def test_it_has_every_package_that_a_deployment_installs_with_its_hashes(
     assert bill["metadata"]["component"]["name"] == "celery-beat-supervisor"
 
 
-def test_it_names_no_host_but_the_public_index(bill: dict[str, Any]) -> None:
+def test_the_sbom_names_no_host_but_the_public_index(bill: dict[str, Any]) -> None:
     urls = re.findall(r"\w+://[^/\"]+", json.dumps(bill["components"]))
     assert set(urls) == {"https://pypi.org"}
     assert str(ROOT) not in json.dumps(bill)

@@ -84,19 +84,23 @@ def pythons() -> list[Python]:
 
     The last one that is too old is among them.
     """
-    found: dict[tuple[int, ...], Python] = {}
+    pythons_by_version: dict[tuple[int, ...], Python] = {}
     for path in candidates():
         asked = [path, "-c", "import sys; print(*sys.version_info[:3])"]
         done = subprocess.run(asked, capture_output=True, text=True, check=False)
         if done.returncode == 0:  # a shim of pyenv may lead nowhere
             version = tuple(map(int, done.stdout.split()))
-            found[version[:2]] = max(
-                found.get(version[:2], Python(path, version)),
+            pythons_by_version[version[:2]] = max(
+                pythons_by_version.get(version[:2], Python(path, version)),
                 Python(path, version),
                 key=lambda python: python.version,
             )
     major, minor = oldest()
-    return [found[version] for version in sorted(found) if version >= (major, minor - 1)]
+    return [
+        pythons_by_version[version]
+        for version in sorted(pythons_by_version)
+        if version >= (major, minor - 1)
+    ]
 
 
 def candidates() -> Iterator[Path]:

@@ -303,12 +303,12 @@ def ticks_between(starts: list[Sign]) -> list[float]:
 def outcomes(ledger: Ledger, job: str) -> dict[str, int]:
     """How many ticks came to what, by the counters; open runs by their state."""
     counters = ledger.job(job).counters
-    found: dict[str, int] = defaultdict(int)
+    counts: dict[str, int] = defaultdict(int)
     for what, count in counters.items():
         kind = what.partition(":")[0]
         if kind in ("finished", "skipped", "missed", "excluded"):
-            found[kind] += count
+            counts[kind] += count
     for run in ledger.history(job, 1000):
         if run.state.is_open:
-            found["open"] += 1
-    return dict(found)
+            counts["open"] += 1
+    return dict(counts)

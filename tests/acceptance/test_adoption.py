@@ -195,10 +195,10 @@ def test_a_dry_run_says_what_would_change_and_changes_nothing(shop: Shop) -> Non
     assert "shop.count: of made later, made/later, off, often" in lines
     assert "RedBeat: 3 jobs to be imported" in lines
     assert "beat_schedule: 2 jobs to be imported" in lines
-    asked = json.loads(shop.supervisor("adopt", "--dry-run", "--json").stdout)
-    assert asked["tasks"]["shop.count"]["jobs"] == ["made later", "made/later", "off", "often"]
-    assert len(asked["schedules"]["RedBeat"]["jobs"]) == 3
-    assert asked["settings"]["beat_scheduler"]["after"] == ours.strip("'")
+    result = json.loads(shop.supervisor("adopt", "--dry-run", "--json").stdout)
+    assert result["tasks"]["shop.count"]["jobs"] == ["made later", "made/later", "off", "often"]
+    assert len(result["schedules"]["RedBeat"]["jobs"]) == 3
+    assert result["settings"]["beat_scheduler"]["after"] == ours.strip("'")
     assert shop.keys() == keys
     assert not (shop.directory / "schedules").exists()
 
@@ -212,8 +212,8 @@ def test_adopting_again_overwrites_nothing_and_leaves_out_what_is_a_job(shop: Sh
     assert (dry.returncode, "The app has no schedule that is not a job" in dry.stdout) == (0, True)
     again = shop.supervisor("adopt", "--force")
     assert "adopted.yaml: 3 jobs" in again.stdout
-    found = shop.supervisor("adopt", "-o", "schedules/new.yaml")
-    assert "nothing was written" in found.stdout
+    result = shop.supervisor("adopt", "-o", "schedules/new.yaml")
+    assert "nothing was written" in result.stdout
     shop.run("-c", SAVED.replace("made later", "newer"))
     assert "new.yaml: 1 job\n" in shop.supervisor("adopt", "-o", "schedules/new.yaml").stdout
     refused = shop.supervisor("adopt")

@@ -202,7 +202,7 @@ print(json.dumps([*placed, fourth.delay().admission.placement.value]))"""
 
 @since("celery", "5.7", "a model among the arguments is no JSON")
 def test_a_call_takes_and_gives_what_celerys_own_does(team: Project) -> None:
-    told = team.code(
+    texts = team.code(
         """
 import copy, pickle
 from datetime import UTC, datetime, timedelta
@@ -222,8 +222,8 @@ copies = [copy.copy(result), pickle.loads(pickle.dumps(result))]
 print(json.dumps([result.get(), result.id, delayed.admission.placement.value,
     [copied.id for copied in copies]]))"""
     )
-    run = told[1]
-    assert told == [None, run, "delay", [run, run]]
+    run = texts[1]
+    assert texts == [None, run, "delay", [run, run]]
     assert team.ledger.run(run).args == [{"n": 3}]
 
 

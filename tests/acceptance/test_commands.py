@@ -37,14 +37,14 @@ def are_gone(pids: list[int]) -> bool:
     return not any(map(is_alive, pids))
 
 
-def test_it_ends_with_a_run_that_is_cancelled(team: Project) -> None:
+def test_a_program_ends_with_a_run_that_is_cancelled(team: Project) -> None:
     run, pids = running(team)
     team.supervisor("cancel", run.id)
     team.run_when(run.id, "cancelled")
     assert are_gone(pids)
 
 
-def test_it_ends_with_a_child_that_is_killed(team: Project) -> None:
+def test_a_program_ends_with_a_child_that_is_killed(team: Project) -> None:
     run, pids = running(team)
     os.kill(parent_of(pids[0]), SIGKILL)
     wait_until(lambda: are_gone(pids))
@@ -52,13 +52,13 @@ def test_it_ends_with_a_child_that_is_killed(team: Project) -> None:
 
 
 @pytest.mark.parametrize("job", ["limited", "limited-softly"])
-def test_it_ends_with_a_run_that_took_too_long(team: Project, job: str) -> None:
+def test_a_program_ends_with_a_run_that_took_too_long(team: Project, job: str) -> None:
     run, pids = running(team, job)
     team.run_when(run.id, "timed_out")
     wait_until(lambda: are_gone(pids))
 
 
-def test_it_ends_with_a_worker_that_is_killed(team: Project) -> None:
+def test_a_program_ends_with_a_worker_that_is_killed(team: Project) -> None:
     _, pids = running(team)
     worker = parent_of(parent_of(pids[0]))
     assert worker == team.processes[-1].pid

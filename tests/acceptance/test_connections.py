@@ -49,9 +49,9 @@ def test_the_product_works_over_a_socket(tmp_path: Path, node: Node, stack: Exit
         done = project.celery(*words)
         assert done.returncode == 0, done.stdout + done.stderr
         shown += [done.stdout, done.stderr]
-    told = "".join([*shown, project.logs()])
-    assert "redbeat_redis_url" in told
-    assert "sesame" not in told
+    texts = "".join([*shown, project.logs()])
+    assert "redbeat_redis_url" in texts
+    assert "sesame" not in texts
 
 
 def test_an_app_with_a_database_for_redbeat_has_its_ledger_there(

@@ -98,8 +98,8 @@ def test_an_overlap_made_on_purpose_is_counted_and_named(team: Project, job: str
     listed = CliRunner().invoke(main, ["--redis-url", team.url, "runs", job])
     assert f"overlapped with {successor.run_id}" in listed.output
     assert f"overlapped with {run.id}" in listed.output
-    told = [line for line in team.logs().splitlines() if '"runs overlapped"' in line]
-    assert any(run.id in line and successor.run_id in line for line in told)
+    logged = [line for line in team.logs().splitlines() if '"runs overlapped"' in line]
+    assert any(run.id in line and successor.run_id in line for line in logged)
     [started], [ended] = signs(team, run.id, "start"), signs(team, run.id, "end")
     if job == "aborts":
         assert ended.at - started.at < 290  # LeaseLost was raised in it

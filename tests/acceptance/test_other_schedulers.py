@@ -134,8 +134,8 @@ def test_an_entry_that_code_saves_is_guarded_until_it_is_deleted(project: Projec
         wait_until(lambda: len(project.starts("saved")) > 2, 60)
         assert overlapping(project.witness("saved")) == []
         assert {run.state for run in project.ledger.history("saved")} >= {"succeeded", "skipped"}
-        told = project.supervisor("doctor")
-        assert "unguarded" not in told.stdout, told.stdout
+        result = project.supervisor("doctor")
+        assert "unguarded" not in result.stdout, result.stdout
         entry.delete()
         wait_until(lambda: "saved" not in project.ledger.loaded().specs, 60)
         app.redbeat_redis.connection_pool.disconnect()  # type: ignore[attr-defined]

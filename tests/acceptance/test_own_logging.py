@@ -55,12 +55,12 @@ def test_a_workers_lines_go_where_the_app_has_them(project: Project, how: str, f
     project.wait_for_jobs()
     project.run_when(project.trigger("report").id, "succeeded")
     wait_until(lambda: "run ended" in project.log_of(worker))
-    said = [line for line in project.log_of(worker).splitlines() if "run ended" in line]
+    logged = [line for line in project.log_of(worker).splitlines() if "run ended" in line]
     is_ours = form == "json" and how != "receiver"
-    assert any(one.startswith(line) for one in said) == (how == "after" or not is_ours)
-    assert any(one.startswith("{") for one in said) == is_ours
+    assert any(one.startswith(line) for one in logged) == (how == "after" or not is_ours)
+    assert any(one.startswith("{") for one in logged) == is_ours
     if not is_ours:
-        assert "job='report'" in said[0]
+        assert "job='report'" in logged[0]
 
 
 #: An app's tests: eager calls, and a worker in a thread, without any Redis.

@@ -199,9 +199,9 @@ def test_a_run_with_a_limit_that_the_pool_lacks_is_refused(workers: Workers) -> 
     runs = workers.trigger("soft", 60), workers.trigger("replaces")
     wait_until(lambda: len({e["job"] for e in project.events_of(unfit, "run refused")}) == 2, 20)
     assert workers.starts(runs[0]) == []
-    told = project.supervisor("why", "soft").stdout
-    assert "its job needs: soft_time_limit" in told
-    assert "its pool, threads, lacks soft_time_limit" in told
+    output = project.supervisor("why", "soft").stdout
+    assert "its job needs: soft_time_limit" in output
+    assert "its pool, threads, lacks soft_time_limit" in output
     assert "which lacks what job soft needs" in project.supervisor("doctor").stdout
     workers.stop(unfit, signal.SIGTERM)  # else their messages may come to it many times more
     workers.others.append(project.worker(queues="soft"))

@@ -47,15 +47,15 @@ Stored = Callable[[Run | AsyncResult[Any]], list[str]]
 def stored(workers: Workers) -> Iterator[Stored]:
     """The states that the result backend was given of a run, in order: it tells of each."""
     client = redis.Redis.from_url(workers.project.url, decode_responses=True)
-    told: list[dict[str, object]] = []
+    seen: list[dict[str, object]] = []
     with client.pubsub(ignore_subscribe_messages=True) as channel:
         channel.psubscribe("celery-task-meta-*")
         channel.get_message(timeout=scaled(5))
 
         def states(run: Run | AsyncResult[Any]) -> list[str]:
             while message := channel.get_message():
-                told.append(json.loads(message["data"]))
-            return [str(meta["status"]) for meta in told if meta["task_id"] == run.id]
+                seen.append(json.loads(message["data"]))
+            return [str(meta["status"]) for meta in seen if meta["task_id"] == run.id]
 
         yield states
     client.close()

@@ -42,10 +42,10 @@ def restart(project: Project, process: Process, kind: str) -> Process:
 
 def totals(project: Project) -> Counter[str]:
     """The counters of all jobs together."""
-    found: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
     for record in project.ledger.jobs():
-        found.update(record.counters)
-    return found
+        counts.update(record.counters)
+    return counts
 
 
 def without_outcome(project: Project) -> dict[str, str]:

@@ -59,10 +59,10 @@ def test_a_right_that_beat_lacks_is_named_and_script_is_none_of_them(
     assert "no permissions to run the 'info' command in a script (docs" in failed[-1]["error"]
 
     project.url = url
-    told = project.supervisor("doctor")
-    assert told.returncode == 1
-    assert "fail: Redis forbids it to this user: this user has no permissions" in told.stdout
-    assert "no beat is running" not in told.stdout
+    result = project.supervisor("doctor")
+    assert result.returncode == 1
+    assert "fail: Redis forbids it to this user: this user has no permissions" in result.stdout
+    assert "no beat is running" not in result.stdout
 
     admin.execute_command("ACL", "SETUSER", "beat", "+info")
     wait_until(lambda: project.events("beat", "leadership taken"), 30)

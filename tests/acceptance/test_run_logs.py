@@ -124,8 +124,8 @@ def test_two_runs_side_by_side_keep_their_own_lines(
     shared: Project, workers: list[Process], job: str
 ) -> None:
     ledger = shared.ledger
-    asked = {name: RunRequest(kwargs={"name": name, "waits": True}) for name in ("ann", "bob")}
-    both = {name: ledger.trigger(ledger.spec(job), asked[name]) for name in asked}
+    requests = {name: RunRequest(kwargs={"name": name, "waits": True}) for name in ("ann", "bob")}
+    both = {name: ledger.trigger(ledger.spec(job), requests[name]) for name in requests}
     for name, run in both.items():
         wait_until(lambda run=run, name=name: lines(shared, run)[1:] == [f"reported by {name}"])  # type: ignore[misc]
     for run in both.values():
@@ -184,9 +184,9 @@ def test_the_last_failed_attempt_says_where_it_failed(
 
 def test_what_a_mask_hides_is_in_none_of_the_lines(shared: Project) -> None:
     run = shared.run_when(shared.trigger("masked").id, "succeeded")
-    said = lines(shared, run)
-    assert [line for line in said if line in captured("***")] == captured("***")
-    assert "hunter2" not in "".join(said)
+    logged = lines(shared, run)
+    assert [line for line in logged if line in captured("***")] == captured("***")
+    assert "hunter2" not in "".join(logged)
 
 
 def test_a_step_keeps_its_lines_under_its_name(shared: Project) -> None:

@@ -65,7 +65,7 @@ print(json.dumps(calls))"""
 
 
 def test_what_cannot_be_started_is_refused_at_once(team: Project) -> None:
-    told = team.code(
+    texts = team.code(
         START
         + """
 def problems(*args, **more):
@@ -79,11 +79,11 @@ print(json.dumps([
     problems([("a", 1)], job="a b"),
 ]))"""
     )
-    assert "a second step 'x'" in told[0]
-    assert "unknown key 'overlp' (did you mean 'overlap'?)" in told[0]
-    assert "'every' is not for calls from code" in told[0]
-    assert "a job of this name is loaded" in told[1]
-    assert "'a b' is not a name for a job" in told[2]
+    assert "a second step 'x'" in texts[0]
+    assert "unknown key 'overlp' (did you mean 'overlap'?)" in texts[0]
+    assert "'every' is not for calls from code" in texts[0]
+    assert "a job of this name is loaded" in texts[1]
+    assert "'a b' is not a name for a job" in texts[2]
     assert set(team.ledger.specs()) >= {"scheduled"}
     assert "a b" not in team.ledger.specs()
 

@@ -108,12 +108,12 @@ def early(signs: list[Sign]) -> list[Sign]:
 
 
 def by_run(workers: Workers, runs: list[Run]) -> dict[str, list[Sign]]:
-    wanted = {run.id for run in runs}
-    found: dict[str, list[Sign]] = defaultdict(list)
+    expected = {run.id for run in runs}
+    signs: dict[str, list[Sign]] = defaultdict(list)
     for sign in workers.project.witness(runs[0].job):
-        if sign.run in wanted:
-            found[sign.run].append(sign)
-    return found
+        if sign.run in expected:
+            signs[sign.run].append(sign)
+    return signs
 
 
 def test_each_step_is_handed_what_those_before_returned(workers: Workers) -> None:

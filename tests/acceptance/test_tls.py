@@ -119,8 +119,8 @@ def works(project: Project) -> None:
 
         def examined() -> str:
             """Once the first turn of beat is over: until then it does not lead for the doctor."""
-            found = project.supervisor("doctor").stdout
-            return "" if "no beat leads" in found else found
+            output = project.supervisor("doctor").stdout
+            return "" if "no beat leads" in output else output
 
         assert " 0 wrong" in wait_until(examined, 20)
     finally:
@@ -254,7 +254,7 @@ def test_no_error_has_a_password(
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         ("ssl_ca_certs=/none/ca.crt", "/none/ca.crt cannot be read: No such file or directory"),
         ("ssl_ca_certs={own}/san", "{own}/san cannot be read: [X509"),
@@ -262,7 +262,7 @@ def test_no_error_has_a_password(
     ],
 )
 def test_a_certificate_that_cannot_be_read_is_named_in_a_sentence(
-    tmp_path: Path, address: str, authority: Authority, options: str, said: str, stack: ExitStack
+    tmp_path: Path, address: str, authority: Authority, options: str, message: str, stack: ExitStack
 ) -> None:
     own = str(authority.directory)
     url = f"{address}?{options.format(own=own)}"
@@ -270,14 +270,14 @@ def test_a_certificate_that_cannot_be_read_is_named_in_a_sentence(
     checked = CliRunner().invoke(main, ["--redis-url", url, "check"])
     for done in (refused, checked):
         assert done.exit_code == 2
-        assert said.format(own=own) in done.output
+        assert message.format(own=own) in done.output
         assert done.output.count("\n") == 1
     project = Project(tmp_path / "team", url)
     stack.callback(project.stop)
     for process in (project.beat(), project.hire()):
         assert status_of(process, 60) == 1
     assert "Traceback" not in project.logs()
-    assert project.logs().count(said.format(own=own)) == 2
+    assert project.logs().count(message.format(own=own)) == 2
 
 
 def test_a_port_without_tls_is_named_after_one_handshake(redis_url: str) -> None:

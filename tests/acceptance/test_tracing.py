@@ -200,9 +200,9 @@ def one_after_the_other(project: Project) -> list[str]:
 def test_the_steps_of_a_run_continue_its_trace(team: Project) -> None:
     steps = "[('team.work', 2), {'task': 'team.tell', 'priority': 1}]"
     run_id = call(team, "steps", f"{START}({steps}, app=team.app)")
-    found = runs(team, 2, run_id)
-    assert {span["trace"] for span in found} == {named(team, "steps")["trace"]}
-    assert [span["attributes"]["supervisor.step"] for span in found] == ["work", "tell"]
+    ids = runs(team, 2, run_id)
+    assert {span["trace"] for span in ids} == {named(team, "steps")["trace"]}
+    assert [span["attributes"]["supervisor.step"] for span in ids] == ["work", "tell"]
 
 
 def test_a_run_of_beat_begins_a_trace_and_its_failure_is_the_spans(team: Project) -> None:
@@ -236,11 +236,11 @@ def test_runs_are_counted_and_their_attempts_measured(team: Project) -> None:
 def test_beside_celerys_own_instrumentation_a_run_has_one_span(project: Project) -> None:
     project.extend(SETTINGS + INSTRUMENTED)
     project.worker()
-    found = runs(project, 2, *one_after_the_other(project))
-    assert [span["name"] for span in found] == ["run/team.import_feed"] * 2
-    assert [span["attributes"]["supervisor.attempt"] for span in found] == [1, 1]
+    ids = runs(project, 2, *one_after_the_other(project))
+    assert [span["name"] for span in ids] == ["run/team.import_feed"] * 2
+    assert [span["attributes"]["supervisor.attempt"] for span in ids] == [1, 1]
     requests = {named(project, name)["trace"] for name in ("first", "second")}
-    assert {span["trace"] for span in found} == requests
+    assert {span["trace"] for span in ids} == requests
 
 
 def test_a_run_is_guarded_whatever_headers_a_tracer_nests(project: Project) -> None:

@@ -87,8 +87,8 @@ class Reader:
             wait_until(is_as_said, 60, every=1.5)
         except AssertionError:
             pytest.fail(f"{command}\nprinted\n{printed}\nand not\n{expected}")
-        if found := re.search(r'"worker": "[^"]*:(\d+)"', printed):
-            self.pid = found[1]
+        if matches := re.search(r'"worker": "[^"]*:(\d+)"', printed):
+            self.pid = matches[1]
 
     def stop(self) -> None:
         for process in self.processes:

@@ -192,7 +192,7 @@ def test_a_run_of_a_first_worker_that_is_killed_comes_again_at_once(running: Run
     wait_until(lambda: not ledger.run(run.id).state.is_open)
 
 
-def test_it_says_what_runs_restarts_who_dies_and_follows_the_files(running: Running) -> None:
+def test_up_says_what_runs_restarts_what_dies_and_follows_the_files(running: Running) -> None:
     lines = running.log.splitlines()
     first = next(number for number, line in enumerate(lines) if line.startswith("redis "))
     said = lines[first : first + 9]
@@ -243,7 +243,7 @@ def test_it_says_what_runs_restarts_who_dies_and_follows_the_files(running: Runn
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP], ids=["Ctrl-C", "hangup"])
-def test_it_ends_when_told_with_a_backlog_and_leaves_no_process(
+def test_up_ends_with_a_backlog_and_leaves_no_process(
     running: Running, number: signal.Signals
 ) -> None:
     """By Ctrl-C, or by the end of its terminal."""
@@ -282,7 +282,7 @@ def test_for_people_each_event_is_a_line_behind_its_process(
     assert "\x1b" not in up.log
 
 
-def test_it_does_not_start_for_other_hosts_without_a_token(
+def test_up_does_not_start_for_other_hosts_without_a_token(
     tmp_path: Path, stack: ExitStack
 ) -> None:
     up = Running(tmp_path, options=("--host", "0.0.0.0"))

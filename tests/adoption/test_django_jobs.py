@@ -242,9 +242,9 @@ def test_most_jobs_are_removed_only_by_a_person(ledger: Ledger) -> None:
     action = ledger.actions.search(ActionQuery(limit=1))[0].action
     assert (action.verb, action.target, action.reason) == ("sync", "django", "sold")
     assert len(action.jobs) == 5
-    told = json.loads(done.stdout)
-    assert (told["verb"], told["done"]) == ("sync", True)
-    assert [result["state"] for result in told["results"]] == ["removed"] * 5
+    record = json.loads(done.stdout)
+    assert (record["verb"], record["done"]) == ("sync", True)
+    assert [result["state"] for result in record["results"]] == ["removed"] * 5
 
 
 def test_an_edit_meanwhile_wins_over_what_beat_has_read(

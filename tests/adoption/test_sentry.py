@@ -56,15 +56,15 @@ def deployed(deploy: Deploy, sentry: Listener, *, is_supervised: bool) -> Foreig
 
 def check_ins(sentry: Listener) -> dict[str, list[CheckIn]]:
     """By slug, in the order in which they came."""
-    found: dict[str, list[CheckIn]] = defaultdict(list)
+    by_slug: dict[str, list[CheckIn]] = defaultdict(list)
     for path, envelope in sentry.heard:
         if "/envelope/" not in path:
             continue
         _, *lines = (json.loads(line) for line in envelope.splitlines() if line)
         for header, item in pairwise(lines):
             if header.get("type") == "check_in":
-                found[item["monitor_slug"]].append(item)
-    return found
+                by_slug[item["monitor_slug"]].append(item)
+    return by_slug
 
 
 def statuses(sentry: Listener) -> dict[str, list[str]]:

@@ -103,15 +103,15 @@ def listed(meaning: str) -> list[tuple[str, str]]:
 def faults(expression: str) -> list[str]:
     """What a query asks for that no metric has."""
     known = documented()
-    found = []
+    seen = []
     for selector in selectors(expression):
         row = known.get(selector.metric)
         if row is None:
-            found.append(f"no metric {selector.metric}")
+            seen.append(f"no metric {selector.metric}")
             continue
         for label, values in selector.matchers.items():
             if label not in row.labels | TARGET_LABELS:
-                found.append(f"{selector.metric} has no label {label}")
+                seen.append(f"{selector.metric} has no label {label}")
             if label in row.values and values - row.values[label]:
-                found.append(f"{selector.metric}: {label} is never {values - row.values[label]}")
-    return found
+                seen.append(f"{selector.metric}: {label} is never {values - row.values[label]}")
+    return seen

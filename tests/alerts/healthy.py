@@ -242,8 +242,8 @@ def is_led(now: float) -> bool:
 def observed(name: str, seconds: Sequence[float]) -> Counter[str]:
     """The fields of a histogram in a job's hash."""
     *buckets, total = HISTOGRAM_FIELDS[name]
-    found = Counter(buckets[sum(value > bound for bound in BOUNDS)] for value in seconds)
-    return found + Counter({total: ms(sum(seconds))})
+    counts = Counter(buckets[sum(value > bound for bound in BOUNDS)] for value in seconds)
+    return counts + Counter({total: ms(sum(seconds))})
 
 
 def instant(seconds: float) -> datetime:

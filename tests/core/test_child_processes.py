@@ -47,7 +47,7 @@ def said(code: str) -> str:
     return done.stdout + done.stderr
 
 
-def test_it_returns_what_the_work_in_another_process_returns() -> None:
+def test_a_child_returns_what_its_work_returns() -> None:
     code = """
 child = Child(os.getpid, LIMITS)
 pid = child.result()
@@ -56,7 +56,7 @@ print(pid != os.getpid(), child._process.pid == pid, child._process.is_alive())
     assert said(code) == "True True False\n"
 
 
-def test_it_begins_although_a_connection_of_the_app_waits_for_messages(redis_url: str) -> None:
+def test_a_child_begins_although_a_connection_of_the_app_waits(redis_url: str) -> None:
     """What kombu has multiprocessing do in a child waits for them as well: the first child takes
     the reply from the socket, and the second would wait for ever."""
     code = f"""

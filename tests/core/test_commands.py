@@ -36,7 +36,7 @@ def pids() -> list[int]:
     return [int(pid) for pid in there.read_text().split()]
 
 
-def test_it_is_a_program_that_was_run() -> None:
+def test_run_command_runs_a_program() -> None:
     done = run_command(("sh", "-c", "cat; exit 3"), check=False, input="in", text=True, stdout=-1)
     assert (done.returncode, done.stdout) == (3, "in")
 
@@ -63,7 +63,7 @@ CALLS: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("options", CALLS.values(), ids=CALLS.keys())
-def test_it_gives_what_subprocess_run_gives(options: dict[str, Any]) -> None:
+def test_run_command_gives_what_subprocess_run_gives(options: dict[str, Any]) -> None:
     defaults = {} if "input" in options else {"stdin": subprocess.DEVNULL}
     script = "cat; printf 'a\\r\\nb\\374\\n' >&2; pwd; echo $WORD; exit 3"
     if options.get("text") or options.get("universal_newlines"):
@@ -73,7 +73,7 @@ def test_it_gives_what_subprocess_run_gives(options: dict[str, Any]) -> None:
     assert vars(ours) == vars(theirs)
 
 
-def test_it_takes_all_that_subprocess_run_takes() -> None:
+def test_run_command_takes_all_that_subprocess_run_takes() -> None:
     taken = inspect.signature(run_command).parameters
     named = [
         p for p in inspect.signature(subprocess.run).parameters.values() if p.kind is p.KEYWORD_ONLY
@@ -82,7 +82,7 @@ def test_it_takes_all_that_subprocess_run_takes() -> None:
 
 
 @pytest.mark.parametrize("name", ["stdout", "stderr"])
-def test_it_refuses_the_contradictions_that_subprocess_run_refuses(name: str) -> None:
+def test_run_command_refuses_what_subprocess_run_refuses(name: str) -> None:
     with pytest.raises(ValueError, match="capture_output"):
         run_command(["true"], capture_output=True, **{name: subprocess.PIPE})
     with pytest.raises(ValueError, match="stdin and input"):
@@ -143,7 +143,7 @@ def test_a_program_that_takes_too_long_may_clean_up() -> None:
     wait_until(lambda: not any(map(is_alive, pids())))
 
 
-def test_one_that_does_not_end_is_killed_after_its_grace() -> None:
+def test_a_program_that_does_not_end_is_killed_after_its_grace() -> None:
     with pytest.raises(subprocess.TimeoutExpired):
         run_command(["sh", "-c", f"trap '' TERM; {FAMILY}; wait"], timeout=2, stop_grace=0.2)
     wait_until(lambda: not any(map(is_alive, pids())))
@@ -160,7 +160,7 @@ def test_the_group_ends_with_the_process_that_waits_for_it(number: signal.Signal
     wait_until(lambda: not any(map(is_alive, family)))
 
 
-def test_one_that_has_left_its_group_is_not_waited_for_for_ever() -> None:
+def test_a_program_that_left_its_group_is_not_waited_for_for_ever() -> None:
     with pytest.raises(subprocess.TimeoutExpired):
         run_command(["setsid", "sleep", "60"], timeout=0.2, stop_grace=0.2)
 

@@ -162,18 +162,18 @@ def sample(parsed: Any) -> str:
 
 def members(value: Any) -> list[str]:
     """Characters of a class, of each of its parts one."""
-    found = []
+    seen = []
     for kind, what in value:
         match str(kind):
             case "LITERAL":
-                found.append(chr(what))
+                seen.append(chr(what))
             case "RANGE":
-                found.append(chr(what[0]))
+                seen.append(chr(what[0]))
             case "CATEGORY":
                 name = str(what)
-                found.append("0" if "DIGIT" in name else " " if "SPACE" in name else "a")
+                seen.append("0" if "DIGIT" in name else " " if "SPACE" in name else "a")
     is_negated = any(str(kind) == "NEGATE" for kind, _ in value)
-    return [c for c in "a @0" if c not in found] if is_negated or not found else found
+    return [c for c in "a @0" if c not in seen] if is_negated or not seen else seen
 
 
 def repetitions(parsed: Any, before: str = "") -> Iterator[tuple[str, list[str]]]:

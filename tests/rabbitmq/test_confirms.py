@@ -50,9 +50,9 @@ def publisher(broker: RabbitMQ, redis_url: str, ledger: Ledger) -> Iterator[Publ
 
 
 def queued(ledger: Ledger, spec: JobSpec, number: int) -> list[Tick]:
-    found = ticks(spec, *range(number))
-    ledger.admit(found)
-    return found
+    admitted = ticks(spec, *range(number))
+    ledger.admit(admitted)
+    return admitted
 
 
 def taken(url: str, queue: str) -> list[Any]:
@@ -76,17 +76,17 @@ def test_a_full_queue_refuses_and_its_runs_are_sent_when_there_is_room(
     full = [Queue(name, routing_key=name, queue_arguments=bounds)]
     with app_at(broker.url, redis_url, task_queues=full) as app:
         publisher = Publisher(app, ledger)
-        found = queued(ledger, job(ledger, overlap="allow", queue=name), 5)
+        ids = queued(ledger, job(ledger, overlap="allow", queue=name), 5)
         assert publisher.publish(ledger.outbox()) == 3
         sent = [run.id for run in ledger.sent_runs(10)]
         assert len(sent) == 3
         assert ledger.outbox() == []  # later
-        obstacles = [run.obstacle for run in ledger.runs([tick.run_id for tick in found])]
-        told = [obstacle.text for obstacle in obstacles if obstacle]
-        assert told == ["its message was not sent: the queue is full"] * 2
+        obstacles = [run.obstacle for run in ledger.runs([tick.run_id for tick in ids])]
+        texts = [obstacle.text for obstacle in obstacles if obstacle]
+        assert texts == ["its message was not sent: the queue is full"] * 2
         assert sorted(runs_in(broker.url, name)) == sorted(sent)
         wait_until(lambda: publisher.publish(ledger.outbox()) == 2, 20)
-        assert {*runs_in(broker.url, name), *sent} == {tick.run_id for tick in found}
+        assert {*runs_in(broker.url, name), *sent} == {tick.run_id for tick in ids}
 
 
 def test_no_message_to_a_deleted_queue_counts_as_sent(
@@ -98,8 +98,8 @@ def test_no_message_to_a_deleted_queue_counts_as_sent(
     assert publisher.publish(ledger.outbox()) == 1
     with kombu.Connection(broker.url) as connection:
         connection.default_channel.queue_delete(name)
-    found = ticks(spec, *range(1, 6))
-    ledger.admit(found)
+    admitted = ticks(spec, *range(1, 6))
+    ledger.admit(admitted)
     assert publisher.publish(ledger.outbox()) == 4  # the queue was declared again for the second
     assert len(ledger.sent_runs(10)) == 5
     assert ledger.outbox() == []  # later
@@ -109,7 +109,7 @@ def test_no_message_to_a_deleted_queue_counts_as_sent(
         return len(ledger.sent_runs(10)) == 6
 
     wait_until(all_are_sent, 20)
-    assert sorted(runs_in(broker.url, name)) == sorted(tick.run_id for tick in found)
+    assert sorted(runs_in(broker.url, name)) == sorted(tick.run_id for tick in admitted)
 
 
 def test_a_message_that_is_refused_holds_back_no_other(
@@ -145,8 +145,8 @@ def test_while_the_broker_hangs_nothing_counts_as_sent(
     spec = job(ledger, overlap="allow", queue="hung")
     queued(ledger, spec, 1)
     assert publisher.publish(ledger.outbox()) == 1
-    found = ticks(spec, *range(1, 100))
-    ledger.admit(found)
+    admitted = ticks(spec, *range(1, 100))
+    ledger.admit(admitted)
     os.kill(broker.pid, SIGSTOP)
     try:
         assert publisher.publish(ledger.outbox()) == 0
@@ -159,7 +159,7 @@ def test_while_the_broker_hangs_nothing_counts_as_sent(
         return len(ledger.sent_runs(10_000)) == 100
 
     wait_until(all_are_sent, 30, 1)
-    assert {*runs_in(broker.url, "hung")} >= {tick.run_id for tick in found}
+    assert {*runs_in(broker.url, "hung")} >= {tick.run_id for tick in admitted}
 
 
 def test_a_broker_without_memory_keeps_one_connection(
@@ -167,7 +167,7 @@ def test_a_broker_without_memory_keeps_one_connection(
 ) -> None:
     name = "blocked"
     spec = job(ledger, overlap="allow", queue=name)
-    found = queued(ledger, spec, 100)
+    ids = queued(ledger, spec, 100)
     broker.ctl("set_vm_memory_high_watermark", "0.000001")
     try:
         assert [publisher.publish(ledger.outbox()) for _ in range(5)] == [0] * 5
@@ -176,7 +176,7 @@ def test_a_broker_without_memory_keeps_one_connection(
         broker.ctl("set_vm_memory_high_watermark", "0.6")
     wait_until(lambda: publisher.publish(ledger.outbox()) == 100, 20)
     counts = Counter(runs_in(broker.url, name))
-    assert counts.keys() >= {tick.run_id for tick in found}
+    assert counts.keys() >= {tick.run_id for tick in ids}
     assert counts.total() <= 101  # the message that was written when it said that it is blocked
 
 

@@ -129,9 +129,9 @@ def test_lengths_and_findings_are_true(deployed: Deployed) -> None:
     assert lengths.keys() == {"nowhere", "missing", "serial.turns"}
     assert (lengths["nowhere"], lengths["missing"]) == (3, 0)
     assert deployed.broker.consumers("serial.turns") == 1
-    found = deployed.project.supervisor("doctor").stdout
-    assert "no worker consumes the queue nowhere" in found
-    assert found.count("WRONG") == 1
+    output = deployed.project.supervisor("doctor").stdout
+    assert "no worker consumes the queue nowhere" in output
+    assert output.count("WRONG") == 1
     with kombu.Connection(deployed.broker.url) as connection:
         message = connection.default_channel.basic_get("nowhere")
         connection.default_channel.basic_reject(message.delivery_tag, requeue=True)

@@ -96,21 +96,21 @@ def written(ledger: Ledger, text: str) -> dict[str, str]:
     hooks = {"notify": [{"url": "https://hooks.example/x", "events": ["failed"]}]}
     spec = admitted(ledger, 0, max_retries=1, **keys, **hooks)
     run = run_id(spec, 0)
-    said = Reported(
+    reported = Reported(
         *(1, ReportedProgress(1, 2, shown, 0.0)),
         tuple(ReportedLine(number, shown[:LINE_LENGTH], 0.0) for number in (1, 2)),
     )
     assert ledger.begin(run, "first", shown[:1000])
-    assert ledger.reports.write(run, "first", said, 0.0)
+    assert ledger.reports.write(run, "first", reported, 0.0)
     ledger.retry(run, "first", timedelta(0), text, traceback=text)
     ledger.rescue()
     assert ledger.begin(run, "second", text[:1000])
     ledger.finish(run, "second", RunState.FAILED, text, traceback=text)
     ledger.admit(ticks(spec, 1))
     assert ledger.begin(run_id(spec, 1), "third", shown[:1000])
-    assert ledger.reports.write(run_id(spec, 1), "third", said, 0.0)
-    asked = RunRequest(args=[text], kwargs={"text": text}, options={"headers": {"text": text}})
-    ledger.trigger(job(ledger, "called"), asked)
+    assert ledger.reports.write(run_id(spec, 1), "third", reported, 0.0)
+    request = RunRequest(args=[text], kwargs={"text": text}, options={"headers": {"text": text}})
+    ledger.trigger(job(ledger, "called"), request)
     ledger.cancel(ledger.trigger(job(ledger, "cancelled")).id, text)
     steps = [{"task": "a", "priority": each, "name": f"part{each}"} for each in (1, 2)]
     stepped = job(ledger, "stepped", task=None, steps=steps, params={"text": shown})
@@ -142,7 +142,7 @@ def test_each_verb_reads_texts_or_none() -> None:
     assert verbs == NO_READERS | READERS.keys()
 
 
-def test_every_verb_shows_it(supervisor: Supervisor, written: dict[str, str]) -> None:
+def test_every_verb_shows_any_text(supervisor: Supervisor, written: dict[str, str]) -> None:
     for verb, calls in READERS.items():
         for words in calls:
             for more in ((), ("--json",)):

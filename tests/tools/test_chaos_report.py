@@ -231,8 +231,8 @@ def test_a_run_that_nobody_brings_forward_is_lost(
     counters = {"ticks": 3, "finished:succeeded": 2, "skipped:overlap": int(not state.is_open)}
     evidence = replace(QUIET, rows=[*QUIET.rows[:2], last], counters=counters, until=until, job=job)
     evidence = replace(evidence, executions=QUIET.executions[:2])
-    found = [finding.kind for finding in judge(evidence) if finding.kind != "job stuck"]
-    assert found == ["run lost"] * is_lost
+    kinds = [finding.kind for finding in judge(evidence) if finding.kind != "job stuck"]
+    assert kinds == ["run lost"] * is_lost
 
 
 @pytest.mark.parametrize(
@@ -255,11 +255,11 @@ def test_overlaps_are_those_beyond_what_is_allowed(
         execution(n, spans[0][0], spans[-1][1], at_work=tuple(Interval(*span) for span in spans))
         for n, spans in enumerate(at_work_spans)
     ]
-    found = {
+    measured = {
         (seen.index(overlap.older), seen.index(overlap.newer)): overlap.seconds
         for overlap in overlaps(seen, at_once, [])
     }
-    assert found == seconds
+    assert measured == seconds
 
 
 def test_a_freeze_excuses_only_those_who_were_frozen() -> None:

@@ -29,7 +29,7 @@ def measure(directory: Path, url: str, sizes: Sizes) -> dict[str, float]:
             for side in taking_part if number % 2 else taking_part[::-1]:
                 items = sizes.items_of_a_chord if side.name == "chord" else sizes.items
                 seconds[side.name].append(side.asked(f"DRIVERS[SIDE]({items})") / items)
-    found: dict[str, float] = {}
+    figures: dict[str, float] = {}
     for name in OTHERS:
-        found |= ratio(f"batch_vs_{name}", seconds["batch"], seconds[name])
-    return found | {f"{n}_items_per_s": 1 / median(s) for n, s in seconds.items()}
+        figures |= ratio(f"batch_vs_{name}", seconds["batch"], seconds[name])
+    return figures | {f"{n}_items_per_s": 1 / median(s) for n, s in seconds.items()}

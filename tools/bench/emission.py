@@ -31,18 +31,18 @@ def measure(directory: Path, url: str, sizes: Sizes) -> dict[str, float]:
     def each(name: str, what: str = "seconds") -> list[float]:
         return [one_round[what] for one_round in rounds[name]]
 
-    found = {
+    figures = {
         "emission_per_s": 1 / median(each("ours")),
         "emission_last_queued_s": sizes.jobs * median(each("ours")),
         "emission_last_queued_s_max": sizes.jobs * max(each("ours")),
     }
     for what in ("beat", "server"):
-        found[f"emission_{what}_us"] = 1e6 * median(each("ours", what))
-        found[f"emission_redbeat_{what}_us"] = 1e6 * median(each("redbeat", what))
+        figures[f"emission_{what}_us"] = 1e6 * median(each("ours", what))
+        figures[f"emission_redbeat_{what}_us"] = 1e6 * median(each("redbeat", what))
     for name in (*PEERS, "raw"):
-        found |= ratio(f"emission_vs_{name}", each("ours"), each(name))
-        found[f"emission_{name}_per_s"] = 1 / median(each(name))
-    return found
+        figures |= ratio(f"emission_vs_{name}", each("ours"), each(name))
+        figures[f"emission_{name}_per_s"] = 1 / median(each(name))
+    return figures
 
 
 def emitted(side: Side, jobs: int, slack: int = 1) -> dict[str, float]:

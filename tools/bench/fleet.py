@@ -42,15 +42,15 @@ def measure(directory: Path, url: str, sizes: Sizes) -> dict[str, float]:
                 (redbeat.directory / "log").write_text("")
             ours.stop()
     by_jobs = {jobs: medians(rounds) for jobs, rounds in seen.items()}
-    found = medians(at_rest)
-    found |= {f"{what}_10k_s": seconds for what, seconds in by_jobs[sizes.jobs].items()}
-    found["scrape_10k_block_ms"] = 1000 * found.pop("scrape_block_10k_s")
-    found["scrape_10k_block_max_ms"] = 1000 * found.pop("scrape_block_max_10k_s")
+    figures = medians(at_rest)
+    figures |= {f"{what}_10k_s": seconds for what, seconds in by_jobs[sizes.jobs].items()}
+    figures["scrape_10k_block_ms"] = 1000 * figures.pop("scrape_block_10k_s")
+    figures["scrape_10k_block_max_ms"] = 1000 * figures.pop("scrape_block_max_10k_s")
     for what in GROWING:
         seconds = {jobs: at_size[what] for jobs, at_size in by_jobs.items()}
-        found |= {f"growth_{what}_{jobs}_s": took for jobs, took in seconds.items()}
-        found[f"growth_{what}_slope"] = slope(seconds)
-    return found
+        figures |= {f"growth_{what}_{jobs}_s": took for jobs, took in seconds.items()}
+        figures[f"growth_{what}_slope"] = slope(seconds)
+    return figures
 
 
 def slope(seconds: Mapping[int, float]) -> float:

@@ -41,14 +41,14 @@ def measure(directory: Path, url: str, sizes: Sizes) -> dict[str, float]:
                     sending[side.name].append(sent)
                     if side.name == "guarded":
                         scripts.append(worked["scripts"])
-    found = {
+    figures = {
         "round_trips_per_run": median(scripts),
         "child_cpu_vs_plain": median(of_children["guarded"]) / median(of_children["plain"]),
     }
     for name in OTHERS:
-        found |= ratio(f"guarded_vs_{name}", seconds["guarded"], seconds[name])
-        found |= {f"calling_vs_{name}": median(sending[name]) / median(sending["guarded"])}
-    return found | {f"{n}_runs_per_s": sizes.calls / median(s) for n, s in seconds.items()}
+        figures |= ratio(f"guarded_vs_{name}", seconds["guarded"], seconds[name])
+        figures |= {f"calling_vs_{name}": median(sending[name]) / median(sending["guarded"])}
+    return figures | {f"{n}_runs_per_s": sizes.calls / median(s) for n, s in seconds.items()}
 
 
 def cpu_of_children(worker: Process) -> float:

@@ -51,20 +51,20 @@ def asked(
     pool: Executor, taking_part: Sequence[Side], what: str, expressions: Mapping[str, str]
 ) -> dict[str, float]:
     """All at the same time: they wait for most of it."""
-    found: dict[str, float] = {}
+    figures: dict[str, float] = {}
     those = [side for side in taking_part if side.name in expressions]
     all_gaps = pool.map(lambda side: side.asked(expressions[side.name]), those)
     for side, gaps in zip(those, all_gaps, strict=True):
         name = what if side.name == "ours" else f"{what}_{side.name}"
-        found[f"{name}_p50_ms"] = 1000 * median(gaps)
-        found[f"{name}_p99_ms"] = 1000 * quantiles(gaps, n=100, method="inclusive")[98]
-    return found
+        figures[f"{name}_p50_ms"] = 1000 * median(gaps)
+        figures[f"{name}_p99_ms"] = 1000 * quantiles(gaps, n=100, method="inclusive")[98]
+    return figures
 
 
-def compared(found: Mapping[str, float]) -> dict[str, float]:
+def compared(figures: Mapping[str, float]) -> dict[str, float]:
     ratios = {
-        f"handover_vs_plain_{part}": found[f"handover_{part}_ms"]
-        / found[f"handover_plain_{part}_ms"]
+        f"handover_vs_plain_{part}": figures[f"handover_{part}_ms"]
+        / figures[f"handover_plain_{part}_ms"]
         for part in ("p50", "p99")
     }
-    return {**found, **ratios}
+    return {**figures, **ratios}

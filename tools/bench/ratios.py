@@ -27,7 +27,7 @@ def medians(rounds: Sequence[Mapping[str, float]]) -> dict[str, float]:
 
 def spreads(rounds: Sequence[Mapping[str, float]]) -> dict[str, float]:
     """The same with the least and the most of each."""
-    found: dict[str, float] = {}
+    figures: dict[str, float] = {}
     for name in medians(rounds):
-        found |= spread(name, [each[name] for each in rounds])
-    return found
+        figures |= spread(name, [each[name] for each in rounds])
+    return figures

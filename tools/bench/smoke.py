@@ -93,10 +93,10 @@ def main() -> None:
     best: dict[str, float] = {}
     for _ in range(2):
         with tempfile.TemporaryDirectory() as place, EmbeddedServer(Path(place) / "server") as own:
-            found = measure(Path(place) / "sides", own.url, Sizes())
-        best = {name: max(value, best.get(name, 0)) for name, value in found.items()}
+            figures = measure(Path(place) / "sides", own.url, Sizes())
+        best = {name: max(value, best.get(name, 0)) for name, value in figures.items()}
         fallen = [name for name in committed if best[name] < LEAST * committed[name]]
-        for name, value in found.items():
+        for name, value in figures.items():
             sys.stdout.write(f"{name:<30}{value:6.2f}, {committed.get(name, 0):6.2f} committed\n")
         if not fallen:
             return

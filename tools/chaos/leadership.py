@@ -67,6 +67,6 @@ class Leadership:
         for beat in self._beats:
             for line in whole_lines(beat.log):
                 if '"leadership taken"' in line or '"leadership held elsewhere"' in line:
-                    said = json.loads(line)
-                    at = datetime.fromisoformat(said["timestamp"]).timestamp() - self._epoch
-                    yield at, said["event"], beat.name
+                    record = json.loads(line)
+                    at = datetime.fromisoformat(record["timestamp"]).timestamp() - self._epoch
+                    yield at, record["event"], beat.name

@@ -75,12 +75,12 @@ class Member:
 
     def children(self) -> list[int]:
         """The pool's processes; whichever thread of the main process forked them."""
-        found: list[int] = []
+        seen: list[int] = []
         with suppress(OSError):  # it may end while it is looked at, and its threads as well
             for thread in list(Path(f"/proc/{self.pid}/task").iterdir()):
                 with suppress(OSError):
-                    found += map(int, (thread / "children").read_text().split())
-        return found
+                    seen += map(int, (thread / "children").read_text().split())
+        return seen
 
     def send(self, number: signal.Signals) -> None:
         self.was_struck = True

@@ -237,14 +237,14 @@ def fire(apps: list[Deployment], minutes: float, rng: random.Random) -> Counter[
 def judged(app: Deployment) -> dict[str, int]:
     signs = app.witness
     ledger = app.ledger
-    found = list(audit(ledger, ledger.scheduled().values(), ledger.now()))
+    audited = list(audit(ledger, ledger.scheduled().values(), ledger.now()))
     return {
         "bodies started": len(signs),
         "became leader": app.logged("leadership taken"),
         "foreign messages": sum(meant_for != ran_in for meant_for, ran_in, _ in signs),
         "refused": app.logged("queue shared with another ledger"),
         "unknown tasks": app.logged("Received unregistered task"),
-        "ticks unaccounted": sum(f.difference for f in found),
+        "ticks unaccounted": sum(f.difference for f in audited),
         "jobs at rest": len(app.at_rest),
     }
 

@@ -87,10 +87,10 @@ def of_one(
 
 def messages(path: Path) -> dict[str, list[float]]:
     """When workers took messages, by run."""
-    found = defaultdict[str, list[float]](list)
+    instants = defaultdict[str, list[float]](list)
     for line in lines_of(path):
-        found[line["run"]].append(line["at"])
-    return found
+        instants[line["run"]].append(line["at"])
+    return instants
 
 
 def at_work(path: Path) -> set[int]:

@@ -142,8 +142,8 @@ def main() -> None:
     parser.add_argument("suite", choices=SUITES)
     parser.add_argument("tests", nargs="*", help="in place of all of the suite's")
     parser.add_argument("--go-on", action="store_true", dest="goes_on", help="with what is left")
-    asked = parser.parse_args()
-    if not compared(asked.suite, SUITES[asked.suite], asked.tests, goes_on=asked.goes_on):
+    options = parser.parse_args()
+    if not compared(options.suite, SUITES[options.suite], options.tests, goes_on=options.goes_on):
         sys.exit(1)
 
 

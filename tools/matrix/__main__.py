@@ -107,11 +107,11 @@ def digest(*paths: Path) -> str:
 def pythons() -> list[Path]:
     """Those on the PATH, or of pyenv; oldest first."""
     pyenv = Path(os.environ.get("PYENV_ROOT") or Path.home() / ".pyenv") / "versions"
-    found = []
+    seen = []
     for minor in PYTHONS:
         named = [shutil.which(f"python{minor}"), *pyenv.glob(f"{minor}.*/bin/python{minor}")]
-        found += [Path(python) for python in named if python and works(python)][:1]
-    return found
+        seen += [Path(python) for python in named if python and works(python)][:1]
+    return seen
 
 
 def works(python: str | Path) -> bool:
@@ -137,19 +137,19 @@ def main() -> int:
     parser.add_argument("--only", choices=CELERYS)
     parser.add_argument("--server")
     parser.add_argument("--jobs", default="4")
-    asked = parser.parse_args()
+    options = parser.parse_args()
     there = pythons()
     if not there:
         raise SystemExit(f"none of python{', python'.join(PYTHONS)} is there")
-    server = server_directory(asked.server)
+    server = server_directory(options.server)
     subprocess.run([server / "valkey-server", "--version"], check=True)
     results = []
     for place, celery in enumerate(CELERYS):
-        if asked.only in (None, celery):
+        if options.only in (None, celery):
             python = there[round(place * (len(there) - 1) / (len(CELERYS) - 1))]
             row = Row(celery, python)
             row.prepare()
-            results.append((row, row.run(server, asked.jobs)))
+            results.append((row, row.run(server, options.jobs)))
     sys.stdout.write(
         "| Python | Celery | billiard | kombu | redis-py | celery-redbeat | |\n"
         "|---|---|---|---|---|---|---|\n"

@@ -196,10 +196,10 @@ def main() -> int:
     if not options.list:
         judge_all(chosen[: options.most], results, options.slots)
 
-    found = Counter(results.is_noticed(mutant) for mutant in asked)
+    counts = Counter(results.is_noticed(mutant) for mutant in asked)
     left = [mutant.id for mutant in asked if results.is_noticed(mutant) is False]
     print(  # noqa: T201
-        f"{found[True] + found[False]} tried of {len(asked)}: {found[True]} noticed, "
+        f"{counts[True] + counts[False]} tried of {len(asked)}: {counts[True]} noticed, "
         f"{len(left)} left; {len(reasons)} more are equivalent",
         *sorted(left),
         sep="\n  ",

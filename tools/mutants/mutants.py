@@ -67,14 +67,14 @@ def mutants_of(file: str, text: str) -> list[Mutant]:
     lines = text.splitlines(keepends=True)
     starts = [0, *accumulate(map(len, lines))]
     often: Counter[tuple[str, str]] = Counter()
-    found = []
+    seen = []
     for edit in sorted(edits, key=lambda edit: (edit.start, edit.end, edit.what)):
         line = lines[bisect_right(starts, edit.start) - 1].strip()
         often[line, edit.what] += 1
         number = often[line, edit.what]
         what = edit.what if number == 1 else f"{edit.what} ({number})"
-        found.append(Mutant(file, line, what, edit))
-    return found
+        seen.append(Mutant(file, line, what, edit))
+    return seen
 
 
 # Lua

@@ -76,13 +76,13 @@ def test_a_tick_with_nothing_to_do_is_one_call(
         def calls() -> list[str]:
             beat.tick()
             ledger.client.echo("done")
-            found = []
+            seen = []
             for said in monitor.listen():
                 if said["command"].startswith("ECHO"):
-                    return found
+                    return seen
                 if said["client_type"] != "lua":
-                    found.append(said["command"].split()[0])
-            return found
+                    seen.append(said["command"].split()[0])
+            return seen
 
         # Loading, presence and the audit come first, and the latter two again in five seconds.
         wait_until(lambda: calls() == ["FCALL"])
@@ -100,13 +100,13 @@ def test_a_tick_that_the_ledger_sends_reads_no_outbox(
         with Redis.from_url(redis_url).monitor() as monitor:  # type: ignore[no-untyped-call]
             wait_until(lambda: beat.tick() >= 0 and len(ledger.history("often")) > before)
             ledger.client.echo("done")
-            found = []
+            seen = []
             for said in monitor.listen():
                 if said["command"].startswith("ECHO"):
                     break
                 if said["client_type"] != "lua" and ledger.keys.outbox in said["command"]:
-                    found.append(said["command"])
-    assert found == []
+                    seen.append(said["command"])
+    assert seen == []
     assert ledger.outbox() == []
     app.close()
 
@@ -291,11 +291,11 @@ def test_a_poll_tells_what_there_is_to_do(ledger: Ledger) -> None:
     ledger.client.zadd(ledger.keys.outbound, {"ping job": ms})
     beat_says(ledger, config="digest")
     ledger.client.zadd(REDBEAT[1], {"due": ms / 1000 - 1, "next": ms / 1000 + 60, "never": -1})
-    found = leader.poll()
-    assert all((found.has_outbox, found.has_sent, found.has_outbound, found.has_due))
-    assert found.loaded == "digest"
-    assert found.next_due is not None
-    assert found.next_due - found.at > timedelta(seconds=50)
+    poll = leader.poll()
+    assert all((poll.has_outbox, poll.has_sent, poll.has_outbound, poll.has_due))
+    assert poll.loaded == "digest"
+    assert poll.next_due is not None
+    assert poll.next_due - poll.at > timedelta(seconds=50)
 
 
 @pytest.mark.parametrize("index", ["leases", "delayed", "pauses"])

@@ -314,7 +314,7 @@ def test_a_job_runs_once_when_the_service_starts_with_its_files(
     assert runs_of(ledger) == found
 
 
-def test_it_runs_again_after_a_time_without_a_beat_and_not_at_once(
+def test_a_run_at_start_comes_again_only_after_a_time_without_beats(
     beats: Beats, ledger: Ledger
 ) -> None:
     first, second, third = beats(), beats(), beats()
@@ -379,7 +379,7 @@ def test_the_bounds_of_a_job_hold_for_this_run_too(keys: dict[str, Any], expecte
     assert may_run(spec, MIDNIGHT) is expected
 
 
-def test_it_is_called_the_run_at_start(beats: Beats, ledger: Ledger) -> None:
+def test_why_names_the_run_at_start(beats: Beats, ledger: Ledger) -> None:
     until_started(beats(), ledger)
     [sentence, *_, last] = why.answer(question_of_job(ledger, "warm"))
     assert sentence.startswith("the run at start of ")

@@ -96,11 +96,11 @@ NO_REQUESTS: dict[str, Callable[[Celery], object]] = {
 }
 
 
-@pytest.mark.parametrize("said", NO_REQUESTS)
-def test_what_makes_no_sense_is_refused_by_name(app: Celery, ledger: Ledger, said: str) -> None:
+@pytest.mark.parametrize("message", NO_REQUESTS)
+def test_what_makes_no_sense_is_refused_by_name(app: Celery, ledger: Ledger, message: str) -> None:
     before = put(app)
-    with pytest.raises(InvalidRequest, match=said):
-        NO_REQUESTS[said](app)
+    with pytest.raises(InvalidRequest, match=message):
+        NO_REQUESTS[message](app)
     assert (jobs.list(app=app), ledger.history("report")) == ([before], [])
 
 
@@ -367,7 +367,7 @@ def test_runs_of_a_removed_job_are_listed(
     assert supervisor("runs", "reports").exit_code == 3
 
 
-def test_so_many_jobs_and_no_more(
+def test_more_jobs_than_the_limit_are_refused(
     app: Celery, ledger: Ledger, entries: Entries, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("supervisor.ledger.ledger.MOST_JOBS", 2)
@@ -404,7 +404,7 @@ HOSTILE: list[tuple[str, dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("name", "keys", "what"), HOSTILE, ids=lambda value: str(value)[:20])
-def test_what_is_hostile_is_refused_with_a_word(
+def test_hostile_keys_are_refused_with_a_word(
     app: Celery, name: str, keys: dict[str, Any], what: str
 ) -> None:
     with pytest.raises(InvalidJob) as error:

@@ -75,9 +75,9 @@ def due(ledger: Ledger) -> dict[str, float]:
 def test_what_is_loaded_is_due_in_redbeat_and_known_to_the_ledger(
     ledger: Ledger, entries: Entries
 ) -> None:
-    wanted = jobs(spec("a"), spec("b", every="1h"))
-    assert load(ledger, entries, wanted, "one", NOW).added == ("a", "b")
-    assert ledger.scheduled() == wanted
+    specs = jobs(spec("a"), spec("b", every="1h"))
+    assert load(ledger, entries, specs, "one", NOW).added == ("a", "b")
+    assert ledger.scheduled() == specs
     assert due(ledger) == {
         "a": (NOW + timedelta(minutes=5)).timestamp(),
         "b": (NOW + timedelta(hours=1)).timestamp(),
@@ -185,8 +185,8 @@ def test_ticks_of_a_pause_that_a_file_ended_stay_excluded(ledger: Ledger, entrie
     mark = ledger.marks(["a"])["a"]
     assert mark.pause == PausePeriod(NOW, NOW + timedelta(hours=1))
     beat_is_back = NOW + timedelta(hours=1, minutes=1)
-    found = emission(awake, schedule_of(awake), NOW, beat_is_back, mark.pause)
-    assert [(over.state, over.ticks) for over in found.passed] == [(RunState.EXCLUDED, 11)]
+    result = emission(awake, schedule_of(awake), NOW, beat_is_back, mark.pause)
+    assert [(over.state, over.ticks) for over in result.passed] == [(RunState.EXCLUDED, 11)]
     [admission] = ledger.admit([Tick(awake, NOW + timedelta(minutes=30))])
     assert admission.placement is Placement.EXCLUDED
 
@@ -473,11 +473,11 @@ def test_files_that_remove_most_jobs_are_loaded_only_by_a_person(
     monkeypatch.setattr(reloading, "REFUSED_SECONDS", 0)
     names = [f"job-{number}" for number in range(9)]
     written(tmp_path, *names)
-    wanted = read_files(tmp_path)
-    load(ledger, entries, wanted.specs, wanted.digest, NOW)
+    files = read_files(tmp_path)
+    load(ledger, entries, files.specs, files.digest, NOW)
     put_jobs(ledger, entries, {"put": spec("put")}, "runtime", "put by ann")
     written(tmp_path, *names[:4])
-    for loaded in (wanted.digest, None):  # by its first turn, or by a later one
+    for loaded in (files.digest, None):  # by its first turn, or by a later one
         reloading_ = Reloading(tmp_path, ledger, entries)
         reloading_.begin(NOW)
         read_and_load(reloading_, loaded)

@@ -95,7 +95,7 @@ def test_an_unquoted_value_has_one_meaning(text: str, value: object) -> None:
     ],
 )
 @pytest.mark.parametrize("loader", [yaml.SafeLoader, yaml_source.LOADER])
-def test_what_is_wrong_with_the_yaml_is_told_once_at_its_line(
+def test_a_fault_of_the_yaml_is_reported_once_at_its_line(
     file: Path, monkeypatch: pytest.MonkeyPatch, loader: object, text: str, line: int, what: str
 ) -> None:
     monkeypatch.setattr(yaml_source, "LOADER", loader)

@@ -251,16 +251,16 @@ def test_a_run_that_cannot_be_written_anew_stands_in_no_others_way(
     forgotten = job(ledger, "forgotten", lease_ttl="4s")
     healthy = began(ledger, "healthy", lease_ttl="4s")
     ledger.client.set(ledger.keys.lock_state(forgotten.lock), "no hash")
-    known = held(healthy, child.pid)
+    renewed = held(healthy, child.pid)
     with asleep() as other:
         unknown = held(forgotten, other.pid)
         unknown.state, unknown.granted = State.HELD, granted_of(ledger)
         heartbeat.watch(unknown)
-        heartbeat.watch(known)
+        heartbeat.watch(renewed)
         # It is at work without a lease.
         assert status_of(other, 30) == -signal.SIGKILL
-    assert known.has_begun
-    assert not known.is_lost
+    assert renewed.has_begun
+    assert not renewed.is_lost
 
 
 @pytest.fixture

@@ -126,7 +126,7 @@ UNHEARD = {"state": State.UNHEARD}
         ),
     ],
 )
-def test_what_is_granted_of_a_lease(
+def test_a_lease_is_interrupted_and_killed_in_time(
     clock: Clock,
     table: ChildTable,
     fields: dict[str, Any],

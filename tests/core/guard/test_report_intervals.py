@@ -60,7 +60,7 @@ def test_of_many_progresses_the_last_counts_and_one_wakes_the_writer(
     assert report.take() is None
 
 
-def test_what_is_said_after_it_was_taken_is_news_again(
+def test_a_report_after_the_last_was_taken_is_new_again(
     run: CurrentRun, report: Report, woken: list[Report]
 ) -> None:
     run.log("one")

@@ -16,8 +16,8 @@ def jobs(*specs: JobSpec) -> dict[str, JobSpec]:
 
 def test_a_difference_names_what_was_added_changed_and_removed() -> None:
     loaded = jobs(spec("a"), spec("b"), spec("c"))
-    wanted = jobs(spec("b"), spec("c", every="6m"), spec("d"))
-    assert difference(loaded, wanted) == Changes(("d",), ("c",), ("a",), unchanged=1)
+    specs = jobs(spec("b"), spec("c", every="6m"), spec("d"))
+    assert difference(loaded, specs) == Changes(("d",), ("c",), ("a",), unchanged=1)
 
 
 def test_an_edit_has_the_value_before_and_after_as_a_file_would_say_it() -> None:

@@ -76,7 +76,7 @@ def test_skips_in_a_row_are_those_under_one_key(ledger: Ledger) -> None:
     assert trigger("quick") is RunState.SKIPPED
 
 
-def test_a_first_skip_is_one_of_one(ledger: Ledger) -> None:
+def test_one_allowed_skip_is_the_first_and_the_last(ledger: Ledger) -> None:
     spec = job(ledger, max_consecutive_skips=1, then="queue_one")
     placements = [each.placement for each in ledger.admit(ticks(spec, 0, 1, 2))]
     assert placements == [Placement.START, Placement.SKIP, Placement.WAIT]
@@ -381,7 +381,7 @@ def test_waiting_for_the_lock_is_part_of_its_time(ledger: Ledger) -> None:
     assert ledger.client.zscore(ledger.keys.leases, second.run_id) == ms(ledger, second.run_id)
 
 
-def test_it_is_skipped_when_it_waits_until_then(ledger: Ledger) -> None:
+def test_a_run_that_waits_until_it_expires_is_skipped(ledger: Ledger) -> None:
     spec = job(ledger, overlap="queue_all")
     begin(ledger, ledger.trigger(spec).id)
     waits = ledger.admit_request(spec, RunRequest(expires=timedelta(milliseconds=20)))
@@ -397,7 +397,7 @@ def test_a_full_line_is_the_reason_however_many_were_skipped(ledger: Ledger) -> 
     assert [admission.reason for admission in admissions[2:]] == ["buffer_full", "buffer_full"]
 
 
-def test_a_start_later_than_that_never_comes(ledger: Ledger) -> None:
+def test_a_run_whose_delay_outlasts_its_expiry_never_begins(ledger: Ledger) -> None:
     spec = job(ledger)
     asked = RunRequest(expires=timedelta(milliseconds=10), delay=timedelta(milliseconds=30))
     late = ledger.admit_request(spec, asked)
@@ -410,7 +410,7 @@ def test_a_start_later_than_that_never_comes(ledger: Ledger) -> None:
     assert (run.state, run.reason) == (RunState.EXPIRED, "expires passed")
 
 
-def test_one_that_was_begun_in_time_is_tried_again_after_it(ledger: Ledger) -> None:
+def test_a_run_begun_before_it_expires_is_tried_again_later(ledger: Ledger) -> None:
     spec = job(ledger)
     called = ledger.admit_request(spec, RunRequest(expires=LATER))
     begin(ledger, called.run_id)

@@ -56,8 +56,8 @@ def test_a_run_out_of_its_bounds_is_counted(
 ) -> None:
     spec = job(ledger, max_duration="1m", min_duration="20s", on_crash="fail")
     took(ledger, spec, seconds, outcome)
-    found = samples(ledger)
-    assert (found[OVER], found[UNDER]) == (over, under)
+    values = samples(ledger)
+    assert (values[OVER], values[UNDER]) == (over, under)
     fault = "max_duration" if over else "min_duration" if under else None
     assert shapes.Run.dumped(ledger.run(run_id(spec, 0)))["duration_fault"] == fault
 
@@ -99,11 +99,11 @@ def test_only_jobs_with_the_keys_have_the_series(ledger: Ledger) -> None:
 
 def due_of(ledger: Ledger) -> float | None:
     """The metric, and that the job's record says the same."""
-    found = samples(ledger).get(DUE)
+    values = samples(ledger).get(DUE)
     shown = ledger.job("nightly").success_due_at
-    assert found == (shown.timestamp() if shown else None)
-    assert (shapes.Job.dumped(ledger.job("nightly"))["success_due_at"] is None) == (found is None)
-    return found
+    assert values == (shown.timestamp() if shown else None)
+    assert (shapes.Job.dumped(ledger.job("nightly"))["success_due_at"] is None) == (values is None)
+    return values
 
 
 @pytest.fixture(autouse=True)

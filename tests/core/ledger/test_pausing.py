@@ -135,7 +135,7 @@ def test_a_queue_that_goes_on_leaves_another_drained(ledger: Ledger) -> None:
     assert ledger.outbox() == [mail]
 
 
-def test_other_queues_go_on(ledger: Ledger) -> None:
+def test_other_queues_than_a_drained_one_go_on(ledger: Ledger) -> None:
     run_id = sent(ledger, job(ledger), "celery")
     ledger.drains.drain("mail")
     begin(ledger, run_id)

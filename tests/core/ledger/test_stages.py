@@ -272,8 +272,8 @@ def item_states(ledger: Ledger, place: str) -> str:
 
 
 def counts(ledger: Ledger, place: str) -> dict[str, int]:
-    found: dict[str, int] = json.loads(ledger.steps.params(run_of(place))["words"])
-    return found
+    record: dict[str, int] = json.loads(ledger.steps.params(run_of(place))["words"])
+    return record
 
 
 def test_a_batch_is_published_until_it_has_its_items(ledger: Ledger) -> None:
@@ -357,7 +357,7 @@ def test_a_failed_item_fails_its_batch_and_the_rest_is_left(ledger: Ledger) -> N
         ({"on_item_failure": "threshold", "max_failed": "49%"}, 2, "failed"),
     ],
 )
-def test_how_many_items_may_fail(
+def test_a_batch_tolerates_as_many_failed_items_as_it_says(
     ledger: Ledger, keys: dict[str, Any], failing: int, outcome: str
 ) -> None:
     place = batch(ledger, items=4, **keys)

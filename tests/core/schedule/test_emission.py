@@ -34,21 +34,21 @@ def missed(emission: Emission) -> list[tuple[str, int, str, str]]:
 
 
 def test_a_tick_is_due_at_its_nominal_time_and_the_next_one_follows() -> None:
-    found = emitted(timedelta(minutes=1))
-    assert (times(found), missed(found)) == (["12:00:00"], [])
-    assert found.next_at == NOON + timedelta(minutes=1)
+    result = emitted(timedelta(minutes=1))
+    assert (times(result), missed(result)) == (["12:00:00"], [])
+    assert result.next_at == NOON + timedelta(minutes=1)
 
 
 def test_nothing_is_due_right_after_a_tick() -> None:
-    found = emitted(timedelta())
-    assert (found.ticks, found.passed) == ((), ())
-    assert found.next_at == NOON + timedelta(minutes=1)
+    result = emitted(timedelta())
+    assert (result.ticks, result.passed) == ((), ())
+    assert result.next_at == NOON + timedelta(minutes=1)
 
 
 @pytest.mark.parametrize("catchup", ["none", "latest", "all"])
 def test_ticks_of_the_last_seconds_are_late_and_not_missed(catchup: str) -> None:
-    found = emitted(timedelta(seconds=14), every="5s", catchup=catchup)
-    assert (times(found), missed(found)) == (["11:59:50", "11:59:55", "12:00:00"], [])
+    result = emitted(timedelta(seconds=14), every="5s", catchup=catchup)
+    assert (times(result), missed(result)) == (["11:59:50", "11:59:55", "12:00:00"], [])
 
 
 OUTAGES = [
@@ -65,27 +65,27 @@ OUTAGES = [
 def test_ticks_of_an_outage_are_caught_up_as_the_job_says(
     catchup: str, every: str, runs: list[str], passed: list[tuple[str, int, str, str]]
 ) -> None:
-    found = emitted(timedelta(minutes=10, seconds=30), every=every, catchup=catchup)
-    assert (times(found), missed(found)) == (runs, passed)
+    result = emitted(timedelta(minutes=10, seconds=30), every=every, catchup=catchup)
+    assert (times(result), missed(result)) == (runs, passed)
 
 
 def test_ticks_outside_the_window_are_missed_also_when_all_are_caught_up() -> None:
-    found = emitted(timedelta(minutes=10, seconds=30), catchup="all", catchup_window="2m")
-    assert times(found) == ["11:59:00", "12:00:00"]
-    assert missed(found) == [("window", 9, "11:50:00", "11:58:00")]
+    result = emitted(timedelta(minutes=10, seconds=30), catchup="all", catchup_window="2m")
+    assert times(result) == ["11:59:00", "12:00:00"]
+    assert missed(result) == [("window", 9, "11:50:00", "11:58:00")]
 
 
 def test_the_latest_tick_of_a_long_outage_runs_if_inside_the_window() -> None:
-    found = emitted(timedelta(hours=30), every="24h", catchup_window="13h")
-    assert times(found) == [f"{NOON - timedelta(hours=12):%H:%M:%S}"]
+    result = emitted(timedelta(hours=30), every="24h", catchup_window="13h")
+    assert times(result) == [f"{NOON - timedelta(hours=12):%H:%M:%S}"]
     assert emitted(timedelta(hours=30), every="24h", catchup_window="11h").ticks == ()
 
 
 def test_a_year_of_minutes_is_accounted_for_in_one_pass() -> None:
-    found = emitted(timedelta(days=365))
-    counted = len(found.ticks) + sum(p.ticks for p in found.passed)
+    result = emitted(timedelta(days=365))
+    counted = len(result.ticks) + sum(p.ticks for p in result.passed)
     assert counted == 365 * 24 * 60
-    assert times(found) == ["12:00:00"]
+    assert times(result) == ["12:00:00"]
 
 
 def test_a_backlog_is_emitted_in_batches_that_miss_nothing() -> None:
@@ -98,11 +98,11 @@ def test_a_backlog_is_emitted_in_batches_that_miss_nothing() -> None:
         catchup_window=timedelta(days=1),
     )
     while True:
-        found = emission(spec, schedule_of(spec), watermark, NOON)
-        if not found.ticks:
+        result = emission(spec, schedule_of(spec), watermark, NOON)
+        if not result.ticks:
             break
-        assert len(found.ticks) <= BATCH
-        runs += [tick.nominal_at for tick in found.ticks]
+        assert len(result.ticks) <= BATCH
+        runs += [tick.nominal_at for tick in result.ticks]
         watermark = runs[-1]
     assert runs == [NOON - timedelta(minutes=n) for n in range(349, -1, -1)]
 
@@ -116,27 +116,27 @@ def test_ten_hours_without_beat_come_to_what_the_page_says(catchup: str) -> None
     spec = JobSpec.model_validate(
         {"name": "j", "task": "t", "every": "1h", "catchup": catchup, "catchup_window": "6h"}
     )
-    found = emission(spec, schedule_of(spec), at - timedelta(hours=10), at)
+    result = emission(spec, schedule_of(spec), at - timedelta(hours=10), at)
     [row] = re.findall(rf"^\| `{catchup}` \| (.*) \| (.*) \|$", PAGE.read_text(), re.M)
     runs, passed = (re.findall(r"\d\d:\d\d", cell) for cell in row)
-    emitted_at = [f"{tick.nominal_at:%H:%M}" for tick in found.ticks]
+    emitted_at = [f"{tick.nominal_at:%H:%M}" for tick in result.ticks]
     assert runs == sorted({*emitted_at[:1], *emitted_at[-1:]})
-    assert passed == [f"{t:%H:%M}" for p in found.passed for t in (p.first_at, p.last_at)]
-    assert re.findall(r"window|catchup", row[1]) == [p.reason for p in found.passed]
-    assert len(found.ticks) + sum(p.ticks for p in found.passed) == 10
+    assert passed == [f"{t:%H:%M}" for p in result.passed for t in (p.first_at, p.last_at)]
+    assert re.findall(r"window|catchup", row[1]) == [p.reason for p in result.passed]
+    assert len(result.ticks) + sum(p.ticks for p in result.passed) == 10
 
 
 def pieces(
     spec: JobSpec, watermark: datetime, pause: PausePeriod
 ) -> list[tuple[list[str], list[str]]]:
     """What beat does at noon, look by look, until nothing is due: runs, and what is passed over."""
-    found = []
+    seen = []
     while True:
         part = emission(spec, schedule_of(spec), watermark, NOON, pause)
         if not part.ticks and not part.passed:
-            return found
+            return seen
         passed = [f"{p.state} {p.first_at:%H:%M}-{p.last_at:%H:%M}" for p in part.passed]
-        found.append((times(part), passed))
+        seen.append((times(part), passed))
         watermark = max(
             t
             for t in (*(p.last_at for p in part.passed), *(tick.nominal_at for tick in part.ticks))
@@ -189,15 +189,15 @@ def test_what_was_due_before_a_pause_is_as_old_as_it_is(catchup: str) -> None:
     keys = {"name": "job", "task": "t", "every": "1h", "catchup": catchup}
     spec = JobSpec.model_validate({**keys, "catchup_window": "1h"})
     paused = PausePeriod(NOON - timedelta(hours=6), NOON - timedelta(hours=1))
-    found = emission(spec, schedule_of(spec), NOON - timedelta(hours=8), NOON, paused)
-    assert (times(found), missed(found)) == ([], [("window", 1, "05:00:00", "05:00:00")])
-    assert found.next_at == NOON - timedelta(hours=6)
+    result = emission(spec, schedule_of(spec), NOON - timedelta(hours=8), NOON, paused)
+    assert (times(result), missed(result)) == ([], [("window", 1, "05:00:00", "05:00:00")])
+    assert result.next_at == NOON - timedelta(hours=6)
 
 
 def test_beat_looks_again_for_the_first_tick_that_a_batch_leaves() -> None:
     keys = {"name": "j", "task": "t", "every": "1s", "catchup": "all", "catchup_window": "1d"}
     spec = JobSpec.model_validate(keys)
     for ticks in (BATCH, BATCH + 1):
-        found = emission(spec, schedule_of(spec), NOON - timedelta(seconds=ticks), NOON)
-        assert len(found.ticks) == BATCH
-        assert found.next_at == found.ticks[-1].nominal_at + timedelta(seconds=1)
+        result = emission(spec, schedule_of(spec), NOON - timedelta(seconds=ticks), NOON)
+        assert len(result.ticks) == BATCH
+        assert result.next_at == result.ticks[-1].nominal_at + timedelta(seconds=1)

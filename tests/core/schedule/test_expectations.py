@@ -63,7 +63,7 @@ def test_the_interval_is_the_shortest_of_the_next_ones(
         ({"overlap": "requeue"}, HOUR, timedelta(minutes=7) + HOUR),
     ],
 )
-def test_how_late_a_start_may_be(
+def test_a_start_is_late_by_its_interval_deadline_and_policy(
     keys: dict[str, Any], interval: timedelta | None, late: timedelta
 ) -> None:
     assert late_after(spec_of(**keys), interval, usual=HOUR) == late
@@ -81,7 +81,7 @@ def test_how_late_a_start_may_be(
         ({}, observed(99_999), None, timedelta(seconds=99_999)),
     ],
 )
-def test_the_usual_duration(
+def test_the_usual_duration_is_observed_or_else_assumed(
     keys: dict[str, Any], durations: Durations, interval: timedelta | None, usual: timedelta
 ) -> None:
     assert usual_duration(spec_of(**keys), durations, interval) == usual
@@ -100,7 +100,7 @@ def test_the_usual_duration(
         ({"max_duration": "4m", "time_limit": "5m"}, observed(), timedelta(seconds=310)),
     ],
 )
-def test_how_long_a_run_may_be_at_work(
+def test_the_running_limit_follows_from_limits_and_usual_durations(
     keys: dict[str, Any], durations: Durations, limit: timedelta | None
 ) -> None:
     assert running_limit(spec_of(**keys), durations) == limit

@@ -143,10 +143,10 @@ def test_a_job_whose_every_time_is_excluded_has_no_next_and_says_so_soon() -> No
 
 def test_where_clocks_go_back_over_midnight_an_excluded_day_still_ends() -> None:
     # St. John's went back from 00:01 to 23:01 of the day before.
-    found = schedule(every="10m", exclude=["SUN"], timezone="America/St_Johns")
+    layered = schedule(every="10m", exclude=["SUN"], timezone="America/St_Johns")
     around = at("2010-11-07T00:00Z")
-    ticks = ticks_between(found, around, around + 3 * DAY, 500)
-    assert len(ticks) == missed_before(found, around, around + 3 * DAY, 0)[0]
+    ticks = ticks_between(layered, around, around + 3 * DAY, 500)
+    assert len(ticks) == missed_before(layered, around, around + 3 * DAY, 0)[0]
     assert {
         tick.astimezone(job(every="1m", timezone="America/St_Johns").zone).weekday()
         for tick in ticks
@@ -246,18 +246,18 @@ def test_any_combination_is_in_order_and_counted_as_if_walked(
     keep: int,
 ) -> None:
     keys = {**limits, **named, "exclude": exclude, "jitter": jitter, "timezone": timezone}
-    found = schedule(**keys)
+    layered = schedule(**keys)
     after = at(start) + skipped
     walked, moment = [], after
-    while (tick := found.next_after(moment)) is not None and tick <= after + span:
+    while (tick := layered.next_after(moment)) is not None and tick <= after + span:
         assert tick > moment
         walked.append(tick)
         moment = tick
-    assert ticks_between(found, after, after + span, 100_000) == walked
+    assert ticks_between(layered, after, after + span, 100_000) == walked
     kept = walked[max(0, len(walked) - keep) :]
-    assert missed_before(found, after, after + span, keep) == (len(walked), kept)
+    assert missed_before(layered, after, after + span, keep) == (len(walked), kept)
     for tick in walked[:5]:
-        assert found.next_after(tick - timedelta(microseconds=1)) == tick
+        assert layered.next_after(tick - timedelta(microseconds=1)) == tick
 
 
 @pytest.mark.parametrize("named", [*NAMED, {"rrule": "FREQ=WEEKLY"}], ids=str)
@@ -316,10 +316,10 @@ def test_a_schedule_is_shown_in_a_few_words() -> None:
 def test_a_year_of_missed_minutes_with_all_layers_is_counted_quickly(named: dict[str, Any]) -> None:
     days = [NEW_YEAR.date() + number * DAY for number in range(365)]
     spans = [f"{day}T10:00:00..{day}T11:30:00" for day in days]
-    found = schedule(**named, exclude=["SAT-SUN", *spans], jitter="30s")
-    found.next_after(NEW_YEAR)
+    layered = schedule(**named, exclude=["SAT-SUN", *spans], jitter="30s")
+    layered.next_after(NEW_YEAR)
     started = time.process_time()
-    count, kept = missed_before(found, NEW_YEAR, NEW_YEAR + YEAR, 100)
+    count, kept = missed_before(layered, NEW_YEAR, NEW_YEAR + YEAR, 100)
     assert time.process_time() - started < scaled(0.5)
     assert 350_000 < count < 353_000
     assert len(kept) == 100

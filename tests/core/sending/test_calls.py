@@ -162,10 +162,10 @@ def sent_of(ledger: Ledger, run_id: str) -> list[Any]:
 
 
 def test_a_handler_of_messages_is_called_once_a_call(app: Celery, ledger: Ledger) -> None:
-    told = []
+    seen = []
 
     def listen(headers: dict[str, Any], **_: Any) -> None:
-        told.append(headers["id"])
+        seen.append(headers["id"])
 
     signals.before_task_publish.connect(listen)
     try:
@@ -174,7 +174,7 @@ def test_a_handler_of_messages_is_called_once_a_call(app: Celery, ledger: Ledger
         signals.before_task_publish.disconnect(listen)
     assert placements == [Placement.START, Placement.SKIP]
     assert functions == 2
-    assert (len(told), ledger.client.llen("celery")) == (3, 2)  # the third one was skipped
+    assert (len(seen), ledger.client.llen("celery")) == (3, 2)  # the third one was skipped
 
 
 def test_what_the_apps_code_raises_is_raised_for_the_caller(app: Celery, ledger: Ledger) -> None:
@@ -213,7 +213,7 @@ def test_calls_that_threads_make_at_the_same_time_have_a_message_each(
     assert functions_called(ledger) - before == 2
 
 
-def test_one_that_replaces_another_is_sent_once(app: Celery, ledger: Ledger) -> None:
+def test_a_call_that_replaces_another_is_sent_once(app: Celery, ledger: Ledger) -> None:
     task = guarded(app, overlap="replace")
     placements, _ = called(ledger, task, 2)
     assert placements == [Placement.START, Placement.START]

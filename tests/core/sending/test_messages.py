@@ -379,8 +379,8 @@ def test_why_celery_makes_messages_is_known_before_a_job_is_loaded(
     redis_url: str, keys: dict[str, Any], reason: str | None
 ) -> None:
     app, spec = app_on(redis_url), JobSpec(**{"name": "some-job", "every": "1s", **keys})
-    found = foreseen_apart(app, redis_url, spec)
-    assert (reason or "None") in str(found)
+    forecast = foreseen_apart(app, redis_url, spec)
+    assert (reason or "None") in str(forecast)
     assert foreseen_apart(app, f"{redis_url.rpartition('/')[0]}/15", spec) == ELSEWHERE
 
 
@@ -613,7 +613,7 @@ def test_the_message_of_a_guarded_call_is_a_plain_tasks(
 ) -> None:
     def called(*args: Any, **kwargs: Any) -> None: ...
 
-    found = []
+    seen = []
     for app in (app_on(redis_url), with_tasks(Celery("shop", broker=redis_url))):
         task = app.task(called, shared=False, name="shop.called", guard={"overlap": "allow"})
         task.apply_async(**options)
@@ -621,6 +621,6 @@ def test_the_message_of_a_guarded_call_is_a_plain_tasks(
         [queue] = queues(ledger)
         [message] = sent(ledger.client, queue)
         ledger.client.delete(queue)
-        found.append((queue, alike(message, *options)))
-    ours, theirs = found
+        seen.append((queue, alike(message, *options)))
+    ours, theirs = seen
     assert ours == theirs

@@ -36,22 +36,22 @@ def limited(ledger: Ledger, redis_url: str) -> Iterator[str]:
 
 @pytest.mark.parametrize("verb", [("doctor",), ("trigger", "nightly")])
 @pytest.mark.parametrize(
-    ("password", "said"),
+    ("password", "message"),
     [("x", "Redis forbids it to this user"), ("wrong", "Redis does not let us in")],
 )
 def test_a_verb_says_what_is_refused_and_not_that_redis_is_away(
-    limited: str, password: str, said: str, verb: tuple[str, ...]
+    limited: str, password: str, message: str, verb: tuple[str, ...]
 ) -> None:
-    told = supervisor_at(limited.replace(":x@", f":{password}@"))(*verb)
-    assert (told.exit_code, said in told.output) == (4, True)
+    result = supervisor_at(limited.replace(":x@", f":{password}@"))(*verb)
+    assert (result.exit_code, message in result.output) == (4, True)
 
 
 def test_a_server_without_a_free_connection_is_not_said_to_be_down(tmp_path: Path) -> None:
     with EmbeddedServer(tmp_path) as full, redis.Redis.from_url(full.url) as client:
         client.config_set("maxclients", 1)
-        told = supervisor_at(full.url)("jobs")
-    assert told.exit_code == 5
-    assert "max number of clients reached (raise maxclients of Redis" in told.output
+        result = supervisor_at(full.url)("jobs")
+    assert result.exit_code == 5
+    assert "max number of clients reached (raise maxclients of Redis" in result.output
 
 
 def test_a_primary_without_its_replicas_counts_as_away_and_changes_nothing(

@@ -49,7 +49,7 @@ def test_what_is_written_is_read_again() -> None:
 
 
 @pytest.mark.parametrize(
-    ("url", "said"),
+    ("url", "message"),
     [
         ("sentinel://one:26379", "master_name=NAME"),
         ("sentinel://one:port?master_name=jobs", "cannot be read"),
@@ -58,8 +58,8 @@ def test_what_is_written_is_read_again() -> None:
         ("sentinel://:secret@one?master_name=jobs&tls=1", "no option tls"),
     ],
 )
-def test_a_wrong_address_is_refused_without_its_password(url: str, said: str) -> None:
-    with pytest.raises(NotConfigured, match=said) as refusal:
+def test_a_wrong_address_is_refused_without_its_password(url: str, message: str) -> None:
+    with pytest.raises(NotConfigured, match=message) as refusal:
         SentinelUrl.parse(url)
     assert "secret" not in str(refusal.value)
 
@@ -96,11 +96,11 @@ SAID_BY = [
 
 
 @pytest.mark.parametrize("url", SAID_BY)
-def test_what_is_wrong_with_an_address_is_said_without_it(url: str) -> None:
+def test_a_wrong_address_is_described_without_it(url: str) -> None:
     with pytest.raises(NotConfigured) as refusal:
         connect(Settings(url))
-    told = "".join(traceback.format_exception(refusal.value))
-    assert SECRET not in told.replace(url, "")
+    texts = "".join(traceback.format_exception(refusal.value))
+    assert SECRET not in texts.replace(url, "")
     verb = CliRunner().invoke(main, ["--redis-url", url, "jobs"])
     assert (verb.exit_code, SECRET in verb.output) == (2, False)
 

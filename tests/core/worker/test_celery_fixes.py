@@ -51,9 +51,9 @@ ROOT = Path(__file__).parents[3]
 
 def oldest_celery() -> tuple[int, ...]:
     """The oldest version that the package allows."""
-    found = re.search(r"celery\[redis\]>=([\d.]+)", (ROOT / "pyproject.toml").read_text())
-    assert found
-    return tuple(map(int, found[1].split(".")))
+    matches = re.search(r"celery\[redis\]>=([\d.]+)", (ROOT / "pyproject.toml").read_text())
+    assert matches
+    return tuple(map(int, matches[1].split(".")))
 
 
 @pytest.mark.parametrize(

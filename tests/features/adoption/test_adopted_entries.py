@@ -103,7 +103,7 @@ def test_an_entry_that_is_no_job_is_not_replaced_by_a_put(app: Celery) -> None:
     assert jobs.list(app=app) == []
 
 
-def test_it_is_emitted_through_the_ledger_and_its_reader_sees_that(
+def test_an_adopted_entry_is_emitted_through_the_ledger(
     app: Celery, beat: SupervisedScheduler, ledger: Ledger
 ) -> None:
     saved = save(app, "secondly", timedelta(seconds=1))
@@ -180,9 +180,9 @@ def test_names_that_would_harm_a_terminal_are_shown_harmlessly(
     for name in names:
         save(app, name)
     beat.tick()
-    found = jobs.list(app=app)
-    assert len(found) == len(names)
-    assert all((job.place or "").isprintable() and len(job.place or "") < 130 for job in found)
+    listed = jobs.list(app=app)
+    assert len(listed) == len(names)
+    assert all((job.place or "").isprintable() and len(job.place or "") < 130 for job in listed)
     assert unguarded(app, ledger) == []
 
 
@@ -229,9 +229,9 @@ def test_an_entry_without_a_translation_stays_unguarded_and_is_named_once(
     with capture_logs() as logs:
         beat.tick()
         beat.tick()
-    said = [log["reason"] for log in logs if log["event"] == "entry left unguarded"]
-    assert len(said) == 1
-    assert why in said[0]
+    logged = [log["reason"] for log in logs if log["event"] == "entry left unguarded"]
+    assert len(logged) == 1
+    assert why in logged[0]
     assert adopted(app) == []
     assert name in Entries(app, ledger).unguarded()
 
@@ -274,7 +274,7 @@ def test_an_entry_that_redbeat_cannot_store_costs_itself_only(
         assert [*entries_lost(app, Entries(app, ledger))] == [*refused, "edited"]
 
 
-def test_it_is_edited_where_it_was_saved_and_nowhere_else(
+def test_an_adopted_entry_is_edited_only_where_it_was_saved(
     app: Celery, beat: SupervisedScheduler
 ) -> None:
     save(app, "theirs")
@@ -335,8 +335,10 @@ def test_files_that_take_the_place_of_an_entry_say_so(
     @app.task(name="proj.task")
     def task() -> None: ...
 
-    told = supervisor("plan", str(file), app="tests.features.adoption.test_adopted_entries:saving")
-    assert f"job 'theirs' ({file}:1) takes the place of RedBeat's entry 'theirs'" in told.stderr
+    result = supervisor(
+        "plan", str(file), app="tests.features.adoption.test_adopted_entries:saving"
+    )
+    assert f"job 'theirs' ({file}:1) takes the place of RedBeat's entry 'theirs'" in result.stderr
     entries, spec = Entries(app, ledger), JobSpec(name="theirs", task="t")
     with capture_logs() as logged:
         load(ledger, entries, {"theirs": spec}, "one", ledger.now())
@@ -389,12 +391,12 @@ def test_each_job_of_files_replaces_the_entry_that_it_names(app: Celery, ledger:
     items = read_redbeat(app, ledger.now())
     written = write([], items)
     assert written.reports == []
-    found = yaml.safe_load(written.text)["jobs"]
-    assert found.keys() == {
+    document = yaml.safe_load(written.text)["jobs"]
+    assert document.keys() == {
         *("poll-inbox", "poll-inbox-2", "poll-inbox-3", "other"),
         *("job", "job-2"),
     }
-    specs = {name: JobSpec(name=name, **values) for name, values in found.items()}
+    specs = {name: JobSpec(name=name, **values) for name, values in document.items()}
     load(ledger, entries, specs, "one", ledger.now())
     assert unguarded(app, ledger) == []
     assert sorted(map(entries.name, specs)) == sorted(names)

@@ -81,8 +81,8 @@ def test_a_schedule_that_the_apps_scheduler_makes_is_named(
 ) -> None:
     app = Celery("proj", broker=redis_url, set_as_current=False)
     app.conf.update(beat_scheduler=scheduler, redbeat_redis_url=redis_url)
-    found = sources_of(supervise(app) if is_supervised else app, EPOCH)
-    assert not found if is_read else "its entries are not read" in found[0].items[0].why  # type: ignore[union-attr]
+    sources = sources_of(supervise(app) if is_supervised else app, EPOCH)
+    assert not sources if is_read else "its entries are not read" in sources[0].items[0].why  # type: ignore[union-attr]
     get_redis(app).close()
 
 

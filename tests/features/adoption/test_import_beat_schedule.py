@@ -139,7 +139,7 @@ def test_a_fixed_offset_has_a_name_if_it_is_of_whole_hours(offset: int, name: st
     ],
     ids=str,
 )
-def test_an_interval_is_every(given: Any, every: str) -> None:
+def test_an_interval_becomes_the_key_every(given: Any, every: str) -> None:
     assert values({"schedule": given})["every"] == every
 
 

@@ -75,18 +75,18 @@ def test_names_that_would_be_one_go_back_as_they_were_told_apart(
     assert {spec.name for spec in jobs} == {"a-job", "a-job-2"}
     specs = {spec.name: spec for spec in jobs}
     load(ledger, Entries(app, ledger), specs, "digest", ledger.now())
-    found = release_of(app, ledger, with_entries=True)
-    assert {entry.name for entry in found.entries} == {*names}
+    release = release_of(app, ledger, with_entries=True)
+    assert {entry.name for entry in release.entries} == {*names}
 
 
 def times(spec: JobSpec, at: datetime) -> list[datetime]:
-    found = []
+    seen = []
     for _ in range(20):
         following = schedule_of(spec).next_after(at)
         if following is None:
             break
-        found.append(at := following)
-    return found
+        seen.append(at := following)
+    return seen
 
 
 BERLIN = {"timezone": "Europe/Berlin"}
@@ -227,16 +227,16 @@ def test_an_unavailable_broker_leaves_everything_as_it_was(app: Celery, ledger: 
     assert ledger.scheduled().keys() == {"job"}
 
 
-def test_keys_of_others_stay(app: Celery, ledger: Ledger) -> None:
+def test_a_release_leaves_keys_of_other_ledgers(app: Celery, ledger: Ledger) -> None:
     spec = loaded(app, ledger, every="1h")
     ledger.trigger(spec)
     others = Keys("supervisor:two")
     names = [others.jobs, others.run("job@2026"), others.lock("job"), "supervisor", "celery-too"]
     for name in names:
         ledger.client.set(name, "1", px=60_000)
-    found = list(keys_of(ledger))
-    assert not set(found) & set(names)
-    assert {ledger.keys.jobs, ledger.keys.lock("job")} <= set(found)
+    listed = list(keys_of(ledger))
+    assert not set(listed) & set(names)
+    assert {ledger.keys.jobs, ledger.keys.lock("job")} <= set(listed)
     give_back(app, ledger, release_of(app, ledger, with_entries=False))
     assert set(ledger.client.scan_iter(match="*", count=100)) == set(names)
 

@@ -396,9 +396,9 @@ def test_why_says_what_a_tick_waits_for(
     begin(ledger, run_id(jobs["prices"], 1))
     ledger.admit(ticks(jobs["report"], 1))
     turn(ledger)
-    said = supervisor("why", run_id(jobs["report"], 1)).stdout
-    assert "for extract (succeeded) and prices (not yet)" in said
-    assert "(`max_wait`)" in said
+    output = supervisor("why", run_id(jobs["report"], 1)).stdout
+    assert "for extract (succeeded) and prices (not yet)" in output
+    assert "(`max_wait`)" in output
 
 
 def test_why_says_what_a_job_without_a_schedule_waits_for(
@@ -410,13 +410,13 @@ def test_why_says_what_a_job_without_a_schedule_waits_for(
     )
     ran(ledger, jobs["extract"], 1)
     turn(ledger)
-    said = supervisor("why", "load").stdout
-    assert "it runs after extract (succeeded) and prices (not yet)" in said
+    output = supervisor("why", "load").stdout
+    assert "it runs after extract (succeeded) and prices (not yet)" in output
     ran(ledger, jobs["prices"], 1, FAILED)
     turn(ledger)
-    said = supervisor("why", run_id(jobs["load"], 1)).stdout
-    assert "was skipped: prices's run of" in said
-    assert "which it follows, failed" in said
+    output = supervisor("why", run_id(jobs["load"], 1)).stdout
+    assert "was skipped: prices's run of" in output
+    assert "which it follows, failed" in output
 
 
 def test_a_trigger_after_a_run_is_told_so(

@@ -30,13 +30,13 @@ def ids(ends: Sequence[RunEnd], batch: int, **keys: object) -> list[str]:
     spec = JobSpec.model_validate({"name": "f", "task": "t", "after": FOLLOWED, **keys})
     followers = dict.fromkeys(FOLLOWED, ("f",))
     fields: dict[str, str] = {}
-    found: list[str] = []
+    seen: list[str] = []
     for start in range(0, len(ends), batch):
         snapshot = FollowState({"f": spec}, followers, {"f": Memory.of(fields)}, {}, {})
         decisions = decide(ends[start : start + batch], snapshot)
-        found += [run.run_id for run in decisions.runs]
+        seen += [run.run_id for run in decisions.runs]
         fields = snapshot.memories["f"].fields
-    return found
+    return seen
 
 
 @given(ENDS, st.integers(1, 5))

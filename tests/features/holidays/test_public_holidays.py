@@ -38,9 +38,9 @@ def problem(directory: Path, exclude: str) -> str:
 def test_holidays_of_a_part_of_a_country_are_no_ticks_there(tmp_path: Path) -> None:
     schedule = schedule_of(job(tmp_path, "[{holidays: DE-BY}, {holidays: NYSE}]"))
     week = (datetime(2026, 1, 4, tzinfo=UTC), datetime(2026, 1, 9, tzinfo=UTC))
-    found = ticks_between(schedule, *week, 9)
+    times = ticks_between(schedule, *week, 9)
     # At 00:30 in Berlin; the 6th is Epiphany.
-    assert [tick.astimezone(BERLIN).day for tick in found] == [5, 7, 8, 9]
+    assert [tick.astimezone(BERLIN).day for tick in times] == [5, 7, 8, 9]
     assert "2026-11-26" in job(tmp_path, "[{holidays: NYSE}]").exclude  # Thanksgiving
     assert "2026-01-06" not in job(tmp_path, "[{holidays: DE-BE}]").exclude
 
@@ -108,7 +108,7 @@ def test_norway_is_a_country(tmp_path: Path) -> None:
     assert "2026-05-17" in job(tmp_path, "[{holidays: NO}]").exclude
 
 
-def test_what_is_refused_is_told_with_its_line(tmp_path: Path) -> None:
+def test_a_refused_holiday_file_is_reported_with_its_line(tmp_path: Path) -> None:
     (tmp_path / "jobs.yaml").write_text(
         "jobs:\n  a:\n    task: t\n    every: 1d\n    exclude:\n"
         "      - 2026-12-24\n      - holiday: DE\n      - holidays: DE-BX\n"

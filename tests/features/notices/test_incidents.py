@@ -234,7 +234,7 @@ def test_a_longer_silence_holds_what_the_first_would_have_told() -> None:
     assert incident.next_check == START + timedelta(minutes=60)
 
 
-def test_destination_hears_only_what_it_asked_for() -> None:
+def test_a_destination_gets_only_the_events_that_it_lists() -> None:
     service = Service(frozenset({Event.LOST}))
     service.pass_time([(0, "a", BOOM), (1, "a", "lost gone"), (2, "a", "ok")], until=10)
     assert service.messages == ["10:01:30 a lost its worker"]

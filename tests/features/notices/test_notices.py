@@ -409,16 +409,16 @@ def test_beat_that_was_relieved_makes_no_notices(ledger: Ledger, leader: Leader)
     ended(ledger, told(ledger), 0, RunState.FAILED)
     ledger.client.set("test:lock", "another")
     made(ledger, leader, ledger.now())
-    found = Occurrence("nightly", "late", Event.LATE, "", "")
-    assert NoticeStore(ledger.led_by(leader.leadership)).observe([found]) == 0
+    occurrence = Occurrence("nightly", "late", Event.LATE, "", "")
+    assert NoticeStore(ledger.led_by(leader.leadership)).observe([occurrence]) == 0
     assert events(ledger) == ["failed"]
     assert not ledger.client.exists(ledger.keys.incidents)
 
 
 def test_what_beat_finds_is_told_once(ledger: Ledger, leader: Leader) -> None:
     spec = told(ledger)
-    found = Occurrence(spec.name, spec.notified_events, Event.DUE_BY, "tick 1", "due by 06:00")
-    assert NoticeStore(ledger.led_by(leader.leadership)).observe([found, found]) == 1
+    occurrence = Occurrence(spec.name, spec.notified_events, Event.DUE_BY, "tick 1", "due by 06:00")
+    assert NoticeStore(ledger.led_by(leader.leadership)).observe([occurrence, occurrence]) == 1
     ended(ledger, spec, 0, RunState.SUCCEEDED)
     assert events(ledger) == ["due_by", "recovered"]
 

@@ -47,7 +47,7 @@ def test_a_test_goes_once_to_each_address_of_the_files_and_the_setting() -> None
     assert [line[2:] for line in shown] == [["a,", "b"], ["a,", "b"], ["c"], ["SUPERVISOR_NOTIFY"]]
 
 
-def test_one_that_is_not_taken_is_named_with_the_reason_and_exits_with_1() -> None:
+def test_a_refused_test_notice_is_named_with_its_reason_and_exits_1() -> None:
     with listening() as listener:
         Path("schedules/jobs.yaml").write_text(JOBS.format(listener.url))
         listener.status = 404

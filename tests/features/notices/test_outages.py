@@ -95,7 +95,7 @@ def test_an_outage_while_all_is_silenced_is_told_if_it_outlasts_that() -> None:
         ),
     ],
 )
-def test_what_is_told_when(
+def test_outages_are_reported_after_a_grace_and_when_they_end(
     polls: list[tuple[float, str]], expected: list[tuple[float, str, str]]
 ) -> None:
     assert told(*polls) == expected

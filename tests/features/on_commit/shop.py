@@ -72,11 +72,11 @@ def messages(ledger: Ledger) -> list[dict[str, Any]]:
 
 def sent(ledger: Ledger) -> list[tuple[str, list[Any], dict[str, Any]]]:
     """Id, args and kwargs of each message in the queue, oldest first."""
-    found = []
+    seen = []
     for message in messages(ledger):
         args, kwargs, _ = json.loads(b64decode(message["body"]))
-        found.append((message["headers"]["id"], args, kwargs))
-    return found
+        seen.append((message["headers"]["id"], args, kwargs))
+    return seen
 
 
 def orders_engine(path: Path) -> Engine:

@@ -200,18 +200,18 @@ def test_an_app_that_is_not_supervised_is_refused(session: Session) -> None:
 
 
 def test_a_thread_without_the_app_is_told_to_pass_it(session: Session, app: Celery) -> None:
-    told: list[str] = []
+    seen: list[str] = []
 
     def ask() -> None:
         try:
             trigger_on_commit(session, "nightly")
         except NotConfigured as error:
-            told.append(str(error))
+            seen.append(str(error))
 
     thread = threading.Thread(target=ask)
     thread.start()
     thread.join()
-    [words] = told
+    [words] = seen
     assert "pass `app`" in words
 
 

@@ -120,7 +120,7 @@ def the_wait_is_over(ledger: Ledger, run: Run) -> None:
     ledger.rescue()
 
 
-def test_one_that_is_skipped_while_it_waits(ledger: Ledger) -> None:
+def test_a_call_that_is_skipped_while_it_waits_is_revoked(ledger: Ledger) -> None:
     spec = job(ledger, overlap="queue_all", max_wait="1h")
     call(ledger, spec)
     waits = call(ledger, spec)
@@ -129,7 +129,7 @@ def test_one_that_is_skipped_while_it_waits(ledger: Ledger) -> None:
     assert revocations(ledger) == [(waits.id, "skipped", "wait_expired")]
 
 
-def test_one_that_is_cancelled_before_it_begins(ledger: Ledger) -> None:
+def test_a_call_that_is_cancelled_before_it_begins_is_revoked(ledger: Ledger) -> None:
     spec = job(ledger, overlap="queue_all")
     queued, waits = call(ledger, spec), call(ledger, spec)
     later = call(ledger, spec, delay=timedelta(hours=1))
@@ -140,7 +140,7 @@ def test_one_that_is_cancelled_before_it_begins(ledger: Ledger) -> None:
     ]
 
 
-def test_one_that_expired(ledger: Ledger) -> None:
+def test_a_call_that_expired_is_revoked(ledger: Ledger) -> None:
     spec = job(ledger)
     queued = call(ledger, spec)
     lease_runs_out(ledger, queued.id)
@@ -148,14 +148,14 @@ def test_one_that_expired(ledger: Ledger) -> None:
     assert revocations(ledger) == [(queued.id, "expired", "start deadline passed")]
 
 
-def test_one_that_another_replaces(ledger: Ledger) -> None:
+def test_a_call_that_another_replaces_is_revoked(ledger: Ledger) -> None:
     spec = job(ledger, overlap="replace")
     queued = call(ledger, spec)
     second = call(ledger, spec)
     assert revocations(ledger) == [(queued.id, "replaced", f"replaced by {second.id}")]
 
 
-def test_one_that_is_not_tried_again(ledger: Ledger) -> None:
+def test_a_call_whose_retry_is_cancelled_is_revoked(ledger: Ledger) -> None:
     spec = job(ledger, max_retries=5)
     failing = call(ledger, spec)
     try_often(ledger, failing.id, 2)
@@ -163,7 +163,7 @@ def test_one_that_is_not_tried_again(ledger: Ledger) -> None:
     assert revocations(ledger) == [(failing.id, "cancelled", "enough")]
 
 
-def test_one_that_is_due_later_and_finds_another_running(ledger: Ledger) -> None:
+def test_a_delayed_call_that_meets_a_running_one_is_revoked(ledger: Ledger) -> None:
     spec = job(ledger, overlap="skip")
     later = call(ledger, spec, delay=timedelta(hours=1))
     begin(ledger, call(ledger, spec).id)
@@ -173,7 +173,7 @@ def test_one_that_is_due_later_and_finds_another_running(ledger: Ledger) -> None
 
 
 @pytest.mark.parametrize("outcome", ["succeeded", "failed", "timed_out", "cancelled"])
-def test_none_that_a_worker_began(ledger: Ledger, outcome: str) -> None:
+def test_a_call_that_a_worker_began_is_not_revoked(ledger: Ledger, outcome: str) -> None:
     spec = job(ledger)
     run = call(ledger, spec)
     begin(ledger, run.id)
@@ -183,7 +183,7 @@ def test_none_that_a_worker_began(ledger: Ledger, outcome: str) -> None:
     assert revocations(ledger) == []
 
 
-def test_none_that_was_skipped_at_the_call(ledger: Ledger) -> None:
+def test_a_call_that_was_skipped_at_once_is_not_revoked_later(ledger: Ledger) -> None:
     """It is revoked at once."""
     spec = job(ledger, overlap="skip")
     call(ledger, spec)
@@ -191,7 +191,7 @@ def test_none_that_was_skipped_at_the_call(ledger: Ledger) -> None:
     assert revocations(ledger) == []
 
 
-def test_none_whose_worker_was_lost(ledger: Ledger) -> None:
+def test_a_call_whose_worker_was_lost_is_not_revoked(ledger: Ledger) -> None:
     """The worker's main process has stored its result."""
     spec = job(ledger, on_crash="rerun")
     run = call(ledger, spec)
@@ -201,13 +201,13 @@ def test_none_whose_worker_was_lost(ledger: Ledger) -> None:
     assert revocations(ledger) == []
 
 
-def test_none_that_no_caller_waits_for(ledger: Ledger) -> None:
+def test_a_call_that_no_caller_waits_for_is_not_revoked(ledger: Ledger) -> None:
     spec = job(ledger)
     ledger.cancel(call(ledger, spec, is_awaited=False).id, "by hand")
     assert revocations(ledger) == []
 
 
-def test_the_newest_are_kept(ledger: Ledger) -> None:
+def test_the_newest_revocations_are_kept(ledger: Ledger) -> None:
     spec = job(ledger)
     key = ledger.keys.to_send(f"revocation {spec.name}")
     ledger.client.rpush(key, *["{}"] * MOST_REVOCATIONS)

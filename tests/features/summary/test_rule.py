@@ -102,9 +102,9 @@ def test_the_words_of_a_day() -> None:
         JobDay("b", 1, 0, 2.04, is_whole=True),
         JobDay("c", 0, 0, 3.0, is_whole=False),
     ]
-    found = summary_of(DAY, {"failed": 1300, "skipped": 14}, jobs)
+    summary = summary_of(DAY, {"failed": 1300, "skipped": 14}, jobs)
     before = summary_of(DAY.day_before, {}, [])
-    assert [*lines(found, before)] == [
+    assert [*lines(summary, before)] == [
         "Sun 2026-03-01: 1,300 failed, 1 late, 2 slower than usual, 14 skipped",
         "The day before: nothing went wrong",
         "Most failures: a (2), b (1)",
@@ -114,7 +114,7 @@ def test_the_words_of_a_day() -> None:
         "Days of UTC",
     ]
     assert [*lines(before, None)][1] == "The day before is not known"
-    assert Summary.model_validate_json(found.model_dump_json()) == found
+    assert Summary.model_validate_json(summary.model_dump_json()) == summary
 
 
 def test_the_notice_has_the_counts_as_its_title() -> None:

@@ -55,16 +55,16 @@ def test_what_was_done_is_told_in_one_shape(
     job(ledger, "daily", every="24h")
     (Path.cwd() / "own.yaml").write_text(JOBS.replace("new", "own"))
     assert supervisor("put", "own.yaml", app=APP).exit_code == 0
-    told: dict[str, Any] = json.loads(
+    record: dict[str, Any] = json.loads(
         supervisor(
             *(run_id(spec, 0) if word == "RUN" else word for word in words), "--json", app=APP
         ).stdout
     )
-    assert told["verb"] == words[0]
-    assert told["done"] == (not {"--dry-run", "--check"} & {*words})
-    states = [result["state"] for result in told["results"]]
+    assert record["verb"] == words[0]
+    assert record["done"] == (not {"--dry-run", "--check"} & {*words})
+    states = [result["state"] for result in record["results"]]
     assert states[: len(ACTING[words])] == ACTING[words]
-    assert all(result["name"] for result in told["results"])
+    assert all(result["name"] for result in record["results"])
 
 
 def test_jobs_that_are_exported_as_json_are_the_same_jobs(
@@ -81,8 +81,8 @@ def test_jobs_that_are_exported_as_json_are_the_same_jobs(
 def test_a_plan_is_shown_to_whoever_is_asked_though_the_answer_is_json(
     ledger: Ledger, supervisor: Supervisor
 ) -> None:
-    asked = supervisor("apply", "jobs.yaml", "--json", app=APP, answer="y\n")
-    assert "+ new" in asked.stderr
-    assert as_json(asked)["plan"]["added"] == ["new"]
+    result = supervisor("apply", "jobs.yaml", "--json", app=APP, answer="y\n")
+    assert "+ new" in result.stderr
+    assert as_json(result)["plan"]["added"] == ["new"]
     nothing = as_json(supervisor("apply", "jobs.yaml", "--json", "--yes", app=APP))
     assert (nothing["done"], nothing["results"]) == (True, [])

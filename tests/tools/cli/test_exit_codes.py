@@ -85,14 +85,14 @@ def test_every_verb_is_in_one_of_the_tables() -> None:
 @pytest.mark.parametrize("verb", NOT_THERE)
 def test_what_is_not_there_is_not_found(verb: str, ledger: Ledger, redis_url: str) -> None:
     job(ledger)
-    code, said = exits(redis_url, verb, *NOT_THERE[verb])
-    assert (code, "unknown" in said) == (errors.NOT_FOUND, True), said
+    code, text = exits(redis_url, verb, *NOT_THERE[verb])
+    assert (code, "unknown" in text) == (errors.NOT_FOUND, True), text
 
 
 @pytest.mark.parametrize("verb", {**NOT_THERE, **OF_THE_LEDGER})
 def test_a_ledger_that_does_not_answer_is_unavailable(verb: str) -> None:
-    code, said = exits(NOWHERE, verb, *{**NOT_THERE, **OF_THE_LEDGER}[verb])
-    assert (code, "Traceback" in said) == (errors.UNAVAILABLE, False), said
+    code, text = exits(NOWHERE, verb, *{**NOT_THERE, **OF_THE_LEDGER}[verb])
+    assert (code, "Traceback" in text) == (errors.UNAVAILABLE, False), text
 
 
 @pytest.mark.parametrize("verb", [*NOT_THERE, *OF_THE_LEDGER, *OTHERS])
@@ -109,15 +109,15 @@ REFUSED: dict[str, tuple[str, ...]] = {
 }
 
 
-@pytest.mark.parametrize("said", REFUSED)
+@pytest.mark.parametrize("message", REFUSED)
 def test_what_is_refused_as_things_are_exits_4(
-    said: str, project: Path, ledger: Ledger, redis_url: str
+    message: str, project: Path, ledger: Ledger, redis_url: str
 ) -> None:
     job(ledger, every="1h")
     ledger.take_over("another")
     (project / "schedules" / "example.yaml").write_text("jobs: {}")
-    code, output = exits(redis_url, *REFUSED[said])
-    assert (code, said in output) == (errors.REFUSED, True), output
+    code, output = exits(redis_url, *REFUSED[message])
+    assert (code, message in output) == (errors.REFUSED, True), output
 
 
 def test_the_page_has_a_line_for_each_code() -> None:

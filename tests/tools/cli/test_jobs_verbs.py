@@ -152,9 +152,9 @@ def test_jobs_are_listed_and_exported_by_label_source_and_prefix(
     job(ledger, "of-a-file", labels={"tenant": "acme"})
 
     def names(*words: str) -> list[str]:
-        found: list[dict[str, Any]] = as_json(supervisor("jobs", "--json", *words))
+        result: list[dict[str, Any]] = as_json(supervisor("jobs", "--json", *words))
         exported = supervisor("export", *words).stdout
-        listed = [each["job"] for each in found]
+        listed = [each["job"] for each in result]
         assert all(f"\n  {name}:\n" in exported for name in listed)
         assert exported.count("\n  ") >= len(listed)
         return listed

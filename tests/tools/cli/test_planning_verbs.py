@@ -81,9 +81,9 @@ def test_a_plan_says_that_many_jobs_start_in_the_same_second(
     for more, noted in (("", True), (", jitter: 30s", False)):
         jobs = ", ".join(f"job-{n}: {one % more}" for n in range(10))
         file.write_text(f"jobs: {{{jobs}}}")
-        told = supervisor("plan").stderr
+        output = supervisor("plan").stderr
         assert (
-            "note: 10 jobs with the schedule every 5m start in the same second" in told
+            "note: 10 jobs with the schedule every 5m start in the same second" in output
         ) == noted
 
 
@@ -142,11 +142,13 @@ def test_without_changes_the_exit_code_is_0(supervisor: Supervisor) -> None:
 def test_files_with_problems_are_told_as_check_does(here: Path, supervisor: Supervisor) -> None:
     (here / "schedules" / "jobs.yaml").write_text("jobs: {a: {task: t, evry: 5m}}")
     for words in ((), ("--json",)):
-        told, checked = supervisor("plan", *words), supervisor("check", *words)
+        result, checked = supervisor("plan", *words), supervisor("check", *words)
         assert (
-            (told.exit_code, told.stdout) == (checked.exit_code, checked.stdout) == (1, told.stdout)
+            (result.exit_code, result.stdout)
+            == (checked.exit_code, checked.stdout)
+            == (1, result.stdout)
         )
-        assert "evry" in told.stdout
+        assert "evry" in result.stdout
 
 
 def test_apply_loads_what_the_plan_says(loaded: Ledger, supervisor: Supervisor) -> None:

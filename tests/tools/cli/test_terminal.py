@@ -29,7 +29,7 @@ def test_a_state_in_its_cell_is_coloured(line: str, state: str) -> None:
 
 
 @pytest.mark.parametrize("line", ["failed-jobs  every 5m", "nightly  the last one failed at 3"])
-def test_other_words_are_not(line: str) -> None:
+def test_other_words_are_not_coloured(line: str) -> None:
     assert coloured(line) == line
 
 
@@ -50,7 +50,7 @@ def test_what_takes_long_is_shown_on_a_terminal(
     assert bool(stream.getvalue()) is is_shown
 
 
-def test_what_is_quick_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_quick_is_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     stream = Tty()
     monkeypatch.setattr(sys, "stderr", stream)
     with progress("reading"):

@@ -47,8 +47,8 @@ def test_jobs_says_what_is_wrong_with_files_that_beat_did_not_load(
     beat_says(ledger, problems=json.dumps([problem]))
     if loaded:
         job(ledger)
-    told = supervisor("jobs", *words)
-    assert (told.exit_code, problem in told.stderr) == (code, True)
+    result = supervisor("jobs", *words)
+    assert (result.exit_code, problem in result.stderr) == (code, True)
 
 
 def test_runs_has_a_line_for_each_attempt(ledger: Ledger, supervisor: Supervisor) -> None:
@@ -90,9 +90,9 @@ def test_attempts_that_are_not_kept_are_told_by_their_number(
     assert supervisor("runs", "nightly").stdout.splitlines()[-1].endswith(words)
     assert words in supervisor("show", run_id(spec, 0)).stdout
     assert as_json(supervisor("show", run_id(spec, 0), "--json"))["attempts_dropped"] == 4
-    told = supervisor("why", run_id(spec, 0)).stdout
-    assert "it was tried 104 times" in told
-    assert "late" not in told
+    output = supervisor("why", run_id(spec, 0)).stdout
+    assert "it was tried 104 times" in output
+    assert "late" not in output
 
 
 def test_show_says_how_a_run_failed_and_where_its_lines_are(
@@ -195,9 +195,9 @@ def test_a_job_where_a_run_is_wanted_is_answered_with_its_runs(
     spec = admitted(ledger, 0, 1, overlap="queue_one")
     begin(ledger, run_id(spec, 0))
     for verb in ("show", "cancel"):
-        told = supervisor(verb, "nightly")
-        assert (told.exit_code, "`supervisor runs nightly`" in told.stderr) == (NOT_FOUND, True)
-        assert f"supervisor {verb} {run_id(spec, 1)}" in told.stderr
+        result = supervisor(verb, "nightly")
+        assert (result.exit_code, "`supervisor runs nightly`" in result.stderr) == (NOT_FOUND, True)
+        assert f"supervisor {verb} {run_id(spec, 1)}" in result.stderr
     ledger.cancel(run_id(spec, 1), "seen")
     ledger.finish(run_id(spec, 0), "token", RunState.SUCCEEDED)
     assert "no open run" in supervisor("cancel", "nightly").stderr
@@ -228,8 +228,8 @@ def test_with_the_app_a_trigger_has_arguments_that_its_task_takes(
     ledger: Ledger, supervisor: Supervisor, words: tuple[str, ...], said: str | None
 ) -> None:
     job(ledger, task="planned.report", paused=True)
-    told = supervisor("trigger", "nightly", *words, app="tests.tools.cli.planned_app:app")
-    assert (told.exit_code, (said or "queued") in told.output) == (2 if said else 0, True)
+    result = supervisor("trigger", "nightly", *words, app="tests.tools.cli.planned_app:app")
+    assert (result.exit_code, (said or "queued") in result.output) == (2 if said else 0, True)
     assert bool(ledger.open_runs_of(["nightly"])) is (said is None)
 
 
@@ -342,9 +342,9 @@ def test_what_is_excluded_stands_between_the_next_ticks(
     words = ("next", "nightly", "-n", "2", "--after", "2026-03-06T00:00")
     lines = supervisor(*words).stdout.splitlines()[1:]
     assert [line.endswith("excluded") for line in lines] == [False, True, True, False]
-    told = as_json(supervisor(*words, "--json"))
-    assert told["excluded"] == ["2026-03-07T06:00:00.000Z", "2026-03-08T06:00:00.000Z"]
-    assert len(told["ticks"]) == 2
+    result = as_json(supervisor(*words, "--json"))
+    assert result["excluded"] == ["2026-03-07T06:00:00.000Z", "2026-03-08T06:00:00.000Z"]
+    assert len(result["ticks"]) == 2
 
 
 def test_a_backfill_lists_first_and_then_runs(ledger: Ledger, supervisor: Supervisor) -> None:
@@ -371,10 +371,10 @@ def test_the_audit_exits_1_until_what_it_found_is_acknowledged(
         ledger.admit([Tick(spec, today - timedelta(days=days_ago))])
         if days_ago == 3:
             assert supervisor("audit", "--json").exit_code == 1  # two later ones are overdue
-    found = supervisor("audit", spec.name)
-    assert found.exit_code == 1
+    result = supervisor("audit", spec.name)
+    assert result.exit_code == 1
     gone = (today - timedelta(days=2)).isoformat()
-    assert f"missing: {gone}" in found.stdout
+    assert f"missing: {gone}" in result.stdout
     by_record = supervisor("audit", "--from", (today - timedelta(days=3)).isoformat())
     assert "4 ticks, record by record" in by_record.stdout
     assert f"missing: {gone[:19]}" in by_record.stdout

@@ -133,32 +133,32 @@ def of_systemd(layout: Layout) -> Iterator[Member]:
 def service_of(layout: Layout, folder: Path, unit: str) -> Member:
     template, at, rest = unit.partition("@")
     instance = rest.removesuffix(".service")
-    found = settings(folder / (f"{template}@.service" if at else unit))
+    options = settings(folder / (f"{template}@.service" if at else unit))
     for drop_in in sorted(folder.glob(f"{unit}.d/*.conf")):
-        found |= settings(drop_in)
-    words = found.get("Environment", [])
+        options |= settings(drop_in)
+    words = options.get("Environment", [])
     pairs = [shlex.split(word)[0].split("=", 1) for word in words]
-    paths = [path for path in found.get("EnvironmentFile", []) if not path.startswith("-")]
+    paths = [path for path in options.get("EnvironmentFile", []) if not path.startswith("-")]
     files = [env_file(layout.place(path)) for path in paths]
     credentials = str(layout.place("/etc/supervisor"))
-    line = found["ExecStart"][-1].replace("%i", instance).replace("%%", "%")
+    line = options["ExecStart"][-1].replace("%i", instance).replace("%%", "%")
     line = line.replace("${CREDENTIALS_DIRECTORY}", credentials)
     line = line.replace("/usr/bin/valkey-server", server_binary())
-    directory = found.get("WorkingDirectory", ["/var/lib/supervisor-valkey"])[-1]
+    directory = options.get("WorkingDirectory", ["/var/lib/supervisor-valkey"])[-1]
     return Member(
         name=unit,
         command=shlex.split(layout.localized(line)),
         environment=layout.environment(dict(pairs), *files),
         directory=layout.place(directory),
-        grace=int(found["TimeoutStopSec"][-1]),
+        grace=int(options["TimeoutStopSec"][-1]),
     )
 
 
 def settings(file: Path) -> dict[str, list[str]]:
     """All values of each key of a unit file, in order; an empty one forgets those before it."""
-    found: dict[str, list[str]] = {}
+    options: dict[str, list[str]] = {}
     for line in file.read_text().splitlines():
         key, equals, value = line.partition("=")
         if equals and not line.startswith(("#", "[")):
-            found[key] = [*found.get(key, []), value] if value else []
-    return found
+            options[key] = [*options.get(key, []), value] if value else []
+    return options

@@ -35,13 +35,13 @@ def test_systemd_finds_what_its_units_name(machine: Walk) -> None:
     units = sorted(machine.place("/etc/systemd/system").glob("*.service"))
     assert len(units) == 4
     for unit in units:
-        found = settings(unit)
+        options = settings(unit)
         named = [
-            path for key in ("WorkingDirectory", "EnvironmentFile") for path in found.get(key, [])
+            path for key in ("WorkingDirectory", "EnvironmentFile") for path in options.get(key, [])
         ]
         named = [path for path in named if not path.startswith("-")]  # may be absent
-        named += [word.partition(":")[2] for word in found.get("LoadCredential", [])]
-        named += [line.split()[0] for line in found["ExecStart"] if "/opt/" in line.split()[0]]
+        named += [word.partition(":")[2] for word in options.get("LoadCredential", [])]
+        named += [line.split()[0] for line in options["ExecStart"] if "/opt/" in line.split()[0]]
         assert named
         assert [path for path in named if not machine.place(path).exists()] == []
 
@@ -212,8 +212,8 @@ def test_the_page_monitors_with_nothing_but_the_package(tmp_path: Path) -> None:
 
 def test_a_further_machine_starts_nothing_that_must_run_once(tmp_path: Path) -> None:
     units = walk("systemd.md", tmp_path, "Several machines").place("/etc/systemd/system")
-    wanted = sorted(path.stem for path in (units / "supervisor.target.d").iterdir())
-    assert wanted == [
+    expected = sorted(path.stem for path in (units / "supervisor.target.d").iterdir())
+    assert expected == [
         f"supervisor-{name}.service" for name in ("beat@1", "beat@2", "worker@default")
     ]
     # To be started by hand when the first machine is lost.

@@ -52,7 +52,7 @@ def test_a_directory_that_cannot_be_made_is_named(tmp_path: Path) -> None:
         write(tmp_path / "file" / "deploy", "systemd", {"a": "ours\n"})
 
 
-def test_a_link_is_foreign(tmp_path: Path) -> None:
+def test_a_link_in_the_directory_is_not_overwritten(tmp_path: Path) -> None:
     theirs = tmp_path / "theirs"
     theirs.write_text("old\n")
     out = tmp_path / "out"

@@ -40,8 +40,8 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def values_of(directory: Path) -> dict[str, Any]:
-    found: dict[str, Any] = yaml.safe_load((directory / "jobs.yaml").read_text())
-    return found
+    document: dict[str, Any] = yaml.safe_load((directory / "jobs.yaml").read_text())
+    return document
 
 
 def rendered(directory: Path, **values: object) -> list[dict[str, Any]]:
@@ -68,14 +68,14 @@ def test_helm_lints_it_without_a_warning(directory: Path) -> None:
     for values in ({}, EVERYTHING, scaled(directory), scaled(directory, trigger="prometheus")):
         report = helm.lint(directory / CHART, values_of(directory) | values, strict=True)
         assert report["errors"] == []
-        told = [message["error"] for message in report["messages"]]
-        assert [text for text in told if "icon is recommended" not in text] == []
+        texts = [message["error"] for message in report["messages"]]
+        assert [text for text in texts if "icon is recommended" not in text] == []
 
 
 def test_every_object_is_what_its_published_schema_allows(directory: Path) -> None:
     for values in ({}, EVERYTHING, scaled(directory), scaled(directory, trigger="prometheus")):
-        found = rendered(directory, **values)
-        assert [fault for one in found for fault in faults(one)] == []
+        files = rendered(directory, **values)
+        assert [fault for one in files for fault in faults(one)] == []
 
 
 def test_the_schema_finds_a_mistake(directory: Path) -> None:
@@ -108,8 +108,8 @@ def test_no_probe_asks_all_workers(directory: Path) -> None:
 
 
 def test_every_pod_has_few_rights(directory: Path) -> None:
-    wanted = {f"jobs-{name}" for name in ("beat", "serve", "worker-default", "valkey")}
-    assert pods(directory).keys() >= wanted
+    expected = {f"jobs-{name}" for name in ("beat", "serve", "worker-default", "valkey")}
+    assert pods(directory).keys() >= expected
     for name, pod in pods(directory).items():
         assert pod["securityContext"]["runAsNonRoot"], name
         assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}, name
@@ -147,13 +147,13 @@ def test_serve_has_the_memory_that_ten_thousand_jobs_need(directory: Path) -> No
 
 
 def test_budgets_and_policies_select_what_they_name(directory: Path) -> None:
-    found = rendered(directory, **EVERYTHING)
+    files = rendered(directory, **EVERYTHING)
     labels = {
         one["metadata"]["name"]: one["spec"]["template"]["metadata"]["labels"].items()
-        for one in found
+        for one in files
         if one["kind"] in ("Deployment", "StatefulSet")
     }
-    for one in found:
+    for one in files:
         if one["kind"] == "PodDisruptionBudget":
             selected = one["spec"]["selector"]["matchLabels"].items()
             chosen = [name for name, own in labels.items() if selected <= own]
@@ -192,18 +192,18 @@ def egress_of(component: str, found: list[dict[str, Any]]) -> set[int]:
 
 
 def test_beat_reaches_redis_and_the_ports_of_pings_and_serve_redis_alone(directory: Path) -> None:
-    found = rendered(directory, pingPorts=[443, 8443])
-    assert egress_of("beat", found) == {53, 6379, 443, 8443}
-    assert egress_of("serve", found) == {53, 6379}
+    files = rendered(directory, pingPorts=[443, 8443])
+    assert egress_of("beat", files) == {53, 6379, 443, 8443}
+    assert egress_of("serve", files) == {53, 6379}
 
 
 def test_its_rules_and_dashboard_are_those_of_the_package(directory: Path, tmp_path: Path) -> None:
-    found = rendered(directory, **EVERYTHING)
-    [spec] = of_kind("PrometheusRule", found).values()
+    files = rendered(directory, **EVERYTHING)
+    [spec] = of_kind("PrometheusRule", files).values()
     assert spec == yaml.safe_load((ROOT / "deploy/prometheus/rules.yml").read_text())
     (tmp_path / "rules.yml").write_text(yaml.safe_dump(spec))
     output_of("promtool", "check", "rules", tmp_path / "rules.yml")
-    [dashboard] = [one["data"] for one in found if "periodic-jobs.json" in one.get("data", {})]
+    [dashboard] = [one["data"] for one in files if "periodic-jobs.json" in one.get("data", {})]
     written = json.loads(dashboard["periodic-jobs.json"])
     del written["//"]
     assert written == json.loads((ROOT / "deploy/grafana/periodic-jobs.json").read_text())
@@ -257,26 +257,26 @@ def of_kind(kind: str, found: list[dict[str, Any]]) -> dict[str, dict[str, Any]]
 
 
 def test_keda_scales_the_workers_that_ask_for_it_by_their_lists(directory: Path) -> None:
-    found = rendered(directory, **scaled(directory))
-    [(name, spec)] = of_kind("ScaledObject", found).items()
+    files = rendered(directory, **scaled(directory))
+    [(name, spec)] = of_kind("ScaledObject", files).items()
     assert name == spec["scaleTargetRef"]["name"] == "jobs-worker-default"
     assert (spec["minReplicaCount"], spec["maxReplicaCount"]) == (1, 9)
-    assert "replicas" not in of_kind("Deployment", found)[name]
+    assert "replicas" not in of_kind("Deployment", files)[name]
     lists = [trigger["metadata"]["listName"] for trigger in spec["triggers"]]
     assert lists == ["celery", "a.b"]
     asks = {trigger["authenticationRef"]["name"] for trigger in spec["triggers"]}
-    assert asks == of_kind("TriggerAuthentication", found).keys()
-    assert "keda" in str(of_kind("NetworkPolicy", found)["jobs-valkey"]["ingress"])
+    assert asks == of_kind("TriggerAuthentication", files).keys()
+    assert "keda" in str(of_kind("NetworkPolicy", files)["jobs-valkey"]["ingress"])
 
 
 def test_keda_may_ask_prometheus_and_needs_no_password_then(directory: Path) -> None:
-    found = rendered(directory, **scaled(directory, trigger="prometheus"))
-    [spec] = of_kind("ScaledObject", found).values()
+    files = rendered(directory, **scaled(directory, trigger="prometheus"))
+    [spec] = of_kind("ScaledObject", files).values()
     [trigger] = spec["triggers"]
     wanted = 'supervisor_queue_length{namespace="supervisor", queue=~"celery|a\\\\.b"}'
     assert trigger["metadata"]["query"] == f"sum(max by (queue) ({wanted}))"
-    assert of_kind("TriggerAuthentication", found) == {}
-    assert "keda" not in str(of_kind("NetworkPolicy", found)["jobs-valkey"]["ingress"])
+    assert of_kind("TriggerAuthentication", files) == {}
+    assert "keda" not in str(of_kind("NetworkPolicy", files)["jobs-valkey"]["ingress"])
 
 
 @pytest.mark.parametrize(

@@ -97,11 +97,11 @@ PAGE = (ROOT / "docs" / "how-to" / "deploying.md").read_text()
 
 def instructions(text: str) -> dict[str, list[str]]:
     """Their arguments by name."""
-    found: dict[str, list[str]] = {}
+    instructions: dict[str, list[str]] = {}
     for line in re.sub(r"\\\n\s*", "", text).splitlines():
         name, _, arguments = line.partition(" ")
-        found.setdefault(name, []).append(arguments)
-    return found
+        instructions.setdefault(name, []).append(arguments)
+    return instructions
 
 
 def test_the_pages_image_runs_as_ours_does() -> None:

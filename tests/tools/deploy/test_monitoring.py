@@ -13,7 +13,7 @@ from supervisor.cli import main
 from supervisor.deploy import targets
 
 
-def test_it_needs_no_app_and_no_schedule_files(
+def test_render_monitoring_needs_no_app_and_no_schedule_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)

@@ -35,7 +35,7 @@ def mount(directory: Path, data: dict[str, str], version: str) -> None:
     (directory / "..data_tmp").rename(directory / "..data")
 
 
-def test_it_holds_the_jobs_of_the_examples(tmp_path: Path) -> None:
+def test_the_config_map_holds_the_jobs_of_the_examples(tmp_path: Path) -> None:
     mount(tmp_path / "mounted", config_map(ROOT / "schedules"), "..1")
     assert load(tmp_path / "mounted").digest == load(ROOT / "schedules").digest
 

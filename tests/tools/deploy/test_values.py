@@ -16,10 +16,10 @@ from tests.tools.deploy.jobs import ROOT, job, plan_of
 
 
 def values_of(*jobs: JobSpec) -> dict[str, Any]:
-    found: dict[str, Any] = yaml.safe_load(
+    document: dict[str, Any] = yaml.safe_load(
         targets.render_helm(plan_of(*jobs), schedules={})["jobs.yaml"]
     )
-    return found
+    return document
 
 
 def test_one_more_serial_job_is_one_more_worker() -> None:

@@ -192,7 +192,7 @@ def test_a_healthy_deployment_has_no_findings() -> None:
         ),
     ],
 )
-def test_what_is_found(change: dict[str, Any], told: list[str]) -> None:
+def test_each_fault_has_one_finding_with_its_words(change: dict[str, Any], told: list[str]) -> None:
     findings = examine(replace(HEALTHY, **change))
     assert [f"{'note' if each.is_note else 'WRONG'} {each.what}" for each in findings] == told
     assert all(finding.why and finding.todo for finding in findings)

@@ -64,7 +64,9 @@ def test_why_celery_makes_each_message_is_a_note(healthy: Ledger, redis_url: str
     assert f"each run of {spec.name}: a router of task_routes is code" in finding["what"]
 
 
-def test_nothing_is_wrong(healthy: Ledger, redis_url: str) -> None:
+def test_doctor_finds_nothing_wrong_in_a_healthy_deployment(
+    healthy: Ledger, redis_url: str
+) -> None:
     result = doctor(redis_url)
     assert (result.exit_code, result.output) == (0, "12 checks: 0 wrong, 0 to note\n")
     assert said(redis_url) == []
@@ -80,7 +82,7 @@ def test_a_task_that_no_worker_of_its_queue_knows(healthy: Ledger, redis_url: st
     assert said(redis_url) == []
 
 
-def test_nobody_is_there(ledger: Ledger, redis_url: str) -> None:
+def test_an_absent_beat_and_worker_are_findings(ledger: Ledger, redis_url: str) -> None:
     job(ledger)
     result = doctor(redis_url)
     assert result.exit_code == 1
@@ -123,8 +125,8 @@ def test_a_server_that_cannot_write_to_its_disk_is_told_of(tmp_path: Path, appen
         wait_until(lambda: any("MISCONF" in finding["what"] for finding in said(server.url)))
         with pytest.raises(redis.ResponseError, match="MISCONF"):
             ledger.client.set("key", "value", px=1_000)
-        code, told = health(server.url, "beat")  # a restart would not help
-        assert (code, "Redis refuses writes: MISCONF" in told) == (0, True)
+        code, text = health(server.url, "beat")  # a restart would not help
+        assert (code, "Redis refuses writes: MISCONF" in text) == (0, True)
         ledger.client.close()
 
 
@@ -159,7 +161,7 @@ def test_a_queue_that_is_drained_is_a_note(healthy: Ledger, redis_url: str) -> N
     assert said(redis_url) == []
 
 
-def test_what_is_read_of_the_ledger_is_told(healthy: Ledger, redis_url: str) -> None:
+def test_findings_come_from_what_the_ledger_has(healthy: Ledger, redis_url: str) -> None:
     job(healthy, name="slow", serial=True)
     rejected = {"last_reload_successful": 0, "problems": '["jobs.yaml:1: no"]'}
     beat_says(healthy, **rejected)
@@ -206,7 +208,7 @@ def app(redis_url: str) -> Iterator[Celery]:
     made.close()
 
 
-def test_what_the_app_knows(ledger: Ledger, app: Celery) -> None:
+def test_the_app_shows_what_it_overrides_and_leaves_unguarded(ledger: Ledger, app: Celery) -> None:
     spec = JobSpec(name="nightly", task="proj.late", every=timedelta(hours=1))
     specs = {"nightly": spec, "at-start": JobSpec(name="at-start", task="t")}
     load(ledger, Entries(app, ledger), specs, "digest", ledger.now())
@@ -222,23 +224,25 @@ def test_without_the_ledger_the_app_and_its_broker_are_checked(
     app.conf.worker_prefetch_multiplier = 8
     monkeypatch.setattr("tests.tools.operate.test_doctor.known", app, raising=False)
     named = "tests.tools.operate.test_doctor:known"
-    told = supervisor_at(away)("doctor", "--json", app=named)
-    assert told.exit_code == UNAVAILABLE
-    assert told.stderr.startswith("Error: the ledger is unavailable")
-    checks = {finding["check"] for finding in json.loads(told.stdout) if finding["wrong"]}
+    result = supervisor_at(away)("doctor", "--json", app=named)
+    assert result.exit_code == UNAVAILABLE
+    assert result.stderr.startswith("Error: the ledger is unavailable")
+    checks = {finding["check"] for finding in json.loads(result.stdout) if finding["wrong"]}
     assert checks == {"settings"}
     app.conf.broker_url = away
-    told = supervisor_at(away)("doctor", app=named)
-    assert "WRONG  the broker cannot be reached: " in told.stdout
-    assert "6 checks: 2 wrong, 0 to note" in told.stdout
+    result = supervisor_at(away)("doctor", app=named)
+    assert "WRONG  the broker cannot be reached: " in result.stdout
+    assert "6 checks: 2 wrong, 0 to note" in result.stdout
     app.close()
 
 
 def test_of_an_app_without_supervise_only_that_is_said(healthy: Ledger, redis_url: str) -> None:
     with Celery("plain", broker="amqp://127.0.0.1:1//", set_as_current=False) as plain:
         plain.conf.worker_prefetch_multiplier = 8
-        found = deployment_of(Context(redis_url, "plain", plain))
-    assert [finding.what for finding in examine(found)] == ["this app was not given to supervise()"]
+        deployment = deployment_of(Context(redis_url, "plain", plain))
+    assert [finding.what for finding in examine(deployment)] == [
+        "this app was not given to supervise()"
+    ]
 
 
 def test_settings_that_the_app_overrides(ledger: Ledger, app: Celery) -> None:
@@ -318,7 +322,7 @@ def test_a_worker_that_waits_for_its_broker_is_fine(
     assert (code, "does no work: its main loop has not turned" in said) == (1, True)
 
 
-def test_nobody_is_blamed_when_the_ledger_is_away() -> None:
+def test_no_process_is_blamed_when_the_ledger_is_away() -> None:
     code, said = health("redis://127.0.0.1:1/0", "beat")
     assert (code, said.startswith("unknown: the ledger is unavailable")) == (0, True)
 

@@ -62,10 +62,14 @@ def test_holidays_are_exported_by_their_name_and_load_as_the_same_days() -> None
     dates = ["2026-11-02", "2026-12-24..2027-01-02"]
     given = {"task": "t", "every": "1d", "exclude": ["SAT", *dates, {"holidays": "DE-BY"}]}
     before, faults = judged("job", given)
-    found = document_of(before)
-    assert (faults, found["exclude"][0], found["exclude"][-1]) == ([], "SAT", {"holidays": "DE-BY"})
-    assert len(found["exclude"]) == 4  # 1 November is a holiday, and the 2nd goes on with it
-    assert judged("job", found) == (before, [])
+    document = document_of(before)
+    assert (faults, document["exclude"][0], document["exclude"][-1]) == (
+        [],
+        "SAT",
+        {"holidays": "DE-BY"},
+    )
+    assert len(document["exclude"]) == 4  # 1 November is a holiday, and the 2nd goes on with it
+    assert judged("job", document) == (before, [])
     # Of another year, or of another version of the library, the dates are those that are loaded.
     year = datetime.now(UTC).year
     for texts, at in (

@@ -31,15 +31,15 @@ THREE_INTERVALS = observed(s840=100)
 
 
 def foreseen(durations: Durations, **keys: Any) -> Forecast:
-    found = foresee(spec(**keys), durations, NOW)
-    assert found
-    return found
+    forecast = foresee(spec(**keys), durations, NOW)
+    assert forecast
+    return forecast
 
 
 def told(job: JobSpec, durations: Durations) -> str:
-    found = foresee(job, durations, NOW)
-    assert found
-    return overlaps_text(job, durations, found)
+    forecast = foresee(job, durations, NOW)
+    assert forecast
+    return overlaps_text(job, durations, forecast)
 
 
 def test_without_runs_nothing_is_foreseen() -> None:
@@ -69,15 +69,15 @@ def test_a_run_that_always_takes_three_intervals_skips_two_ticks_of_three() -> N
 
 
 def test_the_ticks_of_a_cron_that_has_hours_are_those_of_an_average_day() -> None:
-    found = foreseen(THREE_INTERVALS, cron="*/5 8-17 * * MON-FRI")
-    assert found.distance == timedelta(minutes=5)
-    assert found.overlaps == pytest.approx(120 * 5 / 7 * 2 / 3, rel=0.02)
+    forecast = foreseen(THREE_INTERVALS, cron="*/5 8-17 * * MON-FRI")
+    assert forecast.distance == timedelta(minutes=5)
+    assert forecast.overlaps == pytest.approx(120 * 5 / 7 * 2 / 3, rel=0.02)
 
 
 def test_runs_side_by_side_overlap_only_beyond_their_number() -> None:
     assert foresee(spec(overlap="allow", max_running=3), THREE_INTERVALS, NOW) is None
-    found = foreseen(THREE_INTERVALS, overlap="allow", max_running=2)
-    assert found.overlaps == pytest.approx(288, rel=0.02)
+    forecast = foreseen(THREE_INTERVALS, overlap="allow", max_running=2)
+    assert forecast.overlaps == pytest.approx(288, rel=0.02)
 
 
 TOLD = [

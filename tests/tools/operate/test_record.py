@@ -288,8 +288,8 @@ def test_hostile_text_moves_no_cursor_and_breaks_no_json(
     shown = supervisor("log").stdout
     assert len(shown.splitlines()) == 2
     assert not set(shown) & set("\x1b\x07\u202e")
-    [found] = as_json(supervisor("log", "--json"))
-    assert found["reason"].startswith("\x1b[2J")
+    [result] = as_json(supervisor("log", "--json"))
+    assert result["reason"].startswith("\x1b[2J")
 
 
 # Reading.
@@ -326,8 +326,8 @@ def test_pages_of_the_record_go_on_where_the_last_ended(ledger: Ledger) -> None:
 def test_why_says_who_removed_a_job(supervisor: Supervisor, app: Celery, ledger: Ledger) -> None:
     at_run_time.put("there", app=app, **HOURLY)
     at_run_time.remove("there", app=app, by="ann", reason="no longer sold")
-    said = supervisor("why", "there")
-    assert said.exit_code == 3
-    assert "there was removed at 20" in said.stderr
-    assert "by ann via" in said.stderr
-    assert said.stderr.rstrip().endswith("no longer sold")
+    result = supervisor("why", "there")
+    assert result.exit_code == 3
+    assert "there was removed at 20" in result.stderr
+    assert "by ann via" in result.stderr
+    assert result.stderr.rstrip().endswith("no longer sold")

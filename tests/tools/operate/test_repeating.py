@@ -26,9 +26,9 @@ ANN = Actor("ann", "cli")
 
 
 def again(ledger: Ledger, run: str, **how: Any) -> Run:
-    found = repeating.retry(ledger, run, by=ANN, **how).run
-    assert found
-    return found
+    repeated = repeating.retry(ledger, run, by=ANN, **how).run
+    assert repeated
+    return repeated
 
 
 def test_a_repeat_names_its_run_and_is_for_the_same_time(ledger: Ledger) -> None:
@@ -62,7 +62,7 @@ def test_a_repeat_is_not_late_for_the_time_that_it_is_for(ledger: Ledger) -> Non
     assert ledger.open_runs_of(["nightly"])["nightly"].running == 1
 
 
-def test_it_has_the_arguments_of_the_run_and_not_of_the_edited_job(
+def test_a_repeat_has_the_arguments_of_the_run_not_of_the_edited_job(
     ledger: Ledger, entries: Entries
 ) -> None:
     """And references to secrets in these are still resolved."""
@@ -71,8 +71,8 @@ def test_it_has_the_arguments_of_the_run_and_not_of_the_edited_job(
     run = failed(ledger, spec, 0)
     assert again(ledger, run).args is None
     loaded(ledger, entries, nightly={**own, "args": [2], "kwargs": {"token": "none"}})
-    found = repeating.repeat_of(ledger, ledger.run(run))
-    assert (found.is_edited, found.request.args) == (True, [1])
+    repeated = repeating.repeat_of(ledger, ledger.run(run))
+    assert (repeated.is_edited, repeated.request.args) == (True, [1])
     fails(ledger, ledger.run(run).repeated_by[0])
     repeat = again(ledger, run)
     assert (repeat.args, repeat.kwargs) == ([1], {"token": "${TOKEN}"})
@@ -81,7 +81,7 @@ def test_it_has_the_arguments_of_the_run_and_not_of_the_edited_job(
     assert list(grant.references) == [["kwargs", "token"]]  # type: ignore[union-attr]
 
 
-def test_it_has_those_of_a_message_that_came_after_an_edit(
+def test_a_repeat_has_the_arguments_of_a_message_from_before_an_edit(
     ledger: Ledger, entries: Entries
 ) -> None:
     for number in (1, 2):
@@ -94,7 +94,7 @@ def test_it_has_those_of_a_message_that_came_after_an_edit(
     assert again(ledger, run).args == [2]
 
 
-def test_what_is_not_known_any_more_is_refused(ledger: Ledger, entries: Entries) -> None:
+def test_a_run_whose_arguments_are_gone_is_not_repeated(ledger: Ledger, entries: Entries) -> None:
     keys: dict[str, Any] = {"every": "1s", "args": [0]}
     run = failed(ledger, loaded(ledger, entries, nightly=keys)["nightly"], 0)
     for number in range(1, FORMER_KEPT + 1):
@@ -132,7 +132,7 @@ def test_its_lock_is_the_jobs_for_its_arguments(ledger: Ledger, entries: Entries
     assert again(ledger, run).rules.lock == "now by 1"
 
 
-def test_it_is_not_repeated_twice_at_a_time(ledger: Ledger) -> None:
+def test_a_run_is_not_repeated_twice_at_a_time(ledger: Ledger) -> None:
     run = failed(ledger, job(ledger, overlap="queue_all"), 0)
     repeat = again(ledger, run)
     with pytest.raises(Conflict, match=f"is being run again: {repeat.id}".replace("+", r"\+")):
@@ -179,8 +179,8 @@ def test_failures_are_those_that_nothing_has_repeated(ledger: Ledger) -> None:
     ledger.cancel(again(ledger, runs[2]).id, "")
     left = repeating.failures_to_repeat(ledger, "nightly")
     assert left == [runs[2], runs[3], failed_again]
-    found = repeating.retry_each(ledger, [*left, runs[0], "none"], by=ANN)
-    assert [one.run.state.value if one.run else one.error for one in found] == [
+    repeated = repeating.retry_each(ledger, [*left, runs[0], "none"], by=ANN)
+    assert [one.run.state.value if one.run else one.error for one in repeated] == [
         *("queued", "waiting", "waiting", "waiting"),
         "unknown run 'none'",
     ]

@@ -43,11 +43,11 @@ def this_minute(ledger: Ledger) -> datetime:
 def test_a_skip_names_the_blocker(ledger: Ledger, supervisor: Supervisor) -> None:
     spec = begun(ledger)
     ledger.admit(ticks(spec, 1))
-    told = why(supervisor, spec.name, "2026-03-01T00:00:01")
-    assert "was skipped: the run of 2026-03-01 00:00 was still running on worker worker, " in told
+    output = why(supervisor, spec.name, "2026-03-01T00:00:01")
+    assert "was skipped: the run of 2026-03-01 00:00 was still running on worker worker, " in output
     shape = json.loads(why(supervisor, run_id(spec, 1), "--json"))
     assert shape["run"]["blocked_by"] == run_id(spec, 0)
-    assert shape["sentences"][0] in told
+    assert shape["sentences"][0] in output
     ledger.finish(run_id(spec, 0), "token", RunState.FAILED, "ValueError: boom")
     assert "the run of 2026-03-01 00:00 failed at" in why(supervisor, run_id(spec, 1))
 
@@ -69,9 +69,9 @@ def test_a_dead_worker_is_named_with_the_attempt_that_it_had(
     spec = begun(ledger)
     lease_runs_out(ledger, run_id(spec, 0))
     ledger.rescue()
-    told = why(supervisor, run_id(spec, 0))
-    assert "has been queued" in told
-    assert "it is to start again: lease expired" in told
+    output = why(supervisor, run_id(spec, 0))
+    assert "has been queued" in output
+    assert "it is to start again: lease expired" in output
     begin(ledger, run_id(spec, 0), "second")
     assert "attempt 1 was lost on worker" in why(supervisor, run_id(spec, 0))
 
@@ -85,9 +85,9 @@ def test_a_missed_tick_names_the_time_in_which_no_beat_led(
     lead(ledger, now)
     first, last = now - timedelta(minutes=20), now - timedelta(minutes=10)
     ledger.pass_over([PassedOver(spec, RunState.MISSED, "window", first, last, 11)])
-    told = why(supervisor, spec.name, (now - timedelta(minutes=15)).isoformat())
-    assert "is one of 11 ticks from" in told
-    assert "29m59s" in told
+    output = why(supervisor, spec.name, (now - timedelta(minutes=15)).isoformat())
+    assert "is one of 11 ticks from" in output
+    assert "29m59s" in output
     assert len(ledger.client.lrange(ledger.keys.away, 0, -1)) == 1
 
 
@@ -100,22 +100,22 @@ def test_a_pause_is_told_with_its_note_also_when_it_is_over(
     ledger.admit(ticks(spec, 0, 1))
     assert "the job has been paused since 1970" in why(supervisor, spec.name)
     ledger.resume(spec.name)
-    told = why(supervisor, spec.name, "2026-03-01T00:00:01")
-    assert "excluded: the job was paused (stocktaking)" in told
-    assert "paused since" not in told
+    output = why(supervisor, spec.name, "2026-03-01T00:00:01")
+    assert "excluded: the job was paused (stocktaking)" in output
+    assert "paused since" not in output
 
 
 def test_without_a_time_the_job_is_told_as_it_is(ledger: Ledger, supervisor: Supervisor) -> None:
     spec = job(ledger, every="1h", overlap="queue_one")
-    told = why(supervisor, spec.name)
-    assert "nightly has no runs yet" in told
-    assert "no beat has led yet" in told
-    assert "the next tick is at" in told
+    output = why(supervisor, spec.name)
+    assert "nightly has no runs yet" in output
+    assert "no beat has led yet" in output
+    assert "the next tick is at" in output
     ledger.admit([*ticks(spec, 0), *ticks(spec, 3600)])
     begin(ledger, run_id(spec, 0))
-    told = why(supervisor, spec.name)
-    assert "has been running on worker worker since" in told
-    assert "for the lock 'nightly': the run of 2026-03-01 00:00 has been running" in told
+    output = why(supervisor, spec.name)
+    assert "has been running on worker worker since" in output
+    assert "for the lock 'nightly': the run of 2026-03-01 00:00 has been running" in output
 
 
 def test_a_queued_run_knows_who_works_its_queue(ledger: Ledger, supervisor: Supervisor) -> None:
@@ -123,9 +123,9 @@ def test_a_queued_run_knows_who_works_its_queue(ledger: Ledger, supervisor: Supe
     assert "no worker consumes reports" in why(supervisor, spec.name)
     worker = Registration(ledger, Broker("celery", False))
     worker.say(WorkerProcess("w1", ("reports",), 4, ""))
-    told = why(supervisor, spec.name)
-    assert "1 worker with 4 processes in all for reports" in told
-    assert f"no worker that consumes reports knows the task {spec.task}" in told
+    output = why(supervisor, spec.name)
+    assert "1 worker with 4 processes in all for reports" in output
+    assert f"no worker that consumes reports knows the task {spec.task}" in output
     worker.say(WorkerProcess("w1", ("reports",), 4, digest_of([str(spec.task)])), [str(spec.task)])
     assert "knows the task" not in why(supervisor, spec.name)
     default = admitted(ledger, 0, name="default")
@@ -169,12 +169,12 @@ def test_a_step_that_is_queued_says_what_it_waits_for(
         f"{run}~mail", Refusal.DRAINED, "mails"
     )
     ledger.steps.expand(f"{run}~sum", [1, 2])
-    told = why(supervisor, spec.name)
-    assert "step mail has been queued in mails since" in told
-    assert "its queue, mails, has been drained since" in told
-    assert "no worker consumes mails" in told
-    assert "step sum#0 has been queued" in told or "step sum#1 has been queued" in told
-    assert "step tell waits for the end of mail, sum" in told
+    output = why(supervisor, spec.name)
+    assert "step mail has been queued in mails since" in output
+    assert "its queue, mails, has been drained since" in output
+    assert "no worker consumes mails" in output
+    assert "step sum#0 has been queued" in output or "step sum#1 has been queued" in output
+    assert "step tell waits for the end of mail, sum" in output
     worker_is_there(ledger, "w1", queues=("mails",))
     assert "no worker that consumes mails knows the task mail" in why(supervisor, spec.name)
 
@@ -214,9 +214,9 @@ def test_a_task_without_schedule_is_asked_by_run(ledger: Ledger, supervisor: Sup
     text = spec.model_copy(update={"every": None}).model_dump_json(exclude_defaults=True)
     ledger.client.hset(ledger.keys.guarded, spec.name, text)
     run = ledger.trigger(ledger.spec(spec.name))
-    told = why(supervisor, spec.name)
-    assert f"{run.id} has been queued since" in told
-    assert "it runs when code or a person asks for it" in told
+    output = why(supervisor, spec.name)
+    assert f"{run.id} has been queued since" in output
+    assert "it runs when code or a person asks for it" in output
     assert "no schedule" in why(supervisor, spec.name, "09:05")
 
 

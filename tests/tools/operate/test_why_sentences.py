@@ -487,9 +487,9 @@ TABLE = {
 @pytest.mark.parametrize("case", TABLE)
 def test_each_outcome_is_told_with_its_cause(case: str) -> None:
     found, parts, more = TABLE[case]
-    said = sentences(found, **more)
-    assert len(said) == len(parts), said
-    for sentence, part in zip(said, parts, strict=True):
+    lines = sentences(found, **more)
+    assert len(lines) == len(parts), lines
+    for sentence, part in zip(lines, parts, strict=True):
         assert part in sentence
 
 

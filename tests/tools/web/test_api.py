@@ -112,12 +112,12 @@ def test_what_is_read_is_as_described(bearer: httpx.Client, runs: dict[str, str]
 
 
 def test_a_run_of_several_steps_lists_them(bearer: httpx.Client, runs: dict[str, str]) -> None:
-    found = checked(bearer.get(f"{API}/runs/{runs['steps']}"), "/runs/{run}", 200)
-    assert [(step["step"], step["state"]) for step in found["steps"]] == [
+    body = checked(bearer.get(f"{API}/runs/{runs['steps']}"), "/runs/{run}", 200)
+    assert [(step["step"], step["state"]) for step in body["steps"]] == [
         ("a", "queued"),
         ("b", None),
     ]
-    assert found["params"] == {"day": 1}
+    assert body["params"] == {"day": 1}
     step = checked(bearer.get(f"{API}/runs/{runs['steps']}~a"), "/runs/{run}", 200)
     assert step["run"] == f"{runs['steps']}~a"
 
@@ -140,8 +140,8 @@ def test_jobs_are_searched_and_listed_a_page_at_a_time(
 
 def test_runs_are_chosen_by_job_and_outcome(bearer: httpx.Client, runs: dict[str, str]) -> None:
     query = {"job": "nightly", "outcome": "skipped"}
-    [found] = checked(bearer.get(f"{API}/runs", params=query), "/runs", 200)
-    assert (found["run"], found["blocked_by"]) == (runs["skipped"], runs["running"])
+    [body] = checked(bearer.get(f"{API}/runs", params=query), "/runs", 200)
+    assert (body["run"], body["blocked_by"]) == (runs["skipped"], runs["running"])
 
 
 def test_a_limit_counts_the_runs_that_match(bearer: httpx.Client, ledger: Ledger) -> None:
@@ -192,17 +192,17 @@ def test_a_trigger_without_a_body_is_as_the_job_has_it(
     bearer: httpx.Client, ledger: Ledger
 ) -> None:
     job(ledger)
-    found = checked(bearer.post(f"{API}/jobs/nightly/trigger"), "/jobs/{job}/trigger", 201)
-    assert (found["state"], ledger.run(found["run"]).args) == ("queued", None)
+    body = checked(bearer.post(f"{API}/jobs/nightly/trigger"), "/jobs/{job}/trigger", 201)
+    assert (body["state"], ledger.run(body["run"]).args) == ("queued", None)
 
 
 def test_a_skipped_trigger_is_a_conflict_that_names_the_blocker(
     bearer: httpx.Client, runs: dict[str, str]
 ) -> None:
     answer = bearer.post(f"{API}/jobs/nightly/trigger")
-    found = checked(answer, "/jobs/{job}/trigger", 409)
-    assert runs["running"] in found["error"]
-    assert found["run"]["state"] == "skipped"
+    body = checked(answer, "/jobs/{job}/trigger", 409)
+    assert runs["running"] in body["error"]
+    assert body["run"]["state"] == "skipped"
 
 
 @pytest.mark.parametrize(

@@ -409,11 +409,11 @@ def test_the_list_fits_a_narrow_window(workers: Workers, address: str, page: Pag
     for visit in (lambda: page.goto(address), lambda: log_in(page, address, TOKEN)):
         visit()
         expect(page.locator("td.head").first).to_be_visible()
-        found = {}
+        widths = {}
         for width in (600, 760, 800, 980, 981, 1100):
             page.set_viewport_size({"width": width, "height": 800})
-            found[width] = page.evaluate("document.documentElement.scrollWidth")
-        assert found == {width: width for width in found}
+            widths[width] = page.evaluate("document.documentElement.scrollWidth")
+        assert widths == {width: width for width in widths}
 
 
 PAGES = (
@@ -480,7 +480,7 @@ def test_axe_finds_nothing_on_any_page(
     scheme: Literal["light", "dark"],
 ) -> None:
     names = {"run": run_id(in_every_state, 20), "failed": run_id(in_every_state, 1)}
-    found: list[str] = []
+    seen: list[str] = []
     with browser.new_context(color_scheme=scheme, bypass_csp=True) as context:
         page = context.new_page()
         log_in(page, address, TOKEN)
@@ -490,8 +490,8 @@ def test_axe_finds_nothing_on_any_page(
             page.wait_for_load_state("load")
             for violation in Axe().run(page, options=RULES[scheme]).response["violations"]:
                 nodes = [node["html"][:200] for node in violation["nodes"]]
-                found.append(f"{path}: {violation['id']}: {nodes}")
-    assert found == []
+                seen.append(f"{path}: {violation['id']}: {nodes}")
+    assert seen == []
 
 
 @pytest.fixture(scope="module")

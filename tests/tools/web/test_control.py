@@ -117,10 +117,10 @@ def test_a_run_for_a_time_to_come_starts_then_whichever_beat_is_there(
     ledger: Ledger, redis_url: str
 ) -> None:
     job(ledger)
-    told = json.loads(
+    record = json.loads(
         supervisor_at(redis_url)("trigger", "nightly", "--at", "500ms", "--json").stdout
     )
-    [asked] = told["results"]
+    [asked] = record["results"]
     assert asked["state"] == "waiting"
     wait_until(lambda: (ledger.rescue(), ledger.run(asked["run"]).state is RunState.QUEUED)[1])
     run = ledger.run(asked["run"])
@@ -144,14 +144,14 @@ def test_an_item_that_is_gone_has_ended(
 ) -> None:
     spec = begun(ledger)
     ledger.finish(run_id(spec, 0), "token", RunState.SUCCEEDED)
-    known = ledger.run(run_id(spec, 0))
-    assert bearer.post(f"{API}/runs/{known.id}/cancel").status_code == 409
+    run = ledger.run(run_id(spec, 0))
+    assert bearer.post(f"{API}/runs/{run.id}/cancel").status_code == 409
     # Between the two calls its record goes, as that of an item that ends well.
-    monkeypatch.setattr(Ledger, "run", once(known, Ledger.run))
-    lose_run(ledger, known.id)
-    refused = supervisor_at(redis_url)("cancel", known.id)
+    monkeypatch.setattr(Ledger, "run", once(run, Ledger.run))
+    lose_run(ledger, run.id)
+    refused = supervisor_at(redis_url)("cancel", run.id)
     assert refused.exit_code == 4
-    assert f"{known.id} has ended: unknown by now" in refused.output
+    assert f"{run.id} has ended: unknown by now" in refused.output
 
 
 def once(first: Any, then: Any) -> Any:

@@ -35,13 +35,13 @@ def put(client: httpx.Client, name: str = "report", **keys: Any) -> httpx.Respon
 
 def test_a_job_is_made_read_edited_and_removed(maker: httpx.Client, ledger: Ledger) -> None:
     made = put(maker, kwargs={"tenant": "acme"})
-    found = checked(made, PATH, 201)
-    assert found["keys"] == {**HOURLY, "kwargs": {"tenant": "acme"}}
-    assert (found["source"], found["editable"]) == ("runtime", True)
-    assert found["place"].endswith("by token (the API)")
-    assert made.headers["etag"] == f'"{found["version"]}"' == maker.get(JOB).headers["etag"]
+    body = checked(made, PATH, 201)
+    assert body["keys"] == {**HOURLY, "kwargs": {"tenant": "acme"}}
+    assert (body["source"], body["editable"]) == ("runtime", True)
+    assert body["place"].endswith("by token (the API)")
+    assert made.headers["etag"] == f'"{body["version"]}"' == maker.get(JOB).headers["etag"]
     edited = put(maker, every="2h")
-    assert checked(edited, PATH, 200)["version"] > found["version"]
+    assert checked(edited, PATH, 200)["version"] > body["version"]
     assert ledger.spec("report").every == timedelta(hours=2)
     assert put(maker, every="2h").headers["etag"] == edited.headers["etag"]
     assert maker.delete(JOB).status_code == 204
@@ -70,8 +70,8 @@ def test_only_the_version_that_was_named_is_replaced(maker: httpx.Client) -> Non
 def test_all_problems_are_listed_and_nothing_is_saved(maker: httpx.Client, ledger: Ledger) -> None:
     wrong = {"every": "5x", "overlpa": "skip", "app": 1, "name": "x", "source": "files"}
     answer = maker.put(JOB, json={**HOURLY, **wrong})
-    found = checked(answer, PATH, 422)
-    assert [text.split("(")[0].strip() for text in found["problems"]] == [
+    body = checked(answer, PATH, 422)
+    assert [text.split("(")[0].strip() for text in body["problems"]] == [
         "'every': '5x' is not a duration such as 90s, 5m or 1h30m",
         "unknown key 'overlpa'",
         "unknown key 'app'",
@@ -124,8 +124,8 @@ def test_a_name_that_is_no_name_is_refused(maker: httpx.Client, ledger: Ledger, 
 def test_a_job_of_files_is_read_only_here(maker: httpx.Client, ledger: Ledger) -> None:
     job(ledger, "report")
     came_from(ledger, "report", "schedules/a.yaml:12")
-    found = checked(maker.get(JOB), PATH, 200)
-    assert (found["source"], found["place"], found["editable"]) == (
+    body = checked(maker.get(JOB), PATH, 200)
+    assert (body["source"], body["place"], body["editable"]) == (
         "files",
         "schedules/a.yaml:12",
         False,
@@ -145,10 +145,10 @@ def test_arguments_that_a_task_does_not_take_are_a_warning(
     def report(hall: str) -> None: ...
 
     wrong = {**HOURLY, "kwargs": {"hall": "north", "second": 3}}
-    found = checked(maker.post(f"{JOB}/check", json=wrong), f"{PATH}/check", 200)
-    assert found["problems"] == []
+    body = checked(maker.post(f"{JOB}/check", json=wrong), f"{PATH}/check", 200)
+    assert body["problems"] == []
     said = "the task cannot be called like this: got an unexpected keyword argument 'second'"
-    assert any(said in warning for warning in found["warnings"])
+    assert any(said in warning for warning in body["warnings"])
     assert put(maker, kwargs=wrong["kwargs"]).status_code == 201
 
 
@@ -156,8 +156,8 @@ def test_a_check_tells_what_saving_would_do_and_saves_nothing(
     maker: httpx.Client, ledger: Ledger
 ) -> None:
     answer = maker.post(f"{JOB}/check", json={**HOURLY, "paused": True})
-    found = checked(answer, f"{PATH}/check", 200)
-    assert (found["problems"], found["change"], len(found["next_ticks"])) == ([], "added", 5)
+    body = checked(answer, f"{PATH}/check", 200)
+    assert (body["problems"], body["change"], len(body["next_ticks"])) == ([], "added", 5)
     wrong = checked(maker.post(f"{JOB}/check", json={"every": "x"}), f"{PATH}/check", 200)
     assert (len(wrong["problems"]), wrong["change"], wrong["next_ticks"]) == (2, None, [])
     assert ledger.job_names() == []
@@ -170,10 +170,10 @@ def test_a_check_foresees_overlaps_by_what_was_observed(
     ledger.client.hdel(ledger.keys.job("report"), "watermark")  # it has been there for long
     lasted(ledger, ledger.spec("report"), *[180] * 19, 780)
     answer = maker.post(f"{JOB}/check", json={**HOURLY, "every": "1m"})
-    found = checked(answer, f"{PATH}/check", 200)
-    assert found["change"] == "changed"
-    assert found["overlaps"]["overlaps_a_day"] > 100
-    assert "skips a day; a safe interval is" in found["overlaps_text"]
+    body = checked(answer, f"{PATH}/check", 200)
+    assert body["change"] == "changed"
+    assert body["overlaps"]["overlaps_a_day"] > 100
+    assert "skips a day; a safe interval is" in body["overlaps_text"]
 
 
 def test_a_job_that_others_follow_stays(maker: httpx.Client, editor: httpx.Client) -> None:
@@ -265,9 +265,9 @@ def text_of(answer: httpx.Response) -> str:
 
 def fields_on(page: httpx.Response) -> dict[str, str]:
     """What the form would send as it is."""
-    found = re.findall(r'<input[^>]* name="(\w+)"[^>]* value="([^"]*)"', page.text)
-    found += re.findall(r'<textarea[^>]* name="(\w+)"[^>]*>\n([^<]*)</textarea>', page.text)
-    return {name: unescape(value) for name, value in found if name != "csrf"}
+    matches = re.findall(r'<input[^>]* name="(\w+)"[^>]* value="([^"]*)"', page.text)
+    matches += re.findall(r'<textarea[^>]* name="(\w+)"[^>]*>\n([^<]*)</textarea>', page.text)
+    return {name: unescape(value) for name, value in matches if name != "csrf"}
 
 
 def test_the_text_of_a_schedule_file_makes_a_job(editor: httpx.Client, ledger: Ledger) -> None:

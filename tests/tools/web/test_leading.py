@@ -35,5 +35,5 @@ def test_all_that_report_a_leader_agree(
     tick_ago(ledger, ago)
     assert ("nothing is emitted" not in reader.get("/").text) is leads
     tick_ago(ledger, ago)
-    found = [found.what for found in examine(read(ledger)) if found.check == "beat"]
-    assert ("no beat leads, though 1 is running" not in found) is leads
+    kinds = [kinds.what for kinds in examine(read(ledger)) if kinds.check == "beat"]
+    assert ("no beat leads, though 1 is running" not in kinds) is leads

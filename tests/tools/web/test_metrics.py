@@ -101,28 +101,28 @@ def test_a_counter_starts_at_zero_where_the_policy_makes_it_likely(
     ledger: Ledger,
 ) -> None:
     job(ledger)
-    found = samples(ledger)
-    assert found["supervisor_runs_started_total",] == 0
-    assert found["supervisor_overlaps_total",] == 0
-    assert found["supervisor_run_duration_seconds_bucket", "+Inf"] == 0
-    assert labels_at_zero(found) == {
+    values = samples(ledger)
+    assert values["supervisor_runs_started_total",] == 0
+    assert values["supervisor_overlaps_total",] == 0
+    assert values["supervisor_run_duration_seconds_bucket", "+Inf"] == 0
+    assert labels_at_zero(values) == {
         *("finished succeeded", "finished failed", "skipped overlap", "missed catchup"),
     }
-    assert ("supervisor_last_success_timestamp_seconds",) not in found
+    assert ("supervisor_last_success_timestamp_seconds",) not in values
     job(ledger, overlap="queue_all", time_limit="5m", on_crash="fail", catchup="all")
-    found = samples(ledger)
-    assert labels_at_zero(found) == {
+    values = samples(ledger)
+    assert labels_at_zero(values) == {
         *("finished succeeded", "finished failed", "finished timed_out", "finished lost"),
         *("skipped buffer_full", "missed window"),
     }
-    assert found["supervisor_runs_waiting",] == 0
+    assert values["supervisor_runs_waiting",] == 0
     job(ledger, overlap="replace")
     assert {"finished replaced", "skipped replaced"} <= labels_at_zero(samples(ledger))
     job(ledger, overlap="requeue", max_retries=2, max_wait="1h")
-    found = samples(ledger)
-    assert {"skipped requeues_exhausted", "skipped wait_expired"} <= labels_at_zero(found)
-    assert found["supervisor_runs_requeued_total",] == 0
-    assert found["supervisor_runs_retried_total",] == 0
+    values = samples(ledger)
+    assert {"skipped requeues_exhausted", "skipped wait_expired"} <= labels_at_zero(values)
+    assert values["supervisor_runs_requeued_total",] == 0
+    assert values["supervisor_runs_retried_total",] == 0
 
 
 def labels_at_zero(found: Mapping[tuple[str, ...], float]) -> set[str]:
@@ -138,9 +138,9 @@ def test_an_unlikely_counter_is_there_when_it_has_happened(ledger: Ledger) -> No
     at_work(ledger, spec, 0)
     ledger.finish(run_id(spec, 0), "token", RunState.CANCELLED)
     ledger.trigger(spec)
-    found = samples(ledger)
-    assert found["supervisor_runs_finished_total", "cancelled"] == 1
-    assert found["supervisor_runs_triggered_total",] == 1
+    values = samples(ledger)
+    assert values["supervisor_runs_finished_total", "cancelled"] == 1
+    assert values["supervisor_runs_triggered_total",] == 1
 
 
 def test_everything_that_the_ledger_counts_is_shown(ledger: Ledger) -> None:
@@ -148,28 +148,28 @@ def test_everything_that_the_ledger_counts_is_shown(ledger: Ledger) -> None:
     counted = {counted: 1_000 + number for number, counted in enumerate(COUNTED)}
     fields = {f"n:{name}": count for name, count in counted.items()}
     job_has(ledger, "nightly", **fields)
-    found = samples(ledger)
+    values = samples(ledger)
     for row in COUNTERS:
         for name, labels in row.series:
-            assert found[f"supervisor_{row.name}_total", *labels] == counted[name] / row.scale
+            assert values[f"supervisor_{row.name}_total", *labels] == counted[name] / row.scale
 
 
 def test_the_counters_say_what_happened(ledger: Ledger) -> None:
     spec = admitted(ledger, 0, 1, 2, 2, overlap="queue_one")
     begin(ledger, run_id(spec, 0))
-    found = samples(ledger)
-    assert found["supervisor_runs_started_total",] == 1
-    assert found["supervisor_runs_running",] == 1
-    assert found["supervisor_runs_waiting",] == 1
-    assert found["supervisor_consecutive_skips",] == 0
-    assert found["supervisor_runs_skipped_total", "overlap"] == 1
-    assert found["supervisor_duplicates_dropped_total",] == 1
+    values = samples(ledger)
+    assert values["supervisor_runs_started_total",] == 1
+    assert values["supervisor_runs_running",] == 1
+    assert values["supervisor_runs_waiting",] == 1
+    assert values["supervisor_consecutive_skips",] == 0
+    assert values["supervisor_runs_skipped_total", "overlap"] == 1
+    assert values["supervisor_duplicates_dropped_total",] == 1
     ledger.finish(run_id(spec, 0), "token", RunState.SUCCEEDED)
-    found = samples(ledger)
-    assert found["supervisor_runs_finished_total", "succeeded"] == 1
-    assert found["supervisor_run_duration_seconds_count",] == 1
-    assert found["supervisor_start_delay_seconds_count",] == 1
-    assert found["supervisor_last_success_timestamp_seconds",] > 1.7e9
+    values = samples(ledger)
+    assert values["supervisor_runs_finished_total", "succeeded"] == 1
+    assert values["supervisor_run_duration_seconds_count",] == 1
+    assert values["supervisor_start_delay_seconds_count",] == 1
+    assert values["supervisor_last_success_timestamp_seconds",] > 1.7e9
 
 
 def test_a_histogram_shows_some_of_the_bounds_that_the_ledger_counts_by(ledger: Ledger) -> None:
@@ -177,10 +177,10 @@ def test_a_histogram_shows_some_of_the_bounds_that_the_ledger_counts_by(ledger: 
     *in_each_bucket, total_ms = HISTOGRAM_FIELDS["duration"]
     seen = dict.fromkeys(in_each_bucket, 1) | {total_ms: 7_500}
     job_has(ledger, spec.name, **seen)
-    found, name = samples(ledger), "supervisor_run_duration_seconds"
-    up_to = {key[1]: value for key, value in found.items() if key[0] == f"{name}_bucket"}
+    values, name = samples(ledger), "supervisor_run_duration_seconds"
+    up_to = {key[1]: value for key, value in values.items() if key[0] == f"{name}_bucket"}
     assert up_to == {"5.0": 5, "60.0": 8, "900.0": 10, "14400.0": 12, "+Inf": 13}
-    assert (found[f"{name}_count",], found[f"{name}_sum",]) == (13, 7.5)
+    assert (values[f"{name}_count",], values[f"{name}_sum",]) == (13, 7.5)
 
 
 def test_a_run_that_does_not_end_well_leaves_its_time(ledger: Ledger) -> None:
@@ -189,8 +189,8 @@ def test_a_run_that_does_not_end_well_leaves_its_time(ledger: Ledger) -> None:
         assert ("supervisor_last_failure_timestamp_seconds",) not in samples(ledger)
         at_work(ledger, spec, second)
         ledger.finish(run_id(spec, second), "token", outcome)
-    found = samples(ledger)["supervisor_last_failure_timestamp_seconds",]
-    assert abs(found - ledger.now().timestamp()) < scaled(10)
+    values = samples(ledger)["supervisor_last_failure_timestamp_seconds",]
+    assert abs(values - ledger.now().timestamp()) < scaled(10)
 
 
 def test_a_lease_that_is_renewed_too_late_is_counted(ledger: Ledger) -> None:
@@ -330,10 +330,10 @@ def test_what_is_queued_is_as_old_as_the_time_it_is_for(ledger: Ledger) -> None:
     spec = admitted(ledger, 0, 1, overlap="queue_one")
     assert samples(ledger)["supervisor_oldest_queued_timestamp_seconds",] == MIDNIGHT.timestamp()
     begin(ledger, run_id(spec, 0))
-    found = samples(ledger)
-    assert found["supervisor_oldest_queued_timestamp_seconds",] == MIDNIGHT.timestamp() + 1
+    values = samples(ledger)
+    assert values["supervisor_oldest_queued_timestamp_seconds",] == MIDNIGHT.timestamp() + 1
     now = ledger.now().timestamp()
-    assert abs(found["supervisor_oldest_running_timestamp_seconds",] - now) < scaled(10)
+    assert abs(values["supervisor_oldest_running_timestamp_seconds",] - now) < scaled(10)
     ledger.finish(run_id(spec, 0), "token", RunState.SUCCEEDED)
     assert ("supervisor_oldest_running_timestamp_seconds",) not in samples(ledger)
 
@@ -370,16 +370,16 @@ def test_queues_have_lengths_and_consumers(ledger: Ledger) -> None:
     ledger.drains.drain("mail")
     ledger.client.lpush("celery", "message", "message")
     ledger.client.lpush("celery\x06\x163", "one of another priority")
-    found = samples(ledger)
-    assert found["supervisor_queue_consumers", "celery"] == 2
-    assert found["supervisor_queue_consumers", "serial.nightly"] == 0
-    assert found["supervisor_queue_consumers", "mail"] == 1
-    assert found["supervisor_queue_length", "celery"] == 3
-    assert found["supervisor_queue_length", "serial.nightly"] == 0
-    assert found["supervisor_queue_is_serial", "celery"] == 0
-    assert found["supervisor_queue_drained", "celery"] == 0
-    assert found["supervisor_queue_drained", "mail"] == 1
-    assert found["supervisor_queue_is_serial", "serial.nightly"] == 1
+    values = samples(ledger)
+    assert values["supervisor_queue_consumers", "celery"] == 2
+    assert values["supervisor_queue_consumers", "serial.nightly"] == 0
+    assert values["supervisor_queue_consumers", "mail"] == 1
+    assert values["supervisor_queue_length", "celery"] == 3
+    assert values["supervisor_queue_length", "serial.nightly"] == 0
+    assert values["supervisor_queue_is_serial", "celery"] == 0
+    assert values["supervisor_queue_drained", "celery"] == 0
+    assert values["supervisor_queue_drained", "mail"] == 1
+    assert values["supervisor_queue_is_serial", "serial.nightly"] == 1
 
 
 def test_a_worker_that_says_why_it_takes_no_messages_is_not_healthy(ledger: Ledger) -> None:
@@ -388,17 +388,17 @@ def test_a_worker_that_says_why_it_takes_no_messages_is_not_healthy(ledger: Ledg
     stuck.say(
         WorkerProcess("stuck@host", ("celery",), 2, ""), fault="its main loop is in proj.wait"
     )
-    found = samples(ledger)
-    assert found["supervisor_worker_healthy", "fine@host"] == 1
-    assert found["supervisor_worker_healthy", "stuck@host"] == 0
+    values = samples(ledger)
+    assert values["supervisor_worker_healthy", "fine@host"] == 1
+    assert values["supervisor_worker_healthy", "stuck@host"] == 0
 
 
 def test_lengths_are_left_out_where_the_broker_is_another(ledger: Ledger) -> None:
     job(ledger)
     worker_is_there(ledger, "a@host", queues=("celery",), is_ledger=False)
-    found = samples(ledger)
-    assert found["supervisor_queue_consumers", "celery"] == 1
-    assert ("supervisor_queue_length", "celery") not in found
+    values = samples(ledger)
+    assert values["supervisor_queue_consumers", "celery"] == 1
+    assert ("supervisor_queue_length", "celery") not in values
 
 
 def test_an_app_knows_its_routes_and_its_broker(ledger: Ledger, redis_url: str) -> None:

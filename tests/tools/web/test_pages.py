@@ -81,11 +81,11 @@ def evil(ledger: Ledger) -> str:
     ledger.admit(ticks(spec, 0))
     first = run_id(spec, 0)
     begin(ledger, first)
-    said = Reported(1, ReportedProgress(1, 2, EVIL, 0.0), (ReportedLine(1, EVIL, 0.0),))
-    assert ledger.reports.write(first, "token", said, 0.0)
+    reported = Reported(1, ReportedProgress(1, 2, EVIL, 0.0), (ReportedLine(1, EVIL, 0.0),))
+    assert ledger.reports.write(first, "token", reported, 0.0)
     ledger.finish(first, "token", RunState.FAILED, EVIL, traceback=EVIL)
     at_work(ledger, spec, 1, "second")
-    assert ledger.reports.write(run_id(spec, 1), "second", said, 0.0)
+    assert ledger.reports.write(run_id(spec, 1), "second", reported, 0.0)
     ledger.admit(ticks(spec, 2))
     ledger.admit(ticks(steps, 0))
     ledger.pause("steps", EVIL)
@@ -484,7 +484,7 @@ def test_workers_and_queues_without_any_are_shown(reader: httpx.Client, ledger: 
 
 
 @pytest.mark.parametrize(
-    ("path", "said"),
+    ("path", "message"),
     [
         ("/", "celery -A proj beat"),
         ("/", "supervisor init"),
@@ -495,8 +495,8 @@ def test_workers_and_queues_without_any_are_shown(reader: httpx.Client, ledger: 
         ("/failures", "No run has failed"),
     ],
 )
-def test_an_empty_page_says_what_to_do(reader: httpx.Client, path: str, said: str) -> None:
-    assert said in reader.get(path).text
+def test_an_empty_page_says_what_to_do(reader: httpx.Client, path: str, message: str) -> None:
+    assert message in reader.get(path).text
 
 
 def test_a_job_without_runs_says_when_the_first_is_due(
@@ -626,9 +626,9 @@ def test_a_log_is_searched_and_downloaded(reader: httpx.Client, ledger: Ledger) 
     texts = ("connecting", "Reading page 1", "reading page 2")
     lines = tuple(ReportedLine(number, text, 0.0) for number, text in enumerate(texts, 1))
     ledger.reports.write(run, "token", Reported(1, None, lines), 0.0)
-    found = reader.get(f"/runs/{run}", params={"find": "READING"}).text
-    assert "2 of 3 lines." in found
-    assert "<span>connecting</span>" not in found
+    response = reader.get(f"/runs/{run}", params={"find": "READING"}).text
+    assert "2 of 3 lines." in response
+    assert "<span>connecting</span>" not in response
     assert "No line has" in reader.get(f"/runs/{run}", params={"find": "<nothing>"}).text
     file = reader.get(f"/logs/{run}")
     assert file.headers["content-type"].startswith("text/plain")

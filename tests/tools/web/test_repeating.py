@@ -58,9 +58,9 @@ def test_all_failures_of_a_job_are_run_again_over_http(
     ledger: Ledger, bearer: httpx.Client
 ) -> None:
     runs = failed_with(ledger, "nightly", "a", "b", "c")
-    found = bearer.post(f"{API}/jobs/nightly/retry", json={"limit": 2}).json()
-    assert [one["of"] for one in found] == runs[:2]
-    assert [one["run"]["state"] for one in found] == ["queued", "waiting"]
+    response = bearer.post(f"{API}/jobs/nightly/retry", json={"limit": 2}).json()
+    assert [one["of"] for one in response] == runs[:2]
+    assert [one["run"]["state"] for one in response] == ["queued", "waiting"]
     later = bearer.post(f"{API}/jobs/nightly/retry", json={"since": "2100-01-01T00:00"})
     assert later.json() == []
     beyond = {"since": "9999-12-31T23:59:59-23:59"}
@@ -114,13 +114,13 @@ def test_what_cannot_be_run_again_has_no_button(ledger: Ledger, operator: httpx.
 
 def rows(text: str) -> list[tuple[str, str, int]]:
     """Job, error and count of each group on a page."""
-    found = re.findall(
+    matches = re.findall(
         r'class="name" href="jobs/[^"]*">([^<]+)</a>.*?data-label="Error"[^>]*>([^<]*)<'
         r".*?data-label=\"Runs\".*?>([\d,]+)<",
         text,
         re.DOTALL,
     )
-    return [(name, error, int(count)) for name, error, count in found]
+    return [(name, error, int(count)) for name, error, count in matches]
 
 
 def test_failures_are_grouped_by_job_and_error(ledger: Ledger, reader: httpx.Client) -> None:
@@ -175,9 +175,9 @@ def test_old_failures_are_shown_when_asked_for(ledger: Ledger, reader: httpx.Cli
 
 def action_of(text: str) -> str:
     """Where the form of a confirmation is sent."""
-    found = re.search(r'<form class="fields" method="post" action="([^"]+)"', text)
-    assert found, text
-    return found[1].replace("&amp;", "&").removeprefix(".")
+    matches = re.search(r'<form class="fields" method="post" action="([^"]+)"', text)
+    assert matches, text
+    return matches[1].replace("&amp;", "&").removeprefix(".")
 
 
 def test_a_group_is_run_again_and_then_has_nothing_left(
