@@ -52,15 +52,6 @@ def convert(self, files, suffix):
 
 
 @app.task(bind=True)
-def convert_if_mended(self, files, suffix):
-    sign("start", self)
-    if (HERE / "converter").exists():
-        raise OSError("the converter is broken")
-    sign("end", self)
-    return {"converted": [f"{file}.{suffix}" for file in files]}
-
-
-@app.task(bind=True)
 def return_no_json(self):
     """Returns what no JSON can hold."""
     sign("start", self)

@@ -41,27 +41,6 @@ print(json.dumps([told(call) for call in (
     assert (first[0], second[0]) not in overlapping(team.witness("team.import_feed"))
 
 
-def test_a_call_says_key_policy_and_timeout_in_a_header(team: Project) -> None:
-    first, second, third = team.code(
-        CALL
-        + """
-def call(task, **guard):
-    return told(task.apply_async(headers={"guard": guard, "trace": "x"}))
-print(json.dumps([
-    call(team.hold, key="k"),
-    call(team.work, key="k", overlap="queue_all", max_wait="1s"),
-    call(team.work, key="other"),
-]))"""
-    )
-    assert [call[1] for call in (first, second, third)] == ["start", "wait", "start"]
-    gone = team.run_when(second[0], "skipped")
-    assert gone.reason == "wait_expired"
-    assert gone.options == {"headers": {"trace": "x"}}
-    team.let_end(first[0])
-    team.run_when(first[0], "succeeded")
-    team.run_when(third[0], "succeeded")
-
-
 def test_a_skipped_call_is_revoked_in_the_result_backend(team: Project) -> None:
     first, *states = team.code(
         """

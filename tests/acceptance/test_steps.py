@@ -6,9 +6,7 @@ from collections import Counter, defaultdict
 from datetime import timedelta
 
 from supervisor.job.run import Run, RunState
-from supervisor.ledger.actions import Actor
 from supervisor.ledger.run_request import RunRequest
-from supervisor.operate import repeating
 from tests.acceptance.project import Sign, needs_children
 from tests.acceptance.workers import Workers
 from tests.waiting import wait_until
@@ -44,13 +42,6 @@ jobs:
     steps:
       - {{task: team.fail, priority: 2, max_retries: 1, retry_backoff: 0s}}
       - {{task: team_steps.note, priority: 1}}
-  mended:
-    every: 24h
-    params: {{tree: docs, suffix: txt}}
-    steps:
-      - {{task: team_steps.extract, priority: 3}}
-      - {{task: team_steps.convert_if_mended, priority: 2}}
-      - {{task: team_steps.index, priority: 1}}
   not-json:
     every: 24h
     steps:
@@ -61,13 +52,6 @@ jobs:
     params: {{tree: docs}}
     steps:
       - {{task: team_steps.words, priority: 2, foreach: files, kwargs: {{seconds: 0.01}}}}
-      - {{task: team_steps.note, priority: 1}}
-  slow:
-    every: 24h
-    stop_grace: 1s
-    steps:
-      - {{task: team_steps.slow, priority: 2}}
-      - {{name: also, task: team_steps.slow, priority: 2}}
       - {{task: team_steps.note, priority: 1}}
 """
 
@@ -130,27 +114,6 @@ def test_a_failed_step_is_retried_and_then_named(workers: Workers) -> None:
     assert [sign.attempt for sign in workers.project.starts("fails")] == [1, 2]
 
 
-def test_a_failed_run_goes_on_from_the_step_that_failed(workers: Workers) -> None:
-    """Once the disk is back: with what the steps before have returned, which do not run again."""
-    ledger = workers.project.ledger
-    (workers.project.directory / "converter").write_text("broken")
-    [run] = ended(workers, trigger(workers, "mended"))
-    assert (run.state, run.error_step) == (RunState.FAILED, "convert_if_mended")
-    (workers.project.directory / "converter").unlink()
-    again = repeating.retry(ledger, run.id, by=Actor("ann", "cli")).run
-    assert again
-    [again] = ended(workers, [again])
-    assert (again.state, again.repeats) == (RunState.SUCCEEDED, run.id), again.reason
-    starts = [(sign.run, sign.step) for sign in workers.project.starts("mended")]
-    assert starts == [
-        (run.id, "extract"),
-        *((run.id, "convert_if_mended"), (again.id, "convert_if_mended")),
-        (again.id, "index"),
-    ]
-    written = (workers.project.directory / "index.txt").read_text()
-    assert written == "docs/a.txt docs/b.txt docs/c.txt"
-
-
 def test_a_step_that_returns_no_json_is_not_retried(workers: Workers) -> None:
     [run] = ended(workers, trigger(workers, "not-json"))
     assert run.state is RunState.FAILED
@@ -182,11 +145,3 @@ def test_a_child_killed_where_a_stage_ends_starts_no_step_early(workers: Workers
 def test_what_is_no_list_cannot_be_fanned_out(workers: Workers) -> None:
     [run] = ended(workers, trigger(workers, "words", files="docs"))
     assert run.reason == "step words failed: 'files' is no list"
-
-
-def test_cancelling_a_run_ends_its_running_steps(workers: Workers) -> None:
-    [run] = trigger(workers, "slow")
-    wait_until(lambda: len([s for s in workers.project.starts("slow") if s.run == run.id]) == 2)
-    workers.project.supervisor("cancel", run.id)
-    [run] = ended(workers, [run], timeout=15)
-    assert (run.state, run.reason) == (RunState.CANCELLED, "cancelled by hand")

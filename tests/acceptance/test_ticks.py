@@ -193,7 +193,7 @@ def test_what_was_removed_while_no_beat_ran_does_not_run_again(project: Project)
     assert (new["gone"], new["held"]) == (0, 0)
     assert int(ledger.client.hget(ledger.keys.job("gone"), "n:missed:edited")) >= 1
     assert ledger.job("held").counters["excluded:paused"] >= 1
-    assert all(accounted(ledger, name) for name in ("held", "slower"))
+    wait_until(lambda: all(accounted(ledger, name) for name in ("held", "slower")))
 
 
 def ticks(project: Project) -> int:

@@ -14,7 +14,7 @@ from supervisor.guard.attempt import Attempt
 from supervisor.guard.current_run import CurrentRun
 from supervisor.guard.guard import Guard
 from supervisor.guard.progress import Report
-from supervisor.job.reports import LINE_LENGTH, LINES_KEPT, LogLine, Reported, log_place
+from supervisor.job.reports import LINE_LENGTH, LINES_KEPT, LogLine, Reported
 from supervisor.operate.words import LogText, harmless
 from tests.jobs import delivery
 
@@ -145,18 +145,6 @@ def test_outside_of_a_worker_a_run_may_speak_and_nobody_listens() -> None:
     run.progress(1)
     run.log("hello")
     assert "_attempt" not in repr(run)
-
-
-@pytest.mark.parametrize(
-    ("run_id", "place"),
-    [
-        ("nightly@2026-03-01T02:00:00Z", ("nightly@2026-03-01T02:00:00Z", None)),
-        ("nightly@1~load", ("nightly@1", "load")),
-        ("nightly@1~load#3", ("nightly@1", "load#3")),
-    ],
-)
-def test_a_step_logs_to_the_whole_run(run_id: str, place: tuple[str, str | None]) -> None:
-    assert log_place(run_id) == place
 
 
 def test_text_cannot_command_a_terminal() -> None:

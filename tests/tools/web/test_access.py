@@ -12,7 +12,6 @@ from supervisor.ledger.ledger import Ledger
 from supervisor.web.access import Access
 from supervisor.web.access_file import digest
 from supervisor.web.actions import own_path
-from supervisor.web.http import MOST_BYTES
 from supervisor.web.sessions import COOKIE, SESSION_TTL, FormToken, Sessions
 from tests.jobs import job
 from tests.tools.web.conftest import Serve
@@ -219,14 +218,6 @@ def test_logging_out_takes_our_own_form(serve: Serve) -> None:
     answer = client.post("/logout", headers=FROM_OUR_PAGE)
     assert answer.status_code == 303
     assert COOKIE not in client.cookies
-
-
-def test_a_large_body_is_refused(bearer: httpx.Client, ledger: Ledger) -> None:
-    job(ledger)
-    body = b'{"note": "' + b"x" * MOST_BYTES + b'"}'
-    headers = {"content-type": "application/json"}
-    answer = bearer.post("/api/v1/jobs/nightly/pause", content=body, headers=headers)
-    assert answer.status_code == 413
 
 
 @pytest.mark.parametrize(

@@ -213,25 +213,6 @@ def test_a_job_is_made_as_text_that_is_checked_while_it_is_typed(address: str, p
     expect(page.get_by_role("link", name="typed")).to_have_count(0)
 
 
-def test_two_people_edit_a_job_and_the_second_sees_what_the_first_saved(
-    address: str, context: BrowserContext
-) -> None:
-    first, second = context.new_page(), context.new_page()
-    log_in(first, address, TOKEN)
-    for page in (first, second):
-        page.goto(f"{address}/actions/edit/made")
-    for page, times in ((first, "23h"), (second, "22h")):
-        text = page.get_by_label("The job, as in")
-        text.fill(text.input_value().replace("every: 1d", f"every: {times}"))
-        page.get_by_role("button", name="Save").click()
-    expect(first.locator("h1")).to_have_text("made")
-    row = second.get_by_role("alert").get_by_role("row").filter(has_text="every")
-    expect(row).to_contain_text("23h")
-    expect(row).to_contain_text("22h")
-    second.get_by_role("link", name="take theirs").click()
-    expect(second.get_by_label("The job, as in")).to_have_value(re.compile("every: 23h"))
-
-
 def test_what_is_in_use_stays_while_the_page_is_refreshed(
     workers: Workers, address: str, page: Page
 ) -> None:

@@ -397,6 +397,7 @@ def test_the_second_of_two_editors_sees_what_the_first_saved(
     assert answer.status_code == 409
     assert "by ann" in answer.text
     assert re.search(r"every</code><td>2h<td>3h", answer.text)
+    assert '<a href="actions/edit/report">take theirs</a>' in answer.text
     assert jobs.get("report", app=app) == theirs
     again = fields_on(answer)
     assert (again["version"], "every: 3h" in again["text"]) == (str(theirs.version), True)
