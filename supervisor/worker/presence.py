@@ -131,10 +131,10 @@ class Attends(bootsteps.StartStopStep):
         signals.worker_shutdown.connect(self._shut_down, weak=False)
 
     def shutdown(self, consumer: Any) -> None:
-        main_process_of(consumer.app).lock_file.let_go()
         registration, self._registration = self._registration, None
         if registration is not None:
             registration.stop()
+        main_process_of(consumer.app).lock_file.let_go()  # its thread looks at the file
 
     def _shut_down(self, sender: Any, **_: Any) -> None:
         if sender.hostname == self._consumer.hostname:
