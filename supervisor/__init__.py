@@ -10,6 +10,7 @@ from supervisor.errors import LeaseLost, RunCancelled
 
 __all__ = [
     "CurrentRun",
+    "GuardedResult",
     "LeaseLost",
     "RunCancelled",
     "RunFilter",
@@ -22,11 +23,13 @@ if TYPE_CHECKING:
     from supervisor.guard.commands import run_command
     from supervisor.guard.current_run import CurrentRun, current_run
     from supervisor.logs import RunFilter
+    from supervisor.sending.results import GuardedResult
     from supervisor.sending.starting import start
 else:
     #: Loaded by their first use: every program imports this package, and few of them need these.
     MODULES = {
         "CurrentRun": "supervisor.guard.current_run",
+        "GuardedResult": "supervisor.sending.results",
         "RunFilter": "supervisor.logs",
         "current_run": "supervisor.guard.current_run",
         "run_command": "supervisor.guard.commands",

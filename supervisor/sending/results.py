@@ -30,7 +30,12 @@ POLL_SECONDS = 0.005
 
 
 class GuardedResult(AsyncResult):  # type: ignore[type-arg]
-    """Celery's result of a guarded call, with the place that the ledger gave its run."""
+    """Celery's result of a guarded call, with the guard's decision.
+
+    - `was_skipped`: whether the call was skipped.
+    - `admission`: the decision: `placement` (`start`, `wait`, `skip`, `duplicate` ...), `run_id`,
+      and, if there is one, `reason` and `blocked_by`, the run that holds the lock.
+    """
 
     def __init__(
         self, admission: Admission, task: Task[Any, Any], *, is_ignored: bool = False

@@ -19,6 +19,7 @@ from celery.contrib.abortable import AbortableTask
 from celery.exceptions import TaskRevokedError
 from kombu import Queue
 
+from supervisor import GuardedResult
 from supervisor.app import supervise
 from supervisor.errors import InvalidGuard, InvalidRequest, NoQueue
 from supervisor.job.run import RunState
@@ -301,7 +302,8 @@ def test_a_priority_is_inherited_where_nobody_names_one(
         assert [child.id for child in parent.request.children] == [call.id]
         skipped = task.delay(2)
         assert len(parent.request.children) == 1
-    assert skipped.was_skipped
+    assert isinstance(skipped, GuardedResult)
+    assert (skipped.was_skipped, skipped.admission.blocked_by) == (True, call.id)
     [message] = [
         m for step in (0, 3, 6, 9) for m in ledger.client.lrange(f"celery{sep(step)}", 0, -1)
     ]
