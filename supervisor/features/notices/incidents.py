@@ -201,7 +201,7 @@ class Incident(BaseModel):
     """For each event, what happened and is in no notice yet."""
 
     subject: str = ""
-    """That of the first problem sent since the last recovery that was; '' when there is none."""
+    """Kind and cause of the first problem sent since the last recovery; '' if there is none."""
 
     is_firing: bool = False
     """No success came since the last problem."""
