@@ -24,6 +24,9 @@ from supervisor.store.connection import check_functions, check_served
 if TYPE_CHECKING:
     from celery import Celery
 
+#: So many runs that were sent and have not begun are looked at, the oldest first.
+MOST_SENT = 1000
+
 
 @dataclass(frozen=True, slots=True)
 class Deployment:
@@ -59,6 +62,9 @@ class Deployment:
     tasks: Mapping[str, frozenset[str]] = field(default_factory=dict)
     """Those that workers know, by the digest by which each of them names them."""
 
+    waiting: Mapping[str, str] = field(default_factory=dict)
+    """Queue -> the run whose message was sent there longest ago, and which has not begun."""
+
     def ago(self, moment: datetime) -> timedelta:
         return self.now - moment
 
@@ -90,11 +96,20 @@ def read(ledger: Ledger, broker: Queues | None = None) -> Deployment:
         specs=specs,
         refusal=ledger.refusal(),
         apart=by_reason(ledger, specs),
+        waiting=first_by_queue(ledger),
         tasks={
             digest: ledger.presences.tasks([worker])
             for digest, worker in {worker.tasks: worker for worker in processes.workers}.items()
         },
     )
+
+
+def first_by_queue(ledger: Ledger) -> Mapping[str, str]:
+    runs = ledger.client.zrange(ledger.keys.sent, 0, MOST_SENT - 1)
+    first: dict[str, str] = {}
+    for run, queue in ledger.read_fields(runs, "queue"):
+        first.setdefault(str(queue), run)
+    return first
 
 
 def by_reason(ledger: Ledger, specs: Sequence[JobSpec]) -> Mapping[str, Sequence[str]]:

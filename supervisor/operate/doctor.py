@@ -180,6 +180,15 @@ def queues(deployment: Deployment) -> Findings:
                 f"once the work on it is done: `supervisor undrain {queue.name}`",
                 is_note=True,
             )
+    served = {queue.name for queue in deployment.queues if queue.jobs or queue.consumers}
+    for name in sorted(deployment.waiting.keys() - served) if not deployment.refusal else ():
+        run = deployment.waiting[name]
+        yield Finding(
+            f"no worker consumes the queue {name}, where {run} waits",
+            "until it expires it holds its lock, though its job may have another queue by now",
+            f"let a worker empty the queue: `celery -A proj worker -Q {name}`;"
+            f" or `supervisor cancel {run}`",
+        )
     for name, other in deployment.shared_queues:
         yield Finding(
             f"the queue {name} is shared with another ledger: {other}",

@@ -135,3 +135,24 @@ def test_jobs_that_the_app_cannot_run_are_named_and_harm_no_others(team: Project
     assert "celery,acme" in (team.directory / "rendered" / "compose.yaml").read_text()
     assert all(f"note: job {job!r}: " in queues.stderr for job in ENDS if job in REFUSED)
     assert "never" not in team.logs()
+
+
+MOVED = """
+defaults: {lease_ttl: 4s}
+jobs:
+  moved: {task: team.work, every: 24h, queue: %s}
+"""
+
+
+def test_a_run_in_a_queue_that_its_job_has_left_is_named(project: Project) -> None:
+    project.schedule(MOVED % "old")
+    project.beat()
+    project.wait_for_jobs()
+    run = project.trigger("moved")
+    project.schedule(MOVED % "new")
+    project.worker(queues="new")
+    wait_until(lambda: project.ledger.spec("moved").queue == "new", 20)
+    named = f"WRONG  no worker consumes the queue old, where {run.id} waits"
+    wait_until(lambda: named in project.supervisor("doctor").stdout, 20)
+    assert project.supervisor("cancel", run.id).returncode == 0
+    assert "the queue old" not in project.supervisor("doctor").stdout
