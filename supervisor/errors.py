@@ -18,8 +18,7 @@ SupervisorError
 │   └── UnknownRun         a run id the ledger does not know (any more)
 ├── Conflict               refused as things are: too many jobs, a run that has ended
 │   ├── JobConflict        another version of the job is loaded than its editor has seen
-│   ├── JobElsewhere       the name is that of a job of another source
-│   └── PlanOutdated       the loaded jobs have changed since the plan was made
+│   └── JobElsewhere       the name is that of a job of another source
 ├── WrongSchema            the ledger was written by another version of this package
 ├── ForeignLedger          the ledger holds the jobs of another app
 ├── Unavailable            a server that is needed does not answer
@@ -197,10 +196,6 @@ class JobElsewhere(Conflict):
             f"job {job!r} is loaded from elsewhere: {place or 'a schedule file'}{here}; change it"
             " there, or choose another name"
         )
-
-
-class PlanOutdated(Conflict):
-    """What is loaded has changed between a plan and its execution; nothing was applied."""
 
 
 class WrongSchema(SupervisorError):

@@ -32,11 +32,11 @@ from types import MappingProxyType
 from supervisor.catalog.entries import AdoptedEntry, Entries, definition_text
 from supervisor.catalog.fitness import not_guardable
 from supervisor.errors import (
+    Conflict,
     InvalidJob,
     InvalidRequest,
     JobConflict,
     JobElsewhere,
-    PlanOutdated,
     shown,
 )
 from supervisor.job.changes import Changes, difference
@@ -87,7 +87,7 @@ def load(
     loaded, so that the result is one of the two sets and never a mixture.
 
     now: from when it holds, by default the server's time. planned_on: what files had loaded when a
-    person agreed to the difference. Raises PlanOutdated when something else is loaded by now,
+    person agreed to the difference. Raises Conflict when something else is loaded by now,
     JobElsewhere for the name of a job of another source, and WrongSchema when another version
     writes the ledger. places: of the jobs, as "file:line". action: entered in the record of actions
     if something changes.
@@ -99,7 +99,7 @@ def load(
     while True:
         loaded = ledger.loaded().of(FILES)
         if planned_on is not None and loaded.specs != planned_on:
-            raise PlanOutdated("what is loaded has changed since this plan was made")
+            raise Conflict("what is loaded has changed since this plan was made")
         changes = difference(loaded.specs, jobs, loaded.unread)
         at = now or ledger.now()
         reply = write(ledger, entries, loaded, jobs, changes, digest, at, places, action)

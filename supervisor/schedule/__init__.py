@@ -5,7 +5,7 @@ instant:
 
 1. The times that the job names: `every` and `at`, or local times from `cron` (cron.py) and
    `rrule` (rrule.py), which clock_times.py turns into instants, and joins for several `cron` lines.
-2. `start_at` and `end_at`, and the end of a rule.
+2. `start_at` and `end_at`.
 3. `exclude`: an excluded tick is no tick of the schedule.
 4. `jitter`: the shifted instants are the ticks, and their identities.
 
@@ -39,8 +39,8 @@ from supervisor.schedule.clock_times import (
 )
 from supervisor.schedule.cron import CronPattern
 from supervisor.schedule.cron import parse as parse_cron
-from supervisor.schedule.rrule import end_of, rule_pattern
 from supervisor.schedule.rrule import parse as parse_rrule
+from supervisor.schedule.rrule import rule_pattern
 from supervisor.times import DAY, EPOCH, INSTANT, in_utc, midnight, reading
 
 
@@ -134,8 +134,6 @@ def _schedule(values: tuple[Any, ...], name: str) -> Schedule:
     when = When.model_construct(**dict(zip(When.model_fields, values, strict=True)))
     zone = when.zone
     start, end = (moment and in_utc(moment, zone) for moment in (when.start_at, when.end_at))
-    if when.rrule is not None and (until := end_of(parse_rrule(when.rrule), zone)):
-        end = min(end or until, until)
     schedule: Schedule = _named(when)
     if start or end:
         schedule = Bounded(schedule, start, end)

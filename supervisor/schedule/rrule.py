@@ -22,16 +22,18 @@ from dateutil.rrule import rrulestr
 
 from supervisor.errors import InvalidSchedule, did_you_mean
 from supervisor.schedule.clock_times import HORIZON_YEARS
-from supervisor.times import DAY, INSTANT, in_utc, midnight
+from supervisor.times import DAY
 
 FREQUENCIES = ("YEARLY", "MONTHLY", "WEEKLY", "DAILY", "HOURLY", "MINUTELY")
 WEEKDAYS = ("MO", "TU", "WE", "TH", "FR", "SA", "SU")
 DAYS = ("BYMONTH", "BYMONTHDAY", "BYYEARDAY", "BYWEEKNO", "BYDAY", "BYSETPOS")
 CLOCK = ("BYHOUR", "BYMINUTE", "BYSECOND")
-PARTS = ("FREQ", "INTERVAL", "UNTIL", "WKST", *DAYS, *CLOCK)
+PARTS = ("FREQ", "INTERVAL", "WKST", *DAYS, *CLOCK)
 
 #: What other programs have in a rule or beside it.
-INSTEAD = "for DTSTART use 'start_at', for COUNT 'end_at', for EXDATE 'exclude', for RDATE 'at'"
+INSTEAD = (
+    "for DTSTART use 'start_at', for UNTIL and COUNT 'end_at', for EXDATE 'exclude', for RDATE 'at'"
+)
 
 #: Of parts that are numbers, the smallest and the largest; True if they may count from the end.
 NUMBERS = {
@@ -63,7 +65,7 @@ def parse(text: str) -> Rule:
     for part in text.strip().upper().removeprefix("RRULE:").rstrip(";").split(";"):
         name, _, value = (piece.strip() for piece in part.partition("="))
         if name not in PARTS:
-            is_foreign = re.search("DTSTART|COUNT|DATE", name)
+            is_foreign = re.search("DTSTART|UNTIL|COUNT|DATE", name)
             hint = f"; {INSTEAD}" if is_foreign else did_you_mean(name, PARTS)
             raise InvalidSchedule(f"{part!r} is not a part such as FREQ=WEEKLY{hint}")
         if name in given:
@@ -77,8 +79,7 @@ def parse(text: str) -> Rule:
     rule = {"INTERVAL": "1", "WKST": "MO", **ALWAYS.get(freq, {}), **given}
     rule["FREQ"] = "DAILY" if freq in ALWAYS else freq
     try:
-        rrulestr(text_of({part: rule[part] for part in rule if part != "UNTIL"}))
-        end_of(rule, ZoneInfo("UTC"))
+        rrulestr(text_of(rule))
     except ValueError as error:
         raise InvalidSchedule(str(error)) from None
     _check_together(rule, freq)
@@ -214,15 +215,3 @@ def rule_pattern(rule: Rule, start: datetime | None, zone: ZoneInfo) -> RulePatt
     if next(pattern.days_from(pattern.begin), None) is None:
         raise InvalidSchedule("it never fires: there is no such day")
     return pattern
-
-
-def end_of(rule: Rule, zone: ZoneInfo) -> datetime | None:
-    """The first instant after UNTIL; None without it. Raises ValueError."""
-    if (text := rule.get("UNTIL")) is None:
-        return None
-    if not re.fullmatch(r"\d{8}(T\d{6}Z?)?", text):
-        raise ValueError(f"UNTIL: {text!r} is not a date such as 20261231 or 20261231T180000Z")
-    until = datetime.fromisoformat(text)
-    if "T" in text:
-        return in_utc(until, zone) + INSTANT
-    return midnight(until.date() + DAY, zone) if until.date() < date.max else None

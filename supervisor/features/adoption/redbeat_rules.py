@@ -82,7 +82,18 @@ def recurrence(rule: rrule, now: datetime) -> dict[str, Any]:
     """The keys for the times of the rule after `now`. Raises NotTranslatable."""
     _check(rule, now)
     zone = zone_name(rule.dtstart.tzinfo)
-    return {"rrule": rule_text(dict(_parts(rule))), "timezone": zone, "start_at": start_of(rule)}
+    until = rule.until if rule.count is None else _last_of(rule)
+    return {
+        "rrule": rule_text(dict(_parts(rule))),
+        "timezone": zone,
+        "start_at": start_of(rule),
+        **({"end_at": end_after(until)} if until else {}),
+    }
+
+
+def end_after(last: datetime) -> str:
+    """The time of a rule's `until` is one of its times; that of `end_at` is none."""
+    return render_moment((last + timedelta(seconds=1)).astimezone(UTC))
 
 
 def start_of(rule: rrule) -> str:
@@ -110,8 +121,6 @@ def _parts(rule: rrule) -> Iterator[tuple[str, list[object]]]:
     yield "BYDAY", _days(rule)
     for part in [name for name in NUMBERS if name.startswith("BY")]:
         yield part, _items(getattr(rule, part.lower()))
-    until = rule.until if rule.count is None else _last_of(rule)
-    yield "UNTIL", [] if until is None else [f"{until.astimezone(UTC):%Y%m%dT%H%M%SZ}"]
 
 
 def _last_of(rule: rrule) -> datetime:

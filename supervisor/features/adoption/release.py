@@ -265,7 +265,7 @@ def redbeat_schedule(spec: JobSpec, app: Celery, now: datetime) -> BaseSchedule:
 
 def has_rule(rule: Rule) -> bool:
     """Whether RedBeat has the rule: it forgets numbers of weekdays, and walks all its times."""
-    return not (times_a_day(rule) >= 24 or "UNTIL" in rule or has_numbered_days(rule))
+    return not (times_a_day(rule) >= 24 or has_numbered_days(rule))
 
 
 def has_numbered_days(rule: Rule) -> bool:

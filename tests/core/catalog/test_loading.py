@@ -19,7 +19,7 @@ from supervisor.catalog.entries import Entries
 from supervisor.catalog.load import load, put_jobs
 from supervisor.catalog.schedule_files import ScheduleSet
 from supervisor.catalog.schedule_files import load as read_files
-from supervisor.errors import PlanOutdated
+from supervisor.errors import Conflict
 from supervisor.features.audit.step import audit
 from supervisor.job.run import RunState
 from supervisor.job.spec import JobSpec
@@ -119,7 +119,7 @@ def test_a_plan_that_was_agreed_to_is_not_applied_to_something_else(
     load(ledger, entries, jobs(spec("a")), "before", NOW)
     seen = ledger.scheduled()
     load(ledger, entries, jobs(spec("a", every="1h")), "theirs", NOW)
-    with pytest.raises(PlanOutdated):
+    with pytest.raises(Conflict, match="since this plan was made"):
         load(ledger, entries, jobs(spec("b")), "ours", NOW, planned_on=seen)
     assert ledger.scheduled() == jobs(spec("a", every="1h"))
 
@@ -129,7 +129,7 @@ def test_a_plan_is_refused_also_when_another_loads_in_the_same_moment(
 ) -> None:
     theirs = jobs(spec("c"))
     ours = Interrupted(jobs(spec("a")), lambda: load(ledger, entries, theirs, "theirs", NOW))
-    with pytest.raises(PlanOutdated):
+    with pytest.raises(Conflict, match="since this plan was made"):
         load(ledger, entries, ours, "ours", NOW, planned_on={})
     assert ledger.scheduled() == theirs
 

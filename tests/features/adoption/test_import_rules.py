@@ -140,12 +140,6 @@ def test_an_interval_that_begins_off_the_grid_has_a_phase(
         (rule("YEARLY", byweekno=20, byweekday=2), "FREQ=YEARLY;BYDAY=WE;BYWEEKNO=20"),
         (rule("MONTHLY", byweekday=[1, TU(1), FR(1)]), "FREQ=MONTHLY;BYDAY=1TU"),
         (rule("DAILY", bysecond=30), "FREQ=DAILY;BYSECOND=30"),
-        (rule("DAILY", count=70), "FREQ=DAILY;UNTIL=20260315T033000Z"),
-        (rule("DAILY", count=3), "FREQ=DAILY;UNTIL=20260107T033000Z"),
-        (
-            rule("DAILY", until=datetime(2026, 3, 9, 3, 30, tzinfo=UTC)),
-            "FREQ=DAILY;UNTIL=20260309T033000Z",
-        ),
         (rule("WEEKLY", bysetpos=1, byweekday=[1, 3]), "FREQ=WEEKLY;BYDAY=TU,TH;BYSETPOS=1"),
     ],
     ids=str,
@@ -153,6 +147,21 @@ def test_an_interval_that_begins_off_the_grid_has_a_phase(
 def test_what_cron_cannot_say_stays_a_rule(source: rrule, text: str) -> None:
     keys = keys_of(source)
     assert keys == {"rrule": text, "timezone": "UTC", **BEGUN}
+    assert_same_times(source, keys)
+
+
+@pytest.mark.parametrize(
+    ("limit", "end"),
+    [
+        ({"count": 70}, "2026-03-15T03:30:01Z"),
+        ({"count": 3}, "2026-01-07T03:30:01Z"),
+        ({"until": datetime(2026, 3, 9, 3, 30, tzinfo=UTC)}, "2026-03-09T03:30:01Z"),
+    ],
+)
+def test_a_rule_that_ends_has_an_end_at(limit: dict[str, Any], end: str) -> None:
+    source = rule("DAILY", **limit)
+    keys = keys_of(source)
+    assert keys == {"rrule": "FREQ=DAILY", "timezone": "UTC", "end_at": end, **BEGUN}
     assert_same_times(source, keys)
 
 
