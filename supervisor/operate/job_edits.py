@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from redis.exceptions import NoPermissionError
 
 from supervisor.catalog.job_checks import call_faults
+from supervisor.catalog.put_checks import check_times, checked
 from supervisor.catalog.yaml_source import KeyPath
 from supervisor.errors import (
     InvalidJob,
@@ -161,8 +162,6 @@ class JobEdits:
 
     def check(self, name: str, document: Mapping[str, Any]) -> JobCheck:
         """The check of a job that would be saved under this name, in place of the loaded one."""
-        from supervisor.jobs import check_times
-
         before = self._before(name)
         try:
             spec = self._checked(name, document, before)
@@ -195,8 +194,6 @@ class JobEdits:
         NotConfigured, or Conflict: of the version, the source, or the number of jobs. Then nothing
         was changed.
         """
-        from supervisor.jobs import check_times
-
         with self._ledger.actions.trying(Action(by, "put", name, reason, (name,))) as action:
             before = self._before(name)
             check_version(name, before, version)
@@ -227,8 +224,6 @@ class JobEdits:
 
     def _checked(self, name: str, document: Mapping[str, Any], before: LoadedJob | None) -> JobSpec:
         """Raises InvalidJob."""
-        from supervisor.jobs import checked
-
         prefix, spec = self._ledger.keys.prefix, before.spec if before else None
         given = revealed(document, spec, prefix) if spec else dict(document)
         faults = list(mask_faults(given, spec))

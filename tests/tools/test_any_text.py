@@ -34,7 +34,7 @@ from supervisor.ledger.run_request import RunRequest
 from supervisor.operate.control import LONGEST_NOTE, pause
 from supervisor.testing import comes_due
 from supervisor.web.access import Access
-from supervisor.web.api import API
+from supervisor.web.openapi import API
 from supervisor.web.operations import OPERATIONS
 from supervisor.web.pages import PAGES
 from tests.commands import Supervisor

@@ -21,6 +21,7 @@ from django.forms.fields import InvalidJSONInput
 from django.utils.html import format_html, format_html_join
 
 from supervisor import jobs
+from supervisor.catalog.put_checks import judged
 from supervisor.errors import Conflict, SupervisorError
 from supervisor.features.django.loading import EditingUser, edited_by
 from supervisor.features.django.models import COLUMNS, SOURCE, Job, app_tasks, clash
@@ -330,7 +331,7 @@ def spec_of(row: Job) -> JobSpec | None:
     """The row's job; None if the row is not filled in yet, or its job has problems."""
     if not row.name:
         return None
-    spec, faults = jobs.judged(row.name, row.keys())
+    spec, faults = judged(row.name, row.keys())
     return None if faults else spec
 
 

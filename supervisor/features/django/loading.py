@@ -25,6 +25,7 @@ from django.db.models import Count, Max
 from django.db.models.signals import post_delete, post_save
 
 from supervisor import jobs
+from supervisor.catalog.put_checks import judged
 from supervisor.errors import SupervisorError
 from supervisor.features.django.models import SOURCE, Job, words
 from supervisor.features.django.project import celery_app, ledger
@@ -155,7 +156,7 @@ class Rows:
         """Unknown tasks are not faults here: a row that was saved is valid."""
         read = SourceJobs()
         for row in Job.objects.iterator():
-            spec, faults = jobs.judged(row.name, row.keys())
+            spec, faults = judged(row.name, row.keys())
             if faults:
                 read.problems[row.name] = "; ".join(map(words, faults))
             else:

@@ -14,9 +14,9 @@ from django.core.exceptions import ValidationError
 from django.db import models
 from django.utils import timezone
 
-from supervisor import jobs
 from supervisor.catalog.faults import JobFault
 from supervisor.catalog.job_checks import Tasks
+from supervisor.catalog.put_checks import judged
 from supervisor.errors import JobElsewhere, SupervisorError
 from supervisor.features.django.project import ledger, project_tasks
 from supervisor.store.failures import RedisError
@@ -112,7 +112,7 @@ def messages_by_field(
     for key in columns:
         if key in more:
             messages.setdefault("more", []).append(f"'{key}' has a field of its own")
-    _, faults = jobs.judged(name or "job", keys, app_tasks())  # Django refuses an empty one
+    _, faults = judged(name or "job", keys, app_tasks())  # Django refuses an empty one
     for fault in faults:
         messages.setdefault(field_of(fault, keys, columns), []).append(words(fault))
     return messages

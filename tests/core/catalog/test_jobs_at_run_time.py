@@ -12,6 +12,7 @@ from celery import Celery
 from supervisor import jobs
 from supervisor.catalog.entries import Entries
 from supervisor.catalog.load import load, put_jobs
+from supervisor.catalog.put_checks import judged
 from supervisor.errors import Conflict, InvalidJob, InvalidRequest, JobConflict, UnknownJob
 from supervisor.features.audit.spans import AuditSpans
 from supervisor.job.run import RunState
@@ -119,7 +120,7 @@ def test_a_job_whose_times_are_all_past_is_put_only_as_it_is_loaded(
             put(app, **keys)
         with pytest.raises(InvalidJob, match="report: its times are all past"):
             jobs.put_many({"report": {**HOURLY, **keys}}, app=app)
-    spec, _ = jobs.judged("report", {"task": "proj.report", "at": late["at"]})
+    spec, _ = judged("report", {"task": "proj.report", "at": late["at"]})
     put_jobs(ledger, entries, {"report": spec}, "runtime", "as it was when its time had not come")
     first = put(app, **late)
     assert first.spec == spec

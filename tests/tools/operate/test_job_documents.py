@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
+from supervisor.catalog.put_checks import judged
 from supervisor.catalog.schedule_files import load
 from supervisor.features.holidays import as_written
 from supervisor.job.spec import JobSpec
-from supervisor.jobs import judged
 from supervisor.operate.job_documents import (
     document_of,
     mask_faults,

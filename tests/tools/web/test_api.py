@@ -16,7 +16,8 @@ from supervisor.job.run import RunState
 from supervisor.job.templates import SERIAL_LOCK
 from supervisor.ledger.ledger import Ledger
 from supervisor.operate.shapes import iso_utc
-from supervisor.web.api import API, document
+from supervisor.web.api import document
+from supervisor.web.openapi import API
 from supervisor.web.operations import OPERATIONS
 from supervisor.web.server import create
 from tests.jobs import admitted, begin, job, run_id

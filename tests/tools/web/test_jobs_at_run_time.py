@@ -15,7 +15,7 @@ from supervisor import jobs
 from supervisor.features.notices.keys import DEFAULT_EVENTS, Event
 from supervisor.ledger.ledger import Ledger
 from supervisor.web.access import Access
-from supervisor.web.api import API
+from supervisor.web.openapi import API
 from tests.jobs import came_from, job, lasted
 from tests.presence import worker_is_there
 from tests.tools.web.conftest import Serve

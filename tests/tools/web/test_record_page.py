@@ -18,8 +18,8 @@ from supervisor.ledger.ledger import Ledger
 from supervisor.operate import control
 from supervisor.web.access import Access
 from supervisor.web.access_file import digest
-from supervisor.web.api import API
 from supervisor.web.needs import NEEDS, verb_of
+from supervisor.web.openapi import API
 from supervisor.web.record import RecordLog, Visits
 from supervisor.web.server import create
 from tests.contents import digests

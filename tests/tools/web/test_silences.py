@@ -7,7 +7,7 @@ import pytest
 
 from supervisor.features.notices.silences import SilenceStore
 from supervisor.ledger.ledger import Ledger
-from supervisor.web.api import API
+from supervisor.web.openapi import API
 from tests.jobs import job
 from tests.tools.web.visits import FROM_OUR_PAGE
 

@@ -10,8 +10,8 @@ import click
 from django.core.management.base import BaseCommand
 from django.db import transaction
 
-from supervisor import jobs
 from supervisor.catalog.entries import Entries
+from supervisor.catalog.put_checks import judged
 from supervisor.catalog.reconcile import reconcile
 from supervisor.cli import Verbs, main
 from supervisor.cli.adoption import import_ as import_files
@@ -152,7 +152,7 @@ def translated() -> tuple[list[Job], list[str]]:
             is_valid = is_job_name(item.name)
             entry = {} if is_valid else {"entry": item.name}
             row = row_of(names[place], {**item.values, **entry})
-            _, faults = jobs.judged(row.name, row.keys())
+            _, faults = judged(row.name, row.keys())
             if item.name in entries or (is_valid and row.name != item.name):
                 reports.append(f"{item.source}: not copied: the table has it already")
             elif faults:
