@@ -72,16 +72,16 @@ def consume(project: Project, worker: Process, queue: str) -> None:
     assert project.code(f"print(len(team.app.control.add_consumer({called}, reply=True)))") == 1
 
 
-def is_left(project: Project, queue: str, gate: str) -> int:
-    """How many of four messages a worker with two places, which is busy with two, leaves there."""
+def leaves(project: Project, queue: str, gate: str, number: int) -> None:
+    """So many of four messages a worker with two places, which is busy with two, leaves there."""
     path = project.directory / gate
     project.code(f'for _ in range(4): team.busy.apply_async(["{path}"], queue="{queue}")\nprint(1)')
     wait_until(lambda: len(list(project.directory.glob(f"{gate}-*"))) == 2)
-    project.code("team.app.control.ping(timeout=1); print(1)")
-    left = project.ledger.client.llen(queue)
+    wait_until(lambda: project.ledger.client.llen(queue) == number)
+    project.code("team.app.control.ping(timeout=1); print(1)")  # in which it takes no more
+    assert project.ledger.client.llen(queue) == number
     path.touch()
     wait_until(lambda: len(list(project.directory.glob(f"{gate}-*"))) == 4)
-    return left
 
 
 def test_a_task_is_under_the_guard_with_its_first_run_and_not_before(shared: Project) -> None:
@@ -101,12 +101,12 @@ def test_a_task_is_under_the_guard_with_its_first_run_and_not_before(shared: Pro
 
 def test_only_workers_of_jobs_fetch_no_message_ahead(shared: Project) -> None:
     ours, theirs = (shared.worker(queues=name, processes=2) for name in ("ours", "nobodys"))
-    assert is_left(shared, "ours", "by-ours") == 2
-    assert is_left(shared, "nobodys", "by-theirs") == 0
+    leaves(shared, "ours", "by-ours", 2)
+    leaves(shared, "nobodys", "by-theirs", 0)
     # The queue of a job, which the second worker consumes from now on.
     consume(shared, theirs, "theirs")
     shared.run_when(shared.trigger("elsewhere").id, "succeeded")
-    assert is_left(shared, "nobodys", "by-both") == 2
+    leaves(shared, "nobodys", "by-both", 2)
     for worker in (ours, theirs):
         worker.kill()
         worker.wait()
