@@ -80,7 +80,8 @@ def lock_key(
         if name not in values:
             there = {*own, *given}
             hint = did_you_mean(name, there) or f" (there are {', '.join(sorted(there))})"
-            raise InvalidKey(f"no argument {name!r}{hint}")
+            by_name = " that is passed by name" if args and not name.isdecimal() else ""
+            raise InvalidKey(f"no argument {name!r}{by_name}{hint}")
     filled = (text + ("" if name is None else values[name]) for text, name in parts_of(template))
     return checked_key("".join(filled))
 

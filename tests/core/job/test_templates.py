@@ -49,7 +49,7 @@ def test_a_template_is_filled_from_the_arguments(template: str, made: str) -> No
 @pytest.mark.parametrize(
     ("template", "what"),
     [
-        ("{uri}", "no argument 'uri' \\(did you mean 'url'"),
+        ("{uri}", "no argument 'uri' that is passed by name \\(did you mean 'url'"),
         ("{2}", "no argument '2'"),
         ("{url.host}", "neither a name nor a position"),
         ("{url!r}", "neither a name nor a position"),
