@@ -47,10 +47,7 @@ local function note_end(run, outcome, reason, counters)
     append(last, { 'last_success', now })
     latest = { 'last_success_start', run.started }  -- the latest to begin need not be the last to end
   end
-  if FAILURES[outcome] then
-    append(last, { 'last_failure', now })
-    count_of_day('failed', 1)
-  end
+  if FAILURES[outcome] then append(last, { 'last_failure', now }) end
   tally(run.job, append({ 'n:finished:' .. outcome, 1 }, counters), latest, unpack(last))
   close(run, outcome, reason)
   call_each(hooks.on_end, run, outcome, reason)

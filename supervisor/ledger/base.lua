@@ -57,20 +57,7 @@ local function list_text(list) return #list > 0 and cjson.encode(list) or '[]' e
 -- What the server said when it refused something, or Lua of an error.
 local function error_text(fault) return type(fault) == 'table' and fault.err or tostring(fault) end
 
--- What went wrong, of all jobs together, by the quarter of an hour: a part of a day in each time zone. `what`:
--- failed, skipped or missed.
-local function count_of_day(what, by)
-  local quarter = math.floor(now / QUARTER)
-  local key = K.day(math.floor(quarter / QUARTERS_A_DAY))
-  local total = redis.call('HINCRBY', key, quarter .. ' ' .. what, by)
-  if total == tonumber(by) then redis.call('PEXPIRE', key, COUNTS_OF_DAYS_KEPT) end
-end
-
-local function count(job, what, by)
-  local word = string.match(what, '^%l+')
-  if word == 'skipped' or word == 'missed' then count_of_day(word, by or 1) end
-  redis.call('HINCRBY', K.job(job), 'n:' .. what, by or 1)
-end
+local function count(job, what, by) redis.call('HINCRBY', K.job(job), 'n:' .. what, by or 1) end
 
 -- Adds to counters of a job - { name, how much, name, how much ... } - and writes other fields of it, in
 -- one command: each that writes is written to the server's log and to its replicas as well. `latest`: { name, instant }
@@ -121,14 +108,10 @@ local FAILURES = { failed = true, timed_out = true, lost = true, expired = true 
 -- that repeats it has the headers that the app's own code gave it.
 local function close(run, state, reason)
   local key, kept = K.run(run.id), {}
-  redis.call('HSET', key, 'state', state, 'finished', now, 'reason', reason or '')
-  redis.call('HDEL', key, 'said', FAILURES[state] and '' or 'message')
   for _, name in ipairs(KEPT_RULES) do kept[name] = run.rules[name] end
-  if next(kept) then
-    redis.call('HSET', key, 'rules', cjson.encode(kept))
-  else
-    redis.call('HDEL', key, 'rules')
-  end
+  local rules = next(kept) and { 'rules', cjson.encode(kept) } or {}
+  redis.call('HSET', key, 'state', state, 'finished', now, 'reason', reason or '', unpack(rules))
+  redis.call('HDEL', key, 'said', FAILURES[state] and '' or 'message', rules[1] and '' or 'rules')
   redis.call('PEXPIRE', key, HISTORY_TTL)
   redis.call('PEXPIRE', K.log(run.id), HISTORY_TTL)
   redis.call('SREM', K.open(run.job), run.id)

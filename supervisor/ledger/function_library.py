@@ -27,9 +27,11 @@ SHARED = (
 #: What features do at the moments of hooks.lua, by the folder of their files.
 HOOKS = {
     "ledger": ("stages",),
+    "features/days": ("outcomes",),
     "features/following": ("followers",),
     "features/outbound": ("waiting", "reports"),
     "features/notices": ("events", "watched"),
+    "features/summary": ("counts",),
 }
 
 #: The functions of the library, by the folder of their files in the package. Those of a feature can

@@ -86,6 +86,9 @@ QUARTER = timedelta(minutes=15)
 QUARTERS_A_DAY = 96
 COUNTS_OF_DAYS_KEPT = timedelta(days=8)
 
+#: Days of which the outcomes of a job are counted, by the job: 53 weeks.
+YEAR = 371
+
 #: Skips in a row that are too many where the job says nothing.
 SKIPS_IN_A_ROW = 3
 
@@ -124,7 +127,7 @@ local MOST_PINGS, MOST_REVOCATIONS = {MOST_PINGS}, {MOST_REVOCATIONS}
 local MOST_EVENTS, GROUPS_KEPT = {MOST_EVENTS}, {to_ms(GROUPS_KEPT)}
 local SKIPS_IN_A_ROW, MOST_SILENCES = {SKIPS_IN_A_ROW}, {MOST_SILENCES}
 local QUARTER, QUARTERS_A_DAY = {to_ms(QUARTER)}, {QUARTERS_A_DAY}
-local COUNTS_OF_DAYS_KEPT = {to_ms(COUNTS_OF_DAYS_KEPT)}
+local COUNTS_OF_DAYS_KEPT, YEAR = {to_ms(COUNTS_OF_DAYS_KEPT)}, {YEAR}
 local MOST_RUNNING = {LARGEST_COUNT}
 local EDITS_KEPT, CONTENTS_KEPT, FORMER_KEPT = {EDITS_KEPT}, {CONTENTS_KEPT}, {FORMER_KEPT}
 local ACTIONS_KEPT = {ACTIONS_KEPT}

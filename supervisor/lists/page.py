@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
+from supervisor.features.days import page as days
 from supervisor.features.following import shown as following
 from supervisor.features.notices import page as notices
 from supervisor.features.summary import page as summary
@@ -23,6 +24,11 @@ FIRST_PAGE: list[tuple[str, Callable[[Ledger, datetime], dict[str, Any]]]] = [
 #: The same of the page of a job.
 JOB_PAGE: list[tuple[str, Callable[[Ledger, JobSpec, datetime], dict[str, Any]]]] = [
     ("notices/silences.html", notices.on_job_page),
+]
+
+#: The same below its charts.
+JOB_CHARTS: list[tuple[str, Callable[[Ledger, JobSpec, datetime], dict[str, Any]]]] = [
+    ("days/year.html", days.on_job_page),
 ]
 
 #: What is said beside the states of these jobs, by name.

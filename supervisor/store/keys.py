@@ -123,6 +123,9 @@ class Keys:
     open = Named("job:%s:open")
     # ZSET    run id -> time of admission in ms; the last `history` runs of a job
     history = Named("job:%s:history")
+    # STRING  how the job's runs ended on each day of a year, in 3 KB
+    #         (features/days/outcomes.lua); expires with the job's hash
+    outcomes = Named("job:%s:outcomes")
     # SET     names of the jobs that follow this one, as they are loaded
     followers = Named("job:%s:followers")
     # HASH    what a job that follows others knows of their runs (features/following/rule.py):

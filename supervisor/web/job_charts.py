@@ -16,6 +16,7 @@ from supervisor.schedule.expectations import interval_of, next_ticks
 from supervisor.times import DAY
 from supervisor.web.axis import Label, Window, labels_of
 from supervisor.web.clock import stamp
+from supervisor.web.strip import counted, title_of
 
 #: Pixels: of the chart, and of the room above its highest point.
 HEIGHT = 150
@@ -97,7 +98,7 @@ def durations_of(
                 run.state.value,
                 window.x(run.started_at or now),
                 y(seconds),
-                title_of(run, seconds),
+                title_of(run),
             )
             for run, seconds in lasting
         ],
@@ -142,10 +143,6 @@ def medians(
     for day, some in days.items():
         start = datetime(day.year, day.month, day.day, tzinfo=zone)
         yield start, start + DAY, median(some)
-
-
-def title_of(run: Trace, seconds: float) -> str:
-    return f"{stamp(run.started_at)} {run.state.words} in {duration(seconds)}"
 
 
 # Outcomes by day and hour.
@@ -210,7 +207,7 @@ def hour_of(runs: Sequence[Trace], day: date, hour: int) -> Hour:
         return Hour("", "", "")
     counts = Counter(run.state for run in runs)
     word = word_of(counts)
-    words = ", ".join(f"{n} {state.words}" for state, n in counts.most_common())
+    words = counted({state.words: n for state, n in counts.items()})
     return Hour(word, SIGNS[word], f"{day:%b %d} {hour:02}:00: {words}")
 
 

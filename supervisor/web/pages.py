@@ -27,7 +27,7 @@ from supervisor.ledger.job_record import JobRecord
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.page_reads import neighbours, running_runs, traces
 from supervisor.ledger.queues import Queues
-from supervisor.lists.page import BUTTONS, FIRST_PAGE, JOB_NOTES, JOB_PAGE, RELATED
+from supervisor.lists.page import BUTTONS, FIRST_PAGE, JOB_CHARTS, JOB_NOTES, JOB_PAGE, RELATED
 from supervisor.operate import repeating
 from supervisor.operate.job_documents import document_text
 from supervisor.operate.job_edits import JobEdits
@@ -188,13 +188,17 @@ def job_charts(view: View) -> PageContext:
     ledger, now = view.ledger, view.now
     spec = ledger.spec(view.target)
     runs = traces(ledger, [spec.name], spec.history)[spec.name]
-    return {
+    context: PageContext = {
         "spec": spec,
         "is_paused": bool(ledger.paused([spec.name])),
         "coming": upcoming(spec, now, TIMES_SHOWN),
         "days": days_of(spec, runs, now, zone()),
         "durations": durations_of(spec, runs, now, zone()),
+        "charts": [template for template, _ in JOB_CHARTS],
     }
+    for _, part in JOB_CHARTS:
+        context |= part(ledger, spec, now)
+    return context
 
 
 def removal_of(view: View) -> str:

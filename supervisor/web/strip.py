@@ -7,7 +7,7 @@ it.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -105,8 +105,12 @@ def title_of(trace: Trace) -> str:
 
 def words_of(traces: Sequence[Trace]) -> str:
     """``18 succeeded, 5 skipped``: the chart for people who cannot see it."""
-    counts = Counter(trace.state.words for trace in traces)
-    return ", ".join(f"{count} {state}" for state, count in counts.most_common()) or "no runs yet"
+    return counted(Counter(trace.state.words for trace in traces)) or "no runs yet"
+
+
+def counted(counts: Mapping[str, int]) -> str:
+    """``1,018 succeeded, 1 timed out``"""
+    return ", ".join(f"{count:,} {word}" for word, count in Counter(counts).most_common())
 
 
 @dataclass(frozen=True, slots=True)

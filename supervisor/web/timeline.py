@@ -29,7 +29,7 @@ from supervisor.web.axis import Label, Window, labels_of
 from supervisor.web.clock import stamp
 from supervisor.web.jobs_page import BAD, names_with
 from supervisor.web.jobs_query import NARROWING, JobsQuery, page_of
-from supervisor.web.strip import NEVER_STARTED
+from supervisor.web.strip import NEVER_STARTED, counted
 
 #: How far the axis reaches to both sides of its middle.
 REACHES = {
@@ -389,13 +389,7 @@ def mark_title(together: Sequence[Trace], worst: Trace, now: datetime) -> str:
         ]
         return ", ".join(filter(None, parts))
     span = f"{stamp(begin_of(together[0]))} to {stamp(begin_of(together[-1]))}"
-    return f"{span}: {counted(together)}"
-
-
-def counted(runs: Iterable[Trace]) -> str:
-    """``18 succeeded, 1 timed out``"""
-    counts = Counter(run.state.words for run in runs)
-    return ", ".join(f"{count:,} {word}" for word, count in counts.most_common())
+    return f"{span}: {counted(Counter(run.state.words for run in together))}"
 
 
 def coming_ticks(spec: JobSpec, window: Window, now: datetime) -> list[datetime]:
@@ -429,7 +423,8 @@ def row_words(runs: Sequence[Trace], ticks: Sequence[datetime], *, is_paused: bo
         following = f"more than {MOST_COMING} times due, first {stamp(ticks[0])}"
     else:
         following = f"{plural(len(ticks), 'time')} due, first {stamp(ticks[0])}"
-    return f"{counted(runs) or 'no runs'}; {following}"
+    past = counted(Counter(run.state.words for run in runs))
+    return f"{past or 'no runs'}; {following}"
 
 
 # The starts of all jobs, as the bars above the rows.

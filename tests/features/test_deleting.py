@@ -31,6 +31,7 @@ FEATURES = [
     pytest.param(["pings"], id="pings"),
     pytest.param(["run_log"], id="run_log"),
     pytest.param(["holidays"], id="holidays"),
+    pytest.param(["days"], id="days"),
     pytest.param(["summary"], id="summary"),
     pytest.param(["notices", "summary"], id="notices"),
     pytest.param(["outbound", "notices", "summary", "pings", "sentry"], id="outbound"),

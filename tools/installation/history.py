@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import heapq
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import copy
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from functools import cached_property
 from itertools import count
 from math import inf
@@ -27,6 +27,7 @@ from supervisor.beat.turn import Turn
 from supervisor.catalog.entries import Entries
 from supervisor.catalog.load import load
 from supervisor.deploy.embedded import EmbeddedServer
+from supervisor.features.days.store import FIRST, ROUNDS, WORDS, counts_of
 from supervisor.features.summary.step import Summaries
 from supervisor.job.reports import Reported, ReportedLine, ReportedProgress
 from supervisor.job.run import RunState
@@ -37,6 +38,7 @@ from supervisor.ledger.attempt import AttemptPhase, Grant
 from supervisor.ledger.function_library import Library, library_of
 from supervisor.ledger.functions import Call, Functions
 from supervisor.ledger.ledger import Ledger
+from supervisor.ledger.limits import YEAR
 from supervisor.ledger.presence import BeatProcess, Broker, Registration, WorkerProcess, digest_of
 from supervisor.ledger.reader import chunks
 from supervisor.ledger.run_request import RunRequest
@@ -107,11 +109,30 @@ class Installation:
             self._entries.reschedule({name: following[name] for name in names})
         self.ledger.functions.forget_other_versions()
         self._sum_up_days()
+        for habit in self.habits:
+            self._count_year(habit)
 
     def _sum_up_days(self) -> None:
         """Yesterday and the day before it, as beat does."""
         turn = SimpleNamespace(poll=SimpleNamespace(at=self.now), seconds_left=inf)
         Summaries(self.ledger, {}).do(cast(Turn, turn))
+
+    def _count_year(self, habit: Habit) -> None:
+        """The outcomes of the days before the history: each day has as many as that of the week."""
+        key, name, now = self.ledger.keys.outcomes(habit.spec.name), habit.spec.name, self.now
+        counts = counts_of(self.ledger, name, now.date())
+        week = {day.weekday(): sum(of_day.values()) for day, of_day in counts.items()}
+        if not week:
+            return
+        if habit.spec.every:  # its history is shorter than a week
+            week = dict.fromkeys(range(7), max(week.values()))
+        for ago in range(WEEK.days + 1, self._chance.randrange(60, YEAR)):
+            runs = week.get((now - timedelta(days=ago)).weekday(), 0)
+            is_bad = runs and self._chance.random() < habit.failing_share
+            failed = self._chance.randint(1, runs) if is_bad else 0
+            skipped = int(self._chance.random() < 0.02) if runs > failed else 0
+            of_day = {"succeeded": runs - failed - skipped, "failed": failed, "skipped": skipped}
+            write_day(self.ledger, key, now.date() - timedelta(days=ago), of_day)
 
     def _lead_until(self, end: datetime, since: datetime | None = None) -> None:
         """What happens until then; a beat leads at the end, and `since`."""
@@ -275,6 +296,16 @@ class Installation:
     @property
     def tasks(self) -> list[str]:
         return sorted({task for habit in self.habits for task in habit.spec.tasks})
+
+
+def write_day(ledger: Ledger, key: str, date: date, counts: Mapping[str, int]) -> None:
+    """As if these outcomes had been counted on that day."""
+    day = (date - FIRST).days
+    words: list[str | int] = []
+    for place, word in enumerate(WORDS, len(WORDS) * (day % YEAR)):
+        count = counts.get(word, 0)
+        words += ["SET", "u20", f"#{place}", 65_536 * (day // YEAR % ROUNDS) + count]
+    ledger.client.execute_command("BITFIELD", key, *words)
 
 
 #: A function that another one calls has the time of that.

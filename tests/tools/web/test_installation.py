@@ -7,6 +7,7 @@ from datetime import timedelta
 
 import pytest
 
+from supervisor.features.days.store import counts_of
 from supervisor.features.summary.store import SummaryStore
 from supervisor.job.run import RunState
 from supervisor.ledger.ledger import Ledger
@@ -59,6 +60,11 @@ def test_its_history_is_that_of_a_week(installation: Installation, ledger: Ledge
     assert timedelta() <= first - installation.start < timedelta(days=1)
     assert max(run.finished_at for run in runs if run.finished_at) <= installation.start + WEEK
     assert all(record.unaccounted_ticks == 0 for record in ledger.jobs())
+
+
+def test_jobs_have_a_year_of_days(ledger: Ledger) -> None:
+    days = [len(counts_of(ledger, name, ledger.now().date())) for name in ledger.job_names()]
+    assert max(days) > 300
 
 
 def test_yesterday_is_summed_up_beside_the_day_before(ledger: Ledger) -> None:
