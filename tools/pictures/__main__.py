@@ -8,17 +8,14 @@
 from __future__ import annotations
 
 import argparse
-import html
 import os
 import shutil
 import socket
-import subprocess
 import sys
 import sysconfig
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -43,9 +40,6 @@ TALLEST = 1_300
 #: In place of the names of this machine and of its folders.
 HOST = "app-1"
 
-#: Of the job of several tasks: so many have ended in the picture.
-ITEMS_SEEN = 9
-
 #: Of each picture.
 COLOURS = 128
 
@@ -55,17 +49,6 @@ RENAME = """names => {
     for (const [real, shown] of Object.entries(names))
       texts.currentNode.data = texts.currentNode.data.replaceAll(real, shown);
 }"""
-
-TERMINAL = """\
-<!doctype html><meta charset="utf-8"><style>
-:root {{ color-scheme: light dark; }}
-body {{ margin: 0; padding: 18px 22px;
-  background: light-dark(#fbfbfc, #0f1317); color: light-dark(#1b2027, #e3e7ec); }}
-pre {{ margin: 0; white-space: pre-wrap; font: 12.5px/1.5 "DejaVu Sans Mono", monospace; }}
-div {{ padding-left: 4ch; text-indent: -4ch; }}  /* a line that is folded is indented */
-b {{ color: light-dark(#0b5cad, #6cb0ff); }}
-</style><pre><b>$ {command}</b>{output}</pre>
-"""
 
 
 class Examples:
@@ -82,7 +65,6 @@ class Examples:
         access.write_text("\n".join(["tokens:", *lines, ""]))
         self.environ = {
             **os.environ,
-            "COLUMNS": "150",
             "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
             "PYTHONPATH": str(ROOT),
             "SUPERVISOR_ACCESS_FILE": str(access),
@@ -98,18 +80,6 @@ class Examples:
         finally:
             process.terminate()
             status_of(process)
-
-    def says(self, *words: str, saying: str) -> str:
-        """What a verb prints, if it says that."""
-        printed = subprocess.run(
-            ["supervisor", *words],
-            cwd=self.directory,
-            env=self.environ,
-            stdout=subprocess.PIPE,
-            check=True,
-            text=True,
-        ).stdout
-        return printed if saying in printed else ""
 
     def runs(self, **query: str) -> list[dict[str, Any]]:
         try:
@@ -151,20 +121,6 @@ class Examples:
         wait_until(lambda: self.runs(outcome="waiting") and self.runs(outcome="running"), 60)
         [failed, *_] = wait_until(lambda: self.runs(job="checksum-docs", outcome="failed"), 60)
         return str(failed["run"])
-
-    def batch(self) -> str:
-        """A run of several tasks, in the middle of the one that has many items."""
-
-        def has_counted(run: str) -> bool:
-            whole = httpx.get(f"{self.address}/api/v1/runs/{run}", timeout=scaled(5)).json()
-            items = [step["items"] for step in whole["steps"] if step["items"]]
-            return any(sum(found["ended"].values()) >= ITEMS_SEEN for found in items)
-
-        def found() -> str:
-            runs = self.runs(job="documents", outcome="running")
-            return next((run["run"] for run in runs if has_counted(run["run"])), "")
-
-        return wait_until(found, 120)
 
 
 class Album:
@@ -216,18 +172,10 @@ def take_all(examples: Examples, page: Page, album: Album, ends: int) -> None:
     page.route("**/page.js", lambda route: route.abort())  # in both pictures it is the same moment
     log_in(page, examples.address, examples.tokens["ann"])
     album.take("page", f"{examples.address}/", "checksum-docs", "waiting", "skipped")
-    album.take("run", f"{examples.address}/runs/{examples.batch()}", "documents.words", "running")
     album.take("failure", f"{examples.address}/runs/{failed}", "TypeError", "Traceback")
     album.take("timeline", f"{examples.address}/jobs/load-report?span=2m", "running", "blocked by")
     album.take("queues", f"{examples.address}/queues", "serial.checksum-docs", "present")
     album.take("record", f"{examples.address}/record", "CHG-2041", "ann")
-    for name, words in (("jobs", ("jobs",)), ("why", ("why", "load-report"))):
-        said = wait_until(partial(examples.says, *words, saying="skipped"), 60, every=1)
-        page.goto("about:blank")
-        command = f"supervisor {' '.join(words)}"
-        lines = "".join(f"<div>{html.escape(line)}</div>" for line in said.splitlines())
-        page.set_content(TERMINAL.format(command=command, output=lines))
-        album.photograph(f"terminal-{name}")
 
 
 def main() -> None:
