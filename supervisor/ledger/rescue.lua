@@ -18,7 +18,6 @@ local function event(kind, id)
 end
 
 if leader ~= '' and redis.call('GET', KEYS[1]) ~= leader then return '[]' end
-server_since()  -- a change is noticed within one turn of beat
 
 -- One broken record does not keep the others from being rescued.
 local function for_each_due(index, bring_forward)

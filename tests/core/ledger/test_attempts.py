@@ -248,6 +248,7 @@ def test_a_run_ends_though_the_one_that_waits_for_it_is_broken(ledger: Ledger) -
     assert (finished.ending, finished.to_publish) == (Ending.ENDED, ())
     assert lock_is_free(ledger, spec)
     assert [rescue.kind for rescue in ledger.rescue()] == ["failed"]
+    assert ledger.rescue() == (), "it is looked at again a minute later"
 
 
 def test_a_run_that_was_to_end_before_its_body_does_not_start_it(ledger: Ledger) -> None:
