@@ -18,12 +18,21 @@ local call = cjson.decode(ARGV[1])
 local job, state, reason, last, ticks = call.job, call.state, call.reason, call.last, call.ticks
 
 if call.leader and redis.call('GET', KEYS[1]) ~= call.leader then return 'not_leader' end
-if last <= tonumber(hget(K.job(job), 'watermark') or 0) then return 'duplicate' end
+local v = redis.call('HMGET', K.job(job), 'watermark', 'restored')
+if last <= tonumber(v[1] or 0) then return 'duplicate' end
 redis.call('HSET', K.job(job), 'watermark', last)
 if ticks == 0 then
   redis.call('HDEL', K.job(job), 'audited_until')  -- the audit begins again
   return 'duplicate'
 end
 count(job, 'ticks', ticks)
-pass_over(job, state, reason, call.id, call.first, last, ticks, call.history, call.notify)
+-- Of ticks that the server had forgotten, these have runs (restore.lua).
+for nominal in string.gmatch(v[2] or '', '%d+') do
+  if call.first <= tonumber(nominal) and tonumber(nominal) <= last then ticks = ticks - 1 end
+end
+if ticks > 0 and redis.call('EXISTS', K.run(call.id)) == 1 then
+  count(job, state .. ':' .. reason, ticks)
+elseif ticks > 0 then
+  pass_over(job, state, reason, call.id, call.first, last, ticks, call.history, call.notify)
+end
 return 'passed'

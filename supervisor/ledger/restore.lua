@@ -66,7 +66,15 @@ if state then
 end
 if before then return reply('reasserted') end
 for field, value in pairs(call.own or {}) do redis.call('HSET', K.run(id), field, value) end
--- A tick that the server forgot while it remembers earlier ones is counted when beat emits it again
--- and meets its run. In a ledger without data no tick of the past is emitted again.
-if not call.is_tick or not watermark or nominal <= watermark then count(job, 'restored') end
+-- A tick that the server forgot while it remembers earlier ones is counted when beat emits it again, and meets its run,
+-- or passes it over. In a ledger without data no tick of the past is emitted again.
+if not call.is_tick or not watermark or nominal <= watermark then
+  count(job, 'restored')
+else
+  local restored = { digits(nominal) }
+  for earlier in string.gmatch(hget(K.job(job), 'restored') or '', '%d+') do
+    if tonumber(earlier) > watermark then restored[#restored + 1] = earlier end
+  end
+  redis.call('HSET', K.job(job), 'restored', table.concat(restored, ' '))
+end
 return reply('reasserted')

@@ -102,6 +102,7 @@ class Keys:
     #         removed: the spec (JSON) of a job that is not loaded any more;
     #         apart: why Celery has to make the message of each run;
     #         dealt_until: the watermark before the server's clock was set back;
+    #         restored: nominal times after the watermark whose runs their workers restored;
     #         troubled: no success since a problem was reported; observed:<event>: what
     #         beat observed last (observe.lua); expires HISTORY_TTL after the job is removed
     job = Named("job:%s")

@@ -17,6 +17,7 @@ from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.run_request import CallArguments
 from supervisor.operate.question import question_of_run
 from supervisor.operate.why import answer
+from supervisor.schedule.ticks import PassedOver
 from supervisor.testing import empty, lease_runs_out, server_changes
 from supervisor.times import ms_of
 from tests.jobs import (
@@ -307,6 +308,29 @@ def test_a_tick_that_the_server_forgot_is_counted_when_emitted_again(ledger: Led
     ledger.finish(run_id(spec, 1), "later", RunState.SUCCEEDED)
     assert audit(ledger, [spec], MIDNIGHT) == []
     assert ledger.job(spec.name).counters["ticks"] == 2
+
+
+@pytest.mark.parametrize(("restored", "missed"), [([1], 0), ([1, 4], 2), ([2], 3)], ids=str)
+def test_a_tick_that_the_server_forgot_is_not_missed_where_it_has_a_run(
+    ledger: Ledger, restored: list[int], missed: int
+) -> None:
+    """Beat comes late to ticks of which workers have restored some runs."""
+    spec = begun(ledger)
+    ledger.finish(run_id(spec, 0), "token", RunState.SUCCEEDED)
+    for second in restored:
+        ledger.restore(work(spec, second), f"token {second}", granted_of(ledger))
+        ledger.finish(run_id(spec, second), f"token {second}", RunState.SUCCEEDED)
+    last = len(restored) + missed
+    [since], [until] = ticks(spec, 1), ticks(spec, last)
+    span = PassedOver(
+        spec, RunState.MISSED, "catchup", since.nominal_at, until.nominal_at, ticks=last
+    )
+    assert ledger.pass_over([span]) == ["passed"]
+    assert {ledger.run(run_id(spec, second)).state for second in restored} == {RunState.SUCCEEDED}
+    counters = ledger.job(spec.name).counters
+    assert counters["ticks"] == 1 + last
+    assert counters.get("missed:catchup", 0) == missed
+    assert audit(ledger, [spec], until.nominal_at) == []
 
 
 def test_a_follower_that_the_server_forgot_is_counted_when_it_is_due_again(ledger: Ledger) -> None:
