@@ -213,6 +213,28 @@ def test_each_broken_promise_is_found(changes: dict[str, Any], kinds: list[str])
     assert all(kind.startswith(start) for kind, start in zip(found, kinds, strict=True))
 
 
+#: One that was frozen comes back beside two others, and two come back beside the second of one.
+LATE_AND_FULL = [
+    replace(execution(1, 0.5, 6.0), end="interrupted"),
+    execution(2, 3.0, 6.5),
+    execution(1, 4.5, 9.0, attempt=2),
+]
+TWO_LATE = [
+    replace(execution(1, 0.5, 6.0), end="interrupted"),
+    replace(execution(2, 0.6, 6.0), end="interrupted"),
+    execution(1, 3.0, 4.0, attempt=2),
+    execution(2, 4.5, 9.0, attempt=2),
+]
+
+
+@pytest.mark.parametrize(("executions", "is_found"), [(LATE_AND_FULL, True), (TWO_LATE, False)])
+def test_a_late_run_is_counted_once_as_many_others_run_as_may(
+    executions: list[Execution], is_found: bool
+) -> None:
+    given = replace(QUIET, executions=executions, job=replace(JOB, at_once=2), windows=[FROZEN])
+    assert any(each.kind == "overlap not counted" for each in judge(given)) is is_found
+
+
 @pytest.mark.parametrize(
     ("state", "until", "job", "is_lost"),
     [

@@ -208,13 +208,34 @@ def out_of_order(evidence: Evidence) -> Iterator[str]:
 def uncounted(evidence: Evidence, seen: Sequence[Overlap]) -> Iterator[str]:
     """The ledger counts each lease that was lost to another run once.
 
-    It has lost what it had counted since the moment of whose state it came back.
+    It has lost what it had counted since the moment of whose state it came back. With `max_running`
+    above 1 it counts a late run that `max_running` others overtook, and not two late ones beside
+    fewer (docs/explanation/how-it-works.md).
     """
-    kept = [each for each in seen if not is_count_lost(evidence, each)]
+    kept = [
+        each
+        for each in seen
+        if not is_count_lost(evidence, each)
+        and not (evidence.job.at_once > 1 and is_beside_another_late_one(evidence, each))
+    ]
     witnessed, counted = len(overtaken(kept)), evidence.counted("overlaps")
     if witnessed > counted:
         runs = sorted({overlap.older.run for overlap in kept})
         yield f"{witnessed} witnessed, {counted} counted: {', '.join(runs)}"
+
+
+def is_beside_another_late_one(evidence: Evidence, overlap: Overlap) -> bool:
+    """Whether another execution, whose run had been begun again as well, was at work with both."""
+    moment = Interval(overlap.since, overlap.since)
+    return any(
+        other is not overlap.older
+        and other.whole.touches(moment)
+        and any(
+            again.run == other.run and other.whole.start < again.whole.start <= other.whole.end
+            for again in evidence.executions
+        )
+        for other in evidence.executions
+    )
 
 
 def is_count_lost(evidence: Evidence, overlap: Overlap) -> bool:
