@@ -60,7 +60,7 @@ class VanishedMessages:
     def to_resend(self, now: datetime) -> list[str]:
         """Ids of the runs to be sent again; asks the broker at most once a second.
 
-        None while the broker is unavailable, since its queues cannot be looked at.
+        Empty while the broker is unavailable: its queues cannot be looked at.
         """
         if time.monotonic() < self._next_check:  # the server's clock may be set back
             return []
@@ -132,7 +132,8 @@ def is_overdue(run: SentRun, now: datetime) -> bool:
 
 
 def is_whole_and_long_overdue(run: SentRun, now: datetime) -> bool:
-    """A step that nothing brings forward is found when the lease of its run ends."""
+    """Whether it is no step or item, and has waited long. These are found when the lease of their run
+    ends."""
     return run.queue is not None and StepId.of(run.id) is None and is_long_overdue(run, now)
 
 

@@ -44,11 +44,11 @@ class Reaper:
         except Exception as error:  # noqa: BLE001 - it must stop neither a worker nor beat
             if not self._is_failing:
                 text = explained(error) if isinstance(error, RedisError) else repr(error)
-                log.warning("witness failed", error=text)
+                log.warning("reaper failed", error=text)
             self._is_failing = True
         else:
             if self._is_failing:
-                log.info("witness recovered")
+                log.info("reaper recovered")
             self._is_failing = False
 
     def _reap(self) -> None:

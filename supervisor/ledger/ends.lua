@@ -151,7 +151,7 @@ function crash(run, reason)
   leave_serial(run)
   enqueue(run)
   redis.call('HSET', K.run(run.id), 'reason', reason)
-  return OUTCOMES.silent.rescue
+  return 'rescued'
 end
 
 -- The attempt is queued again as if it had not begun.
@@ -221,7 +221,7 @@ function rescue_silent(id)
     return 'prolonged'
   end
   if run.state == 'queued' or run.state == 'retrying' then
-    local outcome = left_for and left_for[1] or OUTCOMES.queued.rescue
+    local outcome = left_for and left_for[1] or 'expired'
     local passed = has_expired and 'expires passed' or 'start deadline passed'
     finish(run, outcome, left_for and left_for[2] or passed)
     return outcome

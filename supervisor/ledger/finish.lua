@@ -82,12 +82,12 @@ if outcome == 'unbegun' then forget_successor(run) end
 if outcome == 'unbegun' and run.ending == '' then
   undo_begin(run, token)
   comebacks.note_reported(run, token)
-  return reply(OUTCOMES.silent.rescue)
+  return reply('rescued')
 end
 local stopped = run.ending == 'cancelled' or run.ending == 'replaced'
 if outcome == 'lost' or outcome == 'unbegun' or (stopped and outcome ~= 'succeeded') then
   local verdict = crash(run, reason)
-  return reply(verdict == OUTCOMES.silent.rescue and verdict or OUTCOMES.running.finish)
+  return reply(verdict == 'rescued' and verdict or OUTCOMES.running.finish)
 end
 if outcome ~= 'retry' then
   local returned = run.parent and outcome == 'succeeded' and call.returned or {}

@@ -122,7 +122,7 @@ def test_a_beat_whose_reaper_fails_emits_all_the_same(
     app = supervise(Celery("witnessing", broker=redis_url), schedules=tmp_path)
     with closing(SupervisedScheduler(app, lazy=True)) as beat, capture_logs() as logs:
         wait_until(lambda: beat.tick() >= 0 and ledger.history("often"))
-    assert "witness failed" in [entry["event"] for entry in logs]
+    assert "reaper failed" in [entry["event"] for entry in logs]
     app.close()
 
 

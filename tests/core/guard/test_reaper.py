@@ -156,10 +156,10 @@ def test_a_reaper_that_fails_logs_when_that_begins_and_when_it_is_over(
     with capture_logs() as logs, monkeypatch.context() as broken:
         broken.setattr(Ledger, "at_work_in", fail)
         assert [seen(), seen(), seen()] == [[], [], []]
-        assert [entry["event"] for entry in logs] == ["witness failed"]
+        assert [entry["event"] for entry in logs] == ["reaper failed"]
     with capture_logs() as logs:
         assert [seen(), seen()] == [[worker.run], []]
-    assert [entry["event"] for entry in logs] == ["run rescued", "witness recovered"]
+    assert [entry["event"] for entry in logs] == ["run rescued", "reaper recovered"]
 
 
 def test_of_two_reapers_only_the_one_that_ends_a_run_logs_it(
