@@ -132,8 +132,10 @@ def is_overdue(run: SentRun, now: datetime) -> bool:
 
 
 def is_whole_and_long_overdue(run: SentRun, now: datetime) -> bool:
-    """Whether it is no step or item, and has waited long. These are found when the lease of their run
-    ends."""
+    """Whether it is no step or item, and has waited long.
+
+    A step or an item is found when the lease of its run ends.
+    """
     return run.queue is not None and StepId.of(run.id) is None and is_long_overdue(run, now)
 
 

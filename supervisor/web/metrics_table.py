@@ -1,7 +1,7 @@
 """The table of metrics: name, help, labels, and how the value is taken from a scrape.
 
-A new counter or gauge of a job is an entry in COUNTERS or GAUGES, one of a queue in QUEUE_GAUGES; all
-else is made in of_jobs() and of_service(). Each has a line in docs/reference/metrics.md.
+A new counter or gauge of a job is an entry in COUNTERS or GAUGES, one of a queue in QUEUE_GAUGES;
+all else is made in of_jobs() and of_service(). Each has a line in docs/reference/metrics.md.
 """
 
 from __future__ import annotations

@@ -13,6 +13,7 @@ import pytest
 from celery import Celery
 from click.testing import CliRunner
 from redis import Redis
+from redis.client import NEVER_DECODE
 
 from supervisor.cli import main
 from supervisor.job.run import RunState
@@ -73,7 +74,7 @@ def metrics_of(ledger: Ledger) -> str:
 def all_in(client: Redis) -> str:
     """Each key and value of the server."""
     read = {
-        "string": client.get,
+        "string": lambda key: client.execute_command("GET", key, **{NEVER_DECODE: True}),
         "hash": client.hgetall,
         "list": lambda key: client.lrange(key, 0, -1),
         "set": client.smembers,

@@ -32,7 +32,9 @@ for _, key in ipairs(redis.call('KEYS', '*')) do
   if kind == 'hash' then value = redis.call('HGETALL', key) end
   if kind == 'set' then value = redis.call('SMEMBERS', key) end
   if kind == 'list' then value = redis.call('LRANGE', key, 0, -1) end
-  if kind == 'string' then value = { redis.call('GET', key) } end
+  if kind == 'string' then
+    value = { (string.gsub(redis.call('GET', key), '[\\128-\\255]', '?')) }
+  end
   if kind == 'zset' then value = redis.call('ZRANGE', key, 0, -1, 'WITHSCORES') end
   found[#found + 1] = { key, redis.call('PTTL', key), kind, value }
 end

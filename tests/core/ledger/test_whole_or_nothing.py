@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 import redis
+from redis.client import NEVER_DECODE
 
 from supervisor.job.run import RunState
 from supervisor.ledger.ledger import Ledger
@@ -164,7 +165,7 @@ def contents(ledger: Ledger) -> dict[str, Any]:
         "hash": client.hgetall,
         "list": lambda key: client.lrange(key, 0, -1),
         "set": client.smembers,
-        "string": client.get,
+        "string": lambda key: client.execute_command("GET", key, **{NEVER_DECODE: True}),
         "zset": lambda key: client.zrange(key, 0, -1, withscores=True),
     }
     keys = {*client.keys()} - {ledger.keys.server}
