@@ -26,7 +26,7 @@ end
 -- Nothing of the attempt is running any more.
 function comebacks.note_reported(run, token) redis.call('HSET', K.run(run.id), 'lost:' .. token, REPORTED) end
 
--- Whether the attempt's end is known, or its begin was undone. A step that was withdrawn is queued anew later, with
+-- Whether the attempt's end is known, or its begin was undone. A step that was withdrawn is queued again later, with
 -- another record.
 function comebacks.is_over(run, token, attempt)
   if run.parent and attempt.fence < 1000 * run.queued then return true end

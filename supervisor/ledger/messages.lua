@@ -39,7 +39,7 @@ local function filled(text, run)
   return table.concat(parts)
 end
 
--- That of a call was made by its caller; once a retry has changed what it says, Celery makes it anew. `lines`: of
+-- That of a call was made by its caller; once a retry has changed what it says, Celery makes another. `lines`: of
 -- the record's `message`.
 local function message_of_call(lines, run)
   local queue, list, _, template = unpack(lines)

@@ -304,7 +304,7 @@ def write_day(ledger: Ledger, key: str, date: date, counts: Mapping[str, int]) -
     words: list[str | int] = []
     for place, word in enumerate(WORDS, len(WORDS) * (day % YEAR)):
         count = counts.get(word, 0)
-        words += ["SET", "u20", f"#{place}", 65_536 * (day // YEAR % ROUNDS) + count]
+        words += ["SET", "u20", f"#{place}", 65_536 * (day // YEAR % ROUNDS + 1) + count]
     ledger.client.execute_command("BITFIELD", key, *words)
 
 

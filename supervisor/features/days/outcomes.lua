@@ -1,7 +1,7 @@
 -- How many runs of a job succeeded, failed and were skipped on each of the last YEAR days, in UTC, and how many of its
 -- ticks were missed: K.outcomes has four numbers of 20 bits for each day, in a ring. The higher four bits say in which
--- round of the ring the number was counted: one of another round is of a day long ago, and counts as none. The lower
--- sixteen are the count, up to MOST.
+-- round of the ring, 1 to 14, the number was counted: one of another round is of a day long ago, and counts as none.
+-- The lower sixteen are the count, up to MOST.
 
 do
 
@@ -23,7 +23,7 @@ local function note(job, outcome, by)
   local kind = KINDS[outcome]
   if not kind then return end
   local key, day = K.outcomes(job), math.floor(now / DAY)
-  local number, round = '#' .. 4 * (day % YEAR) + kind, math.floor(day / YEAR) % 15 * (MOST + 1)
+  local number, round = '#' .. 4 * (day % YEAR) + kind, (math.floor(day / YEAR) % 14 + 1) * (MOST + 1)
   local times = redis.call('BITFIELD', key, 'INCRBY', 'u20', number, 1)[1] - round
   local is_first = times < 1 or times > MOST + 1
   if by == 1 and not is_first and times <= MOST then return end

@@ -10,10 +10,10 @@ from supervisor.ledger.limits import YEAR
 from supervisor.times import DAY
 
 #: As in outcomes.lua: the kinds, the highest count, and after how many rounds of the ring their
-#: numbers begin again.
+#: numbers begin again with 1.
 WORDS = ("succeeded", "failed", "missed", "skipped")
 HIGHEST = 65_535
-ROUNDS = 15
+ROUNDS = 14
 
 FIRST = date(1970, 1, 1)
 
@@ -28,7 +28,7 @@ def counts_of(ledger: Ledger, job: str, today: date) -> dict[date, Mapping[str, 
         of_day = {}
         for place, word in enumerate(WORDS, len(WORDS) * (day % YEAR)):
             digits = numbers[5 * place : 5 * place + 5] or "00000"
-            if int(digits[0], 16) == day // YEAR % ROUNDS and (count := int(digits[1:], 16)):
+            if int(digits[0], 16) == day // YEAR % ROUNDS + 1 and (count := int(digits[1:], 16)):
                 of_day[word] = count
         if of_day:
             counts[FIRST + day * DAY] = of_day

@@ -109,16 +109,16 @@ function keepRows(part, fresh) {
 
 function replace(part, fresh) {
   const focused = part.contains(document.activeElement) ? document.activeElement : null;
-  const focusable = "a, button, summary";
+  const focusable = "a, button, summary, [tabindex]";
   const place = [...part.querySelectorAll(focusable)].indexOf(focused);
   const log = part.querySelector(".log");
   const opened = part.querySelectorAll("details");
   fresh.querySelectorAll("details").forEach((details, number) => { details.open = opened[number]?.open ?? false; });
   const scrolled = log && log.scrollTop + log.clientHeight < log.scrollHeight - 4 ? log.scrollTop : null;
-  const panels = [...part.querySelectorAll(".panel")].map((panel) => panel.scrollTop);
+  const panels = [...part.querySelectorAll(".panel")].map((panel) => [panel.scrollLeft, panel.scrollTop]);
   const focusSearch = keepSearch(part, fresh);
   part.replaceWith(fresh);
-  fresh.querySelectorAll(".panel").forEach((panel, number) => { panel.scrollTop = panels[number]; });
+  fresh.querySelectorAll(".panel").forEach((panel, number) => { if (panels[number]) panel.scrollTo(...panels[number]); });
   focusSearch();
   const href = focused?.getAttribute("href");
   const newer = [...fresh.querySelectorAll(focusable)];

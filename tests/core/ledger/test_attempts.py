@@ -228,6 +228,14 @@ def test_only_its_own_begin_is_undone(ledger: Ledger) -> None:
     assert ledger.run(run).state is RunState.RUNNING
 
 
+def test_a_second_message_of_a_run_at_work_is_refused_and_counted(ledger: Ledger) -> None:
+    spec = begun(ledger)
+    for _ in range(2):
+        assert isinstance(ledger.begin(run_id(spec, 0), "second", "worker"), Refused)
+    assert ledger.run(run_id(spec, 0)).duplicates == 2
+    assert ledger.job(spec.name).counters["duplicates"] == 2
+
+
 def test_a_second_message_that_its_own_process_drops_is_counted(ledger: Ledger) -> None:
     """Where runs share a process, as with threads and gevent, the ledger is not asked."""
     spec = admitted(ledger, 0)

@@ -128,6 +128,17 @@ def test_a_parked_run_is_published_again_once_nobody_works_its_queue(ledger: Led
     assert run_id(second, 0) in ledger.client.zrange(ledger.keys.sent, 0, -1)
 
 
+def test_a_run_whose_workers_die_max_crashes_times_is_lost(ledger: Ledger) -> None:
+    spec = admitted(ledger, 0, on_crash="rerun", max_crashes=3)
+    kinds = []
+    for attempt in range(3):
+        begin(ledger, run_id(spec, 0), f"token {attempt}")
+        lease_runs_out(ledger, run_id(spec, 0))
+        kinds += [rescue.kind for rescue in ledger.rescue()]
+    assert kinds == ["rescued", "rescued", "lost"]
+    assert states(ledger, spec) == ["lost"]
+
+
 def test_a_broken_record_does_not_keep_others_from_being_rescued(ledger: Ledger) -> None:
     broken, whole = (job(ledger, name) for name in ("broken", "whole"))
     for spec in (broken, whole):

@@ -8,6 +8,8 @@ from itertools import count
 
 import pytest
 
+from supervisor.catalog.entries import Entries
+from supervisor.catalog.load import load
 from supervisor.features.days.page import year_of
 from supervisor.features.days.store import HIGHEST, counts_of
 from supervisor.job.run import RunState
@@ -51,7 +53,7 @@ def test_outcomes_are_counted_by_the_day(ledger: Ledger) -> None:
 
 
 @pytest.mark.parametrize("old", [1, HIGHEST - 1, HIGHEST])
-@pytest.mark.parametrize("rounds", [1, 2, 14])
+@pytest.mark.parametrize("rounds", [1, 2, 13])
 def test_what_was_counted_in_a_year_before_counts_no_more(
     ledger: Ledger, old: int, rounds: int
 ) -> None:
@@ -109,6 +111,23 @@ def test_the_worst_outcome_is_shown_and_its_share() -> None:
     ]
     assert year.days[2].words.endswith("1 skipped or more")
     assert year_of({TODAY - YEAR * DAY: {"failed": 1}}, TODAY) is None
+
+
+def test_what_was_never_counted_is_of_no_round_of_the_ring(ledger: Ledger) -> None:
+    ledger.client.set(ledger.keys.outcomes("nightly"), "\0\0\0")
+    for years in range(20):
+        assert counts_of(ledger, "nightly", TODAY + years * YEAR * DAY) == {}
+
+
+def test_a_job_that_is_loaded_again_has_its_days_for_good(ledger: Ledger, entries: Entries) -> None:
+    spec = job(ledger)
+    key = ledger.keys.outcomes(spec.name)
+    ended(ledger, spec, 0, RunState.FAILED)
+    load(ledger, entries, {spec.name: spec}, "one", ledger.now())
+    load(ledger, entries, {}, "two", ledger.now())
+    assert ledger.client.pttl(key) > 0
+    load(ledger, entries, {spec.name: spec}, "three", ledger.now())
+    assert ledger.client.pttl(key) == -1
 
 
 def test_a_removed_job_keeps_its_days_as_long_as_its_history(ledger: Ledger) -> None:
