@@ -20,14 +20,14 @@ from __future__ import annotations
 import contextlib
 import io
 import locale
-import math
 import os
+import selectors
 import signal
 import subprocess
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import IO, Any, Self
 
 from supervisor.errors import OutputTooLarge
 
@@ -37,15 +37,13 @@ STOP_GRACE_SECONDS = 5.0
 #: How much of each output stream is kept, which bounds the worker's memory.
 MOST_OUTPUT_BYTES = 16 * 1024 * 1024
 
-#: How often to check how much the program has written, and whether it has ended while others hold
-#: its pipes.
+CHUNK_BYTES = 65_536
+
+#: How often to check whether the program has ended while others hold its pipes.
 POLL_SECONDS = 0.1
 
 #: How long to read from processes that left the program's group and still hold its pipes.
 LAST_WORDS_SECONDS = 1.0
-
-#: Of standard output and standard error; None for one that is no pipe.
-Outputs = tuple[bytes | None, bytes | None]
 
 #: The watcher ignores signals that people send to the group: they are for the program.
 WATCH = "trap '' HUP INT QUIT TERM USR1 USR2; read -r _; kill -s KILL 0"
@@ -126,39 +124,86 @@ def decoded(output: bytes | None, codec: tuple[str, str] | None) -> Any:
 
 def exchange(
     process: subprocess.Popen[bytes], group: int, sent: bytes, timeout: float | None, limit: int
-) -> Outputs:
+) -> tuple[bytes | None, bytes | None]:
     """What the program wrote to its pipes until it ended; what it left behind ends with it.
 
     Raises TimeoutExpired with what was written so far, and OutputTooLarge.
     """
-    deadline = math.inf if timeout is None else time.monotonic() + timeout
-    has_pipes = bool(process.stdin or process.stdout or process.stderr)
-    outputs: Outputs = None, None
-    while True:
-        left = max(0.0, deadline - time.monotonic())
-        pause = min(left, POLL_SECONDS) if has_pipes else left
+    deadline = float("inf") if timeout is None else time.monotonic() + timeout
+    with Pipes(process, sent, limit) as pipes:
+        while process.poll() is None:
+            left = deadline - time.monotonic()
+            if left <= 0:
+                raise subprocess.TimeoutExpired(process.args, timeout or 0, *pipes.outputs)
+            if pipes.are_open:
+                pipes.move(min(POLL_SECONDS, left))
+            else:
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    process.wait(None if timeout is None else left)
+        signal_group(group, signal.SIGKILL)
+        last = time.monotonic() + LAST_WORDS_SECONDS
+        while pipes.are_open and time.monotonic() < last:
+            pipes.move(POLL_SECONDS)
+        return pipes.outputs
+
+
+class Pipes:
+    """The pipes to and from a program: each is closed when nothing more can come through it."""
+
+    def __init__(self, process: subprocess.Popen[bytes], sent: bytes, limit: int) -> None:
+        self._process = process
+        self._unsent = sent
+        self._limit = limit
+        self._written = {pipe: bytearray() for pipe in (process.stdout, process.stderr) if pipe}
+        self._open = selectors.DefaultSelector()
+
+    def __enter__(self) -> Self:
+        for pipe in self._written:
+            self._open.register(pipe, selectors.EVENT_READ)
+        if self._process.stdin:
+            os.set_blocking(self._process.stdin.fileno(), False)
+            self._open.register(self._process.stdin, selectors.EVENT_WRITE)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._open.close()
+
+    @property
+    def are_open(self) -> bool:
+        return bool(self._open.get_map())
+
+    @property
+    def outputs(self) -> tuple[bytes | None, bytes | None]:
+        """Standard output and standard error; None for one that is no pipe."""
+        out, err = (
+            bytes(self._written[pipe]) if pipe else None
+            for pipe in (self._process.stdout, self._process.stderr)
+        )
+        return out, err
+
+    def move(self, seconds: float) -> None:
+        """Waits up to `seconds` for a pipe, and moves what it has. Raises OutputTooLarge."""
+        for key, _ in self._open.select(seconds):
+            pipe: IO[bytes] = key.fileobj  # type: ignore[assignment]
+            if not (self._write(pipe) if pipe is self._process.stdin else self._read(pipe)):
+                self._open.unregister(pipe)
+                pipe.close()
+
+    def _read(self, pipe: IO[bytes]) -> bool:
+        chunk = os.read(pipe.fileno(), CHUNK_BYTES)
+        self._written[pipe] += chunk
+        if len(self._written[pipe]) > self._limit:
+            what = f"the program wrote more than {self._limit:,} bytes (max_output)"
+            raise OutputTooLarge(f"{what}; let it write to a file")
+        return bool(chunk)
+
+    def _write(self, pipe: IO[bytes]) -> bool:
         try:
-            return bounded(process.communicate(sent, pause if pause < math.inf else None), limit)
-        except subprocess.TimeoutExpired as waited:
-            outputs = bounded((waited.output or outputs[0], waited.stderr or outputs[1]), limit)
-        sent = b""  # it is on its way
-        if process.poll() is not None:
-            break
-        if time.monotonic() >= deadline:
-            raise subprocess.TimeoutExpired(process.args, timeout or 0, *outputs)
-    signal_group(group, signal.SIGKILL)
-    try:
-        return bounded(process.communicate(timeout=LAST_WORDS_SECONDS), limit)
-    except subprocess.TimeoutExpired as held:
-        return held.output or outputs[0], held.stderr or outputs[1]
-
-
-def bounded(outputs: Outputs, limit: int) -> Outputs:
-    """Raises OutputTooLarge."""
-    if any(len(output or b"") > limit for output in outputs):
-        what = f"the program wrote more than {limit:,} bytes (max_output)"
-        raise OutputTooLarge(f"{what}; let it write to a file")
-    return outputs
+            count = os.write(pipe.fileno(), self._unsent[:CHUNK_BYTES])
+        except BrokenPipeError:  # it reads no more
+            return False
+        self._unsent = self._unsent[count:]
+        return bool(self._unsent)
 
 
 @contextmanager
