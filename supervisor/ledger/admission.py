@@ -316,6 +316,7 @@ class Admissions(RunReads):
             {
                 **leader,
                 "id": tick_id(p.spec.name, p.last_at),
+                "first_id": tick_id(p.spec.name, p.first_at),
                 "job": p.spec.name,
                 "state": p.state.value,
                 "reason": p.reason,

@@ -3,7 +3,7 @@
 --
 -- KEYS  the leading beat's lock
 -- ARGV  a JSON object:
---       id            of the last tick
+--       id, first_id  of the last and the first tick
 --       job
 --       state         missed or excluded
 --       reason
@@ -30,9 +30,13 @@ count(job, 'ticks', ticks)
 for nominal in string.gmatch(v[2] or '', '%d+') do
   if call.first <= tonumber(nominal) and tonumber(nominal) <= last then ticks = ticks - 1 end
 end
-if ticks > 0 and redis.call('EXISTS', K.run(call.id)) == 1 then
-  count(job, state .. ':' .. reason, ticks)
-elseif ticks > 0 then
-  pass_over(job, state, reason, call.id, call.first, last, ticks, call.history, call.notify)
+if ticks > 0 then
+  local id = redis.call('EXISTS', K.run(call.id)) == 0 and call.id or call.first_id
+  if redis.call('EXISTS', K.run(id)) == 0 then
+    pass_over(job, state, reason, id, call.first, last, ticks, call.history, call.notify)
+  else  -- both have runs, and no name is left for those between
+    count(job, state .. ':' .. reason, ticks)
+    call_each(hooks.on_pass, job, state, reason, call.id, call.first, last, ticks, call.notify)
+  end
 end
 return 'passed'

@@ -266,9 +266,9 @@ class WholeResults(ResultHandler):  # type: ignore[misc]
             reading: Any = self._recv_message(lambda *_: None, fd, on_state_change)
             next(reading, None)
             while reading.gi_frame is not None:
-                if clock() > until:
+                has_more = reader.poll(POLL_SECONDS)
+                if clock() > until or (not has_more and child.exitcode is not None):
                     return remove(fd)
-                reader.poll(POLL_SECONDS)
                 next(reading, None)
         except (OSError, EOFError, UnpicklingError):
             return remove(fd)
@@ -371,7 +371,8 @@ def raise_soft_limit(_: int, frame: FrameType | None) -> None:
     """As billiard's own handler, but only in a task: nothing in what a child does between two."""
     within = ""
     while frame and frame.f_code is not WORKLOOP:
-        within, frame = frame.f_globals["__name__"], frame.f_back
+        # What a template engine makes of its templates has no name.
+        within, frame = frame.f_globals.get("__name__") or "?", frame.f_back
     if frame is None or (within and not within.startswith("billiard.")):
         raise SoftTimeLimitExceeded
 

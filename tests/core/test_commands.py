@@ -73,6 +73,11 @@ def test_run_command_gives_what_subprocess_run_gives(options: dict[str, Any]) ->
     assert vars(ours) == vars(theirs)
 
 
+def test_a_program_that_reads_late_gets_all_of_its_input() -> None:
+    done = run_command("sleep 0.5; wc -c", shell=True, input=b"x" * 300_000, capture_output=True)
+    assert int(done.stdout) == 300_000
+
+
 def test_run_command_takes_all_that_subprocess_run_takes() -> None:
     taken = inspect.signature(run_command).parameters
     named = [

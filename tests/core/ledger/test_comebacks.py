@@ -8,6 +8,7 @@ from datetime import timedelta
 import pytest
 
 from supervisor.features.audit.step import audit
+from supervisor.features.days.store import counts_of
 from supervisor.job.run import Run, RunState
 from supervisor.job.spec import JobSpec
 from supervisor.ledger.admission import FollowUp, Placement
@@ -310,9 +311,13 @@ def test_a_tick_that_the_server_forgot_is_counted_when_emitted_again(ledger: Led
     assert ledger.job(spec.name).counters["ticks"] == 2
 
 
-@pytest.mark.parametrize(("restored", "missed"), [([1], 0), ([1, 4], 2), ([2], 3)], ids=str)
+@pytest.mark.parametrize(
+    ("restored", "missed", "row"),
+    [([1], 0, None), ([1, 4], 2, None), ([2], 3, 4), ([4], 3, 1), ([1], 3, 4)],
+    ids=str,
+)
 def test_a_tick_that_the_server_forgot_is_not_missed_where_it_has_a_run(
-    ledger: Ledger, restored: list[int], missed: int
+    ledger: Ledger, restored: list[int], missed: int, row: int | None
 ) -> None:
     """Beat comes late to ticks of which workers have restored some runs."""
     spec = begun(ledger)
@@ -330,6 +335,14 @@ def test_a_tick_that_the_server_forgot_is_not_missed_where_it_has_a_run(
     counters = ledger.job(spec.name).counters
     assert counters["ticks"] == 1 + last
     assert counters.get("missed:catchup", 0) == missed
+    rows = [(run.id, run.ticks) for run in ledger.history(spec.name) if run.ticks > 1]
+    assert rows == ([(run_id(spec, row), missed)] if row else [])
+    assert (
+        sum(
+            of.get("missed", 0) for of in counts_of(ledger, spec.name, ledger.now().date()).values()
+        )
+        == missed
+    )
     assert audit(ledger, [spec], until.nominal_at) == []
 
 

@@ -24,6 +24,7 @@ import celery.concurrency.prefork
 import pytest
 from billiard import get_context
 from billiard.connection import Pipe
+from billiard.exceptions import SoftTimeLimitExceeded
 from billiard.pool import ACK, RUN, TASK, ApplyResult, Worker
 from celery import Celery
 from celery.concurrency import asynpool
@@ -212,6 +213,8 @@ def test_fault_a_pool_without_children_hears_of_no_error() -> None:
 class Child:
     """What the pool knows of a child process, as far as it matters here."""
 
+    exitcode: int | None = None
+
 
 class Handler(WholeResults):
     def __init__(self, outputs: dict[int, Child]) -> None:
@@ -319,10 +322,12 @@ def test_a_worker_that_stops_meanwhile_reads_it_on_too(hub: Hub) -> None:
     assert not stopping.removed
 
 
+@pytest.mark.parametrize(("exitcode", "seconds"), [(None, 0.3), (-9, 1_000)])
 def test_a_worker_that_stops_does_not_wait_for_a_dead_childs_rest(
-    hub: Hub, monkeypatch: pytest.MonkeyPatch
+    hub: Hub, monkeypatch: pytest.MonkeyPatch, exitcode: int | None, seconds: float
 ) -> None:
-    monkeypatch.setattr(celery_fixes, "LONGEST_READING_SECONDS", 0.3)
+    monkeypatch.setattr(celery_fixes, "LONGEST_READING_SECONDS", seconds)
+    monkeypatch.setattr(Child, "exitcode", exitcode)
     stopping = Stopping(hub, framed("of the dead"))
     stopping.flush()
     assert stopping.removed == [stopping.fd]
@@ -497,6 +502,14 @@ def test_a_soft_limit_leaves_a_result_whole(
 
 
 @on_linux
+def test_a_soft_limit_in_code_without_a_module_is_a_limit() -> None:
+    """A template engine makes such code of its templates."""
+    code: dict[str, Any] = {"limit": raise_soft_limit, "frame": sys._getframe}
+    exec("def render(): limit(0, frame())", code)
+    with pytest.raises(SoftTimeLimitExceeded):
+        code["render"]()
+
+
 def test_fault_a_soft_limit_tears_a_result(sending: Callable[[], Sending]) -> None:
     child = sending()
     child.exceed_soft_limit()
