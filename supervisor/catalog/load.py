@@ -10,9 +10,9 @@ removed job go on to their end; those that wait are cancelled when their turn co
 
 1. What is loaded is read, with its versions. A job that does not differ stays as it is, version and
    all. What would be refused is, before anything is written.
-2. A schedule that ends now is closed: what was due and could not be emitted is missed. What came
-   due within the last seconds, and beat was about to emit, is admitted here. Then the ticks are
-   audited for the last time.
+2. A schedule that ends now is closed: what was due and could not be emitted is missed, or excluded
+   by a pause. What came due within the last seconds, and beat was about to emit, is admitted here.
+   Then the ticks are audited for the last time.
 3. One function of the ledger (load.lua) compares the versions and writes all jobs, or none; of more
    than JOBS_PER_LOAD jobs of files, as many at a time. From its time on the new ticks count. After
    another edit in between, also of which jobs follow which where that counts, or a tick of the old
@@ -51,7 +51,7 @@ from supervisor.ledger.specs import times_of
 from supervisor.lists.loading import CLOSINGS, LOAD_CHECKS
 from supervisor.logs import get_logger
 from supervisor.schedule import schedule_of
-from supervisor.schedule.emission import PROMPT, emission, missed
+from supervisor.schedule.emission import PROMPT, closed, emission
 
 log = get_logger("supervisor.beat")
 
@@ -332,7 +332,7 @@ def close_schedules(
         if mark.watermark is None:
             continue
         until = now - PROMPT if spec.name in edited else now
-        ledger.pass_over(missed(spec, schedule, mark.watermark, until, "edited"))
+        ledger.pass_over(closed(spec, schedule, mark.watermark, until, now, mark.pause))
         if spec.name in edited:
             prompt = emission(spec, schedule, max(mark.watermark, until), now, mark.pause)
             ledger.pass_over(prompt.passed)

@@ -11,6 +11,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
@@ -46,33 +47,53 @@ def emission(
     pause: PausePeriod | None = None,
 ) -> Emission:
     """What is due for a job whose ticks up to `watermark` have been dealt with."""
-    if pause is None or pause.start > now:
-        return unpaused(spec, schedule, watermark, now)
-    end = pause.end or datetime.max.replace(tzinfo=UTC)
-    if now < end:
-        return excluded(spec, schedule, watermark, now)
-    tick = schedule.next_after(watermark)
-    if tick is None or tick >= end:
-        return unpaused(spec, schedule, watermark, now)
-    if tick < pause.start:  # what was due before the pause comes first, the rest at the next look
-        return unpaused(spec, schedule, watermark, now, pause.start - INSTANT)
-    return excluded(spec, schedule, watermark, end - INSTANT)
+    is_excluded, until = first_part(schedule, watermark, now, pause)
+    if is_excluded:
+        passed = excluded(spec, schedule, watermark, until)
+        return Emission(spec, tuple(passed), (), schedule.next_after(until))
+    return unpaused(spec, schedule, watermark, now, until)
 
 
-def excluded(spec: JobSpec, schedule: Schedule, watermark: datetime, until: datetime) -> Emission:
-    passed = passed_over(spec, schedule, watermark, until, RunState.EXCLUDED, "paused")
-    return Emission(spec, tuple(passed), (), schedule.next_after(until))
-
-
-def unpaused(
+def closed(
     spec: JobSpec,
     schedule: Schedule,
     watermark: datetime,
+    until: datetime,
     now: datetime,
-    until: datetime | None = None,
+    pause: PausePeriod | None,
+) -> Iterator[PassedOver]:
+    """What becomes of the ticks in (watermark, until] of a schedule that ends now."""
+    while watermark < until:
+        is_excluded, end = first_part(schedule, watermark, now, pause)
+        end = min(end, until)
+        if is_excluded:
+            yield from excluded(spec, schedule, watermark, end)
+        else:
+            yield from missed(spec, schedule, watermark, end, "edited")
+        watermark = end
+
+
+def first_part(
+    schedule: Schedule, watermark: datetime, now: datetime, pause: PausePeriod | None
+) -> tuple[bool, datetime]:
+    """Whether the pause excludes the first ticks after the watermark, and up to when that holds."""
+    if pause is None or pause.start > now:
+        return False, now
+    end = pause.end or datetime.max.replace(tzinfo=UTC)
+    if now < end:
+        return True, now
+    tick = schedule.next_after(watermark)
+    if tick is None or tick >= end:
+        return False, now
+    if tick < pause.start:  # what was due before the pause comes first
+        return False, pause.start - INSTANT
+    return True, end - INSTANT
+
+
+def unpaused(
+    spec: JobSpec, schedule: Schedule, watermark: datetime, now: datetime, until: datetime
 ) -> Emission:
     """`until`: ticks after it are left for the next look."""
-    until = until or now
     prompt_from = min(now - PROMPT, until)
     passed: list[PassedOver] = []
     caught_up: list[datetime] = []
@@ -107,6 +128,12 @@ def catch_up(
             if not latest or ticks_between(schedule, until, now, 1):
                 return [], until
             return latest, latest[0] - INSTANT
+
+
+def excluded(
+    spec: JobSpec, schedule: Schedule, after: datetime, until: datetime
+) -> list[PassedOver]:
+    return passed_over(spec, schedule, after, until, RunState.EXCLUDED, "paused")
 
 
 def missed(

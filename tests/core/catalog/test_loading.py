@@ -267,6 +267,43 @@ def test_a_beat_that_begins_to_lead_has_loaded_its_files_before_it_emits(
     assert ledger.job("changed").counters["missed:edited"] > 10
 
 
+@pytest.mark.parametrize("ends", [None, 30])
+def test_ticks_of_a_pause_are_excluded_when_the_times_change_while_no_beat_runs(
+    ledger: Ledger, entries: Entries, tmp_path: Path, ends: int | None
+) -> None:
+    """Beat was away for an hour; the job was paused all the time, or half of it."""
+    away_at = NOW - timedelta(hours=1)
+    load(ledger, entries, jobs(spec("a")), "one", away_at - timedelta(hours=1))
+    load(ledger, entries, jobs(spec("a", paused=True)), "two", away_at - timedelta(minutes=3))
+    dealt_with_until(ledger, "a", away_at)
+    if ends:
+        load(
+            ledger, entries, jobs(spec("a")), "three", away_at + timedelta(minutes=ends, seconds=1)
+        )
+    line = f"{{task: t, every: 7m, paused: {'false' if ends else 'true'}}}"
+    (tmp_path / "jobs.yaml").write_text(f"jobs: {{a: {line}}}")
+    Reloading(tmp_path, ledger, entries).begin(NOW)
+    counters = ledger.job("a").counters
+    excluded, missed = counters["excluded:paused"], counters.get("missed:edited", 0)
+    assert (excluded, missed) == ((6, 5) if ends else (12, 0))
+    assert ledger.spec("a").every == timedelta(minutes=7)
+
+
+def test_ticks_are_caught_up_when_other_keys_than_the_times_change_while_no_beat_runs(
+    ledger: Ledger, entries: Entries, tmp_path: Path
+) -> None:
+    away_at = NOW - timedelta(hours=1)
+    load(ledger, entries, jobs(spec("a")), "one", away_at)
+    line = "{task: t, every: 5m, catchup: all, args: [1]}"
+    (tmp_path / "jobs.yaml").write_text(f"jobs: {{a: {line}}}")
+    Reloading(tmp_path, ledger, entries).begin(NOW)
+    edited, mark = ledger.spec("a"), ledger.marks(["a"])["a"]
+    assert (edited.args, mark.watermark) == ((1,), away_at)
+    assert "ticks" not in ledger.job("a").counters
+    due_now = emission(edited, schedule_of(edited), mark.watermark or NOW, NOW, mark.pause)
+    assert (len(due_now.ticks), due_now.passed) == (12, ())
+
+
 def test_files_that_take_long_are_loaded_beside_the_turns_of_a_beat_that_begins_to_lead(
     ledger: Ledger, entries: Entries, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from supervisor.job.spec import JobSpec
 from supervisor.schedule import schedule_of
-from supervisor.schedule.emission import BATCH, Emission, emission
+from supervisor.schedule.emission import BATCH, Emission, closed, emission
 from supervisor.schedule.ticks import PausePeriod
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
@@ -181,6 +181,28 @@ def test_a_pause_is_from_its_start_to_before_its_end(
     )
     assert [tick for ticks, _ in found for tick in ticks] == runs
     assert [row for _, rows in found for row in rows] == passed
+
+
+@pytest.mark.parametrize(
+    ("starts", "ends", "passed"),
+    [
+        (-4, -2, ["missed 07:00-07:00", "excluded 08:00-09:00", "missed 10:00-11:00"]),
+        (-4, 0, ["missed 07:00-07:00", "excluded 08:00-11:00"]),
+        (-4, None, ["excluded 07:00-11:00"]),
+        (0, None, ["excluded 07:00-11:00"]),
+        (1, None, ["missed 07:00-11:00"]),  # at one o'clock
+        (-8, -6, ["missed 07:00-11:00"]),
+    ],
+)
+def test_ticks_of_a_schedule_that_ends_are_missed_or_excluded_by_a_pause(
+    starts: int, ends: int | None, passed: list[str]
+) -> None:
+    spec = JobSpec.model_validate({"name": "j", "task": "t", "every": "1h"})
+    end = None if ends is None else NOON + timedelta(hours=ends)
+    pause = PausePeriod(NOON + timedelta(hours=starts), end)
+    watermark, until = NOON - timedelta(hours=6), NOON - timedelta(seconds=15)
+    parts = closed(spec, schedule_of(spec), watermark, until, NOON, pause)
+    assert [f"{p.state} {p.first_at:%H:%M}-{p.last_at:%H:%M}" for p in parts] == passed
 
 
 @pytest.mark.parametrize("catchup", ["none", "all"])
