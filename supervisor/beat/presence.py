@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 
-from supervisor.beat.turn import Turn
+from supervisor.beat.turn import EachSecond, Turn
 from supervisor.guard.reaper import Reaper
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.presence import PRESENCE_INTERVAL, BeatProcess, Broker, Registration
@@ -19,6 +19,7 @@ class Presence:
     def __init__(self, ledger: Ledger, broker: Broker, name: str) -> None:
         self._registration = Registration(ledger, broker)
         self._reaper = Reaper(ledger)
+        self._reaps = EachSecond()
         self._name = name
         self._next_at = 0.0
         self._leads = False
@@ -27,18 +28,19 @@ class Presence:
     def is_due(self, _: Turn) -> bool:
         return True
 
-    def do(self, _: Turn) -> None:
-        self.report(leads=True)
+    def do(self, turn: Turn) -> None:
+        self.report(leads=True, reaps=self._reaps.is_due(turn))
 
-    def report(self, *, leads: bool) -> None:
-        """Once every PRESENCE_INTERVAL, and when that changes; dead workers at once.
+    def report(self, *, leads: bool, reaps: bool = True) -> None:
+        """Once every PRESENCE_INTERVAL, and when that changes; dead workers at once, if it reaps.
 
         Raises WrongSchema when another version of this code writes the ledger.
         """
         if leads is not self._leads:
             self._leads, self._next_at = leads, 0.0
         self._say()
-        self._reaper.reap()
+        if reaps:
+            self._reaper.reap()
 
     def report_fault(self, fault: str) -> None:
         """Why a turn failed, if the server answers but refuses."""

@@ -28,7 +28,7 @@ from datetime import datetime, timedelta
 from functools import partial
 from pathlib import Path
 
-from supervisor.beat.turn import Turn
+from supervisor.beat.turn import EachSecond, Turn
 from supervisor.beat.watching import Watching
 from supervisor.catalog.entries import Entries
 from supervisor.catalog.fitness import not_guardable
@@ -107,6 +107,7 @@ class Reloading:
         #: Why the files, as they were last read, are not loaded.
         self.problems: list[str] = []
         self._watching = Watching(files)
+        self._looks = EachSecond()
         #: The child that is busy with the files.
         self._child: Child | None = None
         self._next_try: float | None = None
@@ -148,7 +149,8 @@ class Reloading:
         return True
 
     def do(self, turn: Turn) -> None:
-        self.reload(turn.poll.at, turn.poll.loaded)
+        if self.is_busy or self._looks.is_due(turn):
+            self.reload(turn.poll.at, turn.poll.loaded)
         turn.has_read_files = self.has_read_files
         turn.problems = self.problems if self.has_read_files else None
         if self.is_busy:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -17,6 +18,9 @@ from supervisor.schedule.emission import Emission
 
 #: Beat looks at the ledger at least this often, whether entries are due or not.
 INTERVAL = timedelta(seconds=1)
+
+#: Between two looks of EachSecond: ticks of each second are not a second apart to the millisecond.
+LEAST_SECONDS = 0.9
 
 
 @dataclass
@@ -57,6 +61,22 @@ class Turn:
     def seconds_left(self) -> float:
         """Until the next turn is due; negative if it is overdue."""
         return 0.0 if self.has_more else self.poll.seconds_until(self._next_at)
+
+
+class EachSecond:
+    """When a step looks at files, with system calls for each: not each time that beat turns."""
+
+    def __init__(self) -> None:
+        self._last: float | None = None
+
+    def is_due(self, turn: Turn) -> bool:
+        """Whether it looks in this turn. If not, a turn follows a second after the last look."""
+        now = time.monotonic()
+        if self._last is not None and now - self._last < LEAST_SECONDS:
+            turn.wake_at(turn.poll.moment_in(self._last - now) + INTERVAL)
+            return False
+        self._last = now
+        return True
 
 
 class TurnStep(Protocol):

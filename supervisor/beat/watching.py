@@ -15,8 +15,8 @@ LONGEST_BURST_SECONDS = 1.0
 class Watching:
     """Changes of the files of `path`, which may be absent and may be replaced by another directory.
 
-    Beat asks each turn, and their sizes and times are compared: a thousand files take milliseconds,
-    and those of another machine or of a mount are seen like any others.
+    Beat asks each second, and their sizes and times are compared: a thousand files take
+    milliseconds, and those of another machine or of a mount are seen like any others.
     """
 
     def __init__(self, path: Path) -> None:

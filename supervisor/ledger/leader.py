@@ -38,6 +38,11 @@ ABSENCES_KEPT = 50
 GAP = timedelta(seconds=3)
 GRACE = timedelta(seconds=6)
 
+#: What a rescue brings forward wakes beat this long after its last poll at the earliest. Thousands
+#: of leases of dead workers, or a steady stream of retries, would else make it turn for each of
+#: them, and a rescue looks at the locks that are waited for as well.
+RESCUE_STEP = timedelta(milliseconds=50)
+
 #: A clock that is set back by less is being adjusted, and is ignored.
 LEAST_STEP = timedelta(seconds=1)
 
@@ -76,7 +81,8 @@ class Poll:
 
     has_due: bool = False
     next_due: datetime | None = None
-    """Of the first entry, lease, retry or end of a pause that is not due yet."""
+    """When the first entry, lease, retry or end of a pause is that is not due yet; what is not an
+    entry is RESCUE_STEP away at least."""
 
     has_outbox: bool = False
     has_sent: bool = False
@@ -159,6 +165,7 @@ class Leader:
             "absences_kept": ABSENCES_KEPT,
             "gap": to_ms(GAP),
             "grace": to_ms(GRACE),
+            "rescue_step": to_ms(RESCUE_STEP),
             "least_step": to_ms(LEAST_STEP),
             **{name: value for name, value in given.items() if value},
         }

@@ -10,6 +10,7 @@
 --       absences_kept  how many of these are
 --       gap           without a poll for this many ms, the server may have been unavailable
 --       grace         for how many ms no running run is given up then
+--       rescue_step   what is rescued wakes beat so many ms after this poll at the earliest
 --       least_step    by how many ms the server's clock has to be set back to be noticed
 --       and where there is one:
 --       last_turn     when it began its last turn, in ms, if that was done
@@ -23,7 +24,8 @@
 --       behind          by how many microseconds that is too early
 --       to_rescue       there are silent leases, due retries, ends of pauses, or runs that wait for a lock
 --       has_due         an entry is due
---       next_due        when the next entry, silent lease, retry or end of a pause is, in ms, if there is one
+--       next_due        when beat is to wake for the next entry, silent lease, retry or end of a pause, in ms, if
+--                       there is one
 --       has_outbox      the outbox has a run to be sent
 --       has_sent        sent runs have not begun
 --       has_outbound    something is to be sent to others
@@ -93,7 +95,7 @@ for _, index in ipairs({ K.leases, K.delayed, K.pauses }) do
     first = redis.call('ZRANGEBYSCORE', index, '(' .. now, '+inf', 'WITHSCORES', 'LIMIT', 0, 1)
   end
   if first[2] then  -- a lease is held until its last millisecond is over
-    next_due = math.min(next_due or math.huge, first[2] + 1)
+    next_due = math.min(next_due or math.huge, math.max(first[2] + 1, now + call.rescue_step))
   end
 end
 return cjson.encode({

@@ -14,24 +14,27 @@ from redbeat import RedBeatSchedulerEntry
 from redis import Redis
 
 from supervisor.app import supervise
-from supervisor.beat import admission_log
+from supervisor.beat import admission_log, watching
 from supervisor.beat import emitter as emitting
+from supervisor.beat import turn as turns
 from supervisor.beat.admission_log import AdmissionLog
 from supervisor.beat.emitter import Emitter
 from supervisor.beat.scheduler import SupervisedScheduler
-from supervisor.beat.turn import Turn
+from supervisor.beat.turn import EachSecond, Turn
 from supervisor.catalog.entries import Entries
 from supervisor.catalog.load import load
+from supervisor.guard.reaper import Reaper
+from supervisor.job.run import RunState
 from supervisor.job.spec import JobSpec
 from supervisor.ledger.leader import Leader, Poll
 from supervisor.ledger.ledger import Ledger
 from supervisor.sending.app_settings import required_settings
 from supervisor.store.failures import ResponseError
 from supervisor.times import ms_of
-from tests.jobs import states
+from tests.jobs import admitted, begin, run_id, states
 from tests.logged import capture_logs
 from tests.presence import beat_says
-from tests.waiting import wait_until
+from tests.waiting import let_pass, wait_until
 
 REDBEAT = ("redbeat::lock", "redbeat::schedule")
 
@@ -312,6 +315,81 @@ def test_a_poll_tells_when_what_is_rescued_is_due_next(
     assert ms_of(leader.poll().next_due) == now + 30_001
     ledger.client.zadd(REDBEAT[1], {"entry": now / 1000 + 20})
     assert ms_of(leader.poll().next_due) == now + 20_000
+
+
+def test_what_is_rescued_wakes_beat_fifty_milliseconds_later_at_the_earliest(
+    ledger: Ledger, leader: Leader
+) -> None:
+    now = ms_of(ledger.now())
+    ledger.client.zadd(ledger.keys.delayed, {str(ms): now + ms for ms in range(1, 60_000, 5)})
+    poll = leader.poll()
+    assert poll.next_due == poll.at + timedelta(milliseconds=50)
+    entries = {str(ms): (now + ms) / 1000 for ms in range(1, 60_000, 5)}
+    ledger.client.zadd(REDBEAT[1], entries)
+    poll = leader.poll()
+    assert poll.next_due is not None and poll.next_due - poll.at < timedelta(milliseconds=10)
+
+
+def test_retries_that_come_due_all_the_time_are_rescued_in_few_passes(
+    app: Celery, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = admitted(ledger, *range(200), every="365d", overlap="allow", max_retries=1)
+    runs = [run_id(spec, second) for second in range(200)]
+    for run in runs:
+        begin(ledger, run, run)
+        ledger.retry(run, run, timedelta(hours=1), "not yet")
+    passes = counted(monkeypatch, Ledger, "rescue")
+    with closing(SupervisedScheduler(app)) as beat:
+        beat.tick()  # the first takes longer
+        now = ms_of(ledger.now())
+        ledger.client.zadd(ledger.keys.delayed, {r: now + 5 * n for n, r in enumerate(runs)})
+        while ledger.client.zcard(ledger.keys.delayed):
+            time.sleep(beat.tick())
+    assert {ledger.run(run).state for run in runs} == {RunState.QUEUED}
+    assert len(passes) <= 25
+
+
+def counted(monkeypatch: pytest.MonkeyPatch, owner: object, name: str) -> list[float]:
+    """When it is called from now on."""
+    calls: list[float] = []
+    call = getattr(owner, name)
+
+    def noted(*args: object) -> object:
+        calls.append(time.monotonic())
+        return call(*args)
+
+    monkeypatch.setattr(owner, name, noted)
+    return calls
+
+
+def test_files_are_looked_at_once_a_second_however_often_beat_turns(
+    ledger: Ledger, redis_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "jobs.yaml").write_text("jobs: {yearly: {task: t, cron: 0 0 1 1 *}}")
+    app = supervise(Celery("often", broker=redis_url), schedules=tmp_path)
+    with closing(SupervisedScheduler(app, lazy=True)) as beat:
+        wait_until(lambda: beat.tick() >= 0 and ledger.specs())
+        looks = [counted(monkeypatch, Reaper, "reap"), counted(monkeypatch, watching, "files_of")]
+        began = time.monotonic()
+        for _ in range(50):
+            beat.tick()
+        most = (time.monotonic() - began) / 0.9 + 1
+    assert all(len(calls) <= most for calls in looks)
+    app.close()
+
+
+def test_a_turn_that_does_not_look_is_followed_by_one_a_second_after_the_last_look(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    looks = EachSecond()
+    assert looks.is_due(Turn(Poll(leads=True, at=datetime.now(UTC))))
+    looked_at = time.monotonic()
+    monkeypatch.setattr(turns, "LEAST_SECONDS", 60)
+    let_pass(0.2)
+    turn = Turn(Poll(leads=True, at=datetime.now(UTC)))
+    assert not looks.is_due(turn)
+    left = looked_at + 1 - time.monotonic()
+    assert turn.seconds_left <= left
 
 
 def test_a_beat_that_stands_by_is_told_nothing_and_signs_nothing(ledger: Ledger) -> None:
