@@ -197,7 +197,7 @@ def failing(traces: Sequence[Trace], failures: int) -> Failing | None:
     lines = (bad[0].reason or "").splitlines()
     since = bad[-1].finished_at or bad[-1].nominal_at
     run = bad[0].id if bad[0].state in FAILURES else None
-    is_more = len(bad) == len(traces) and failures > sum(run.state in FAILURES for run in bad)
+    is_more = len(bad) == len(ended) and failures > sum(run.state in FAILURES for run in bad)
     return Failing(len(bad), is_more, since, lines[0] if lines else "", run)
 
 

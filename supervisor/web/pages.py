@@ -154,7 +154,7 @@ def job(view: View) -> PageContext:
         record = view.ledger.job(view.target)
     except UnknownJob as error:
         raise RequestRefused(404, f"{error}{removal_of(view)}") from error
-    last = traces(view.ledger, [view.target], RUNS_SHOWN)[view.target]
+    last = traces(view.ledger, [view.target], record.spec.history)[view.target]
     durations = view.ledger.durations_of([record.spec])[view.target]
     loaded = view.edits.job(view.target)
     context: PageContext = {

@@ -190,12 +190,21 @@ def test_a_job_says_first_whether_it_is_well(reader: httpx.Client, ledger: Ledge
 def test_failures_in_a_row_are_counted_to_the_first_as_far_as_that_is_kept(
     reader: httpx.Client, ledger: Ledger
 ) -> None:
-    whole, cut = job(ledger, "whole"), job(ledger, "cut", history=2)
+    whole, cut = job(ledger, "whole"), job(ledger, "cut", history=3)
     for spec in (whole, cut):
         for second in range(3):
             at_work(ledger, spec, second)
             ledger.finish(run_id(spec, second), "token", RunState.FAILED)
-    for name, words in (("whole", "3 times in a row"), ("cut", "at least 2 times in a row")):
+    many = job(ledger, "many", history=40)
+    for second in range(40):
+        at_work(ledger, many, second)
+        ledger.finish(run_id(many, second), "token", RunState.FAILED)
+    at_work(ledger, cut, 3)
+    for name, words in (
+        ("whole", "3 times in a row"),
+        ("cut", "at least 2 times in a row"),
+        ("many", "40 times in a row"),
+    ):
         text = reader.get(f"/jobs/{name}").text
         [said] = re.findall(r"(?:at least )?\d+ times in a row", text)
         assert said == words
