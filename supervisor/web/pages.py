@@ -251,8 +251,12 @@ def run(view: View) -> PageContext:
     spec = view.ledger.some_specs([run.job]).get(run.job)
     due = due_at(spec, run.nominal_at) if spec and is_tick(run) else None
     log_url = spec and log_link(spec.log_url, run, view.now)
+    usual = None
+    if spec and run.state is RunState.RUNNING and StepId.of(run.id) is None:
+        usual = view.ledger.durations_of([spec])[run.job].quantile(0.5)
     return {
         "run": run,
+        "usual": usual,
         "why": explanation(view.ledger, run),
         "success_due_at": due,
         "log_url": log_url,

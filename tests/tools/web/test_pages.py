@@ -187,6 +187,15 @@ def test_a_job_says_first_whether_it_is_well(reader: httpx.Client, ledger: Ledge
     assert "failing</span>" in text and '"state running">running' in text
 
 
+def test_a_run_at_work_is_shown_beside_what_its_job_takes(
+    reader: httpx.Client, ledger: Ledger
+) -> None:
+    spec = job(ledger)
+    lasted(ledger, spec, 60, 60, 60)
+    at_work(ledger, spec, 9)
+    assert "median of the job: 1m<" in reader.get(f"/runs/{run_id(spec, 9)}").text
+
+
 def test_failures_in_a_row_are_counted_to_the_first_as_far_as_that_is_kept(
     reader: httpx.Client, ledger: Ledger
 ) -> None:
