@@ -26,6 +26,9 @@ from supervisor.settings import NOTIFY_DAILY
 #: To judge the runs of one job takes less than this.
 JOB_SECONDS = 0.02
 
+#: Of how many jobs one round trip asks whether they are old enough to be judged.
+JOBS_PER_LOOK = 200
+
 log = get_logger("supervisor.summary")
 
 
@@ -37,6 +40,7 @@ class Summaries:
         self._store = SummaryStore(ledger)
         self._days: list[Day] = []
         self._left: list[str] = []
+        self._older: list[str] = []
         self._judged: list[JobDay] = []
         self._has_jobs = False
         self._summarized: date | None = None
@@ -66,13 +70,17 @@ class Summaries:
         self._begin_next()
 
     def _begin_next(self) -> None:
-        self._judged, self._has_jobs = [], False
+        self._judged, self._older, self._has_jobs = [], [], False
         self._left = self._ledger.job_names() if self._days else []
 
     def _sum_up_some(self, day: Day, now: datetime) -> None:
-        if self._left:
-            name = self._left.pop()
-            self._has_jobs = self._has_jobs or self._store.is_older(name, day.end)
+        if self._left and not self._older:  # a job that is newer than the day has no runs of it
+            names, self._left = self._left[:JOBS_PER_LOOK], self._left[JOBS_PER_LOOK:]
+            self._older = self._store.older(names, day.end)
+            self._has_jobs = self._has_jobs or bool(self._older)
+            return
+        if self._older:
+            name = self._older.pop()
             for spec in self._ledger.some_specs([name], remembered=False).values():
                 self._judged.append(self._judge(spec, day, now))
             return

@@ -34,10 +34,14 @@ class SummaryStore:
                     counts[what] += int(count)
         return counts
 
-    def is_older(self, job: str, moment: datetime) -> bool:
-        """Whether the job was loaded before then."""
-        created = self._client.hget(self._keys.job(job), "created")
-        return created is not None and instant(created) < moment
+    def older(self, jobs: Sequence[str], moment: datetime) -> list[str]:
+        """Those that were loaded before then, as far as that is known."""
+        with self._client.pipeline(transaction=False) as pipe:
+            for job in jobs:
+                pipe.hget(self._keys.job(job), "created")
+            created = pipe.execute()
+        dated = zip(jobs, created, strict=True)
+        return [job for job, at in dated if at is None or instant(at) < moment]
 
     def runs(self, job: str, day: Day) -> tuple[list[PastRun], int]:
         """The job's history up to the end of the day, oldest first, and how long all of it is."""

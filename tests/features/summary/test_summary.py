@@ -107,6 +107,17 @@ def test_days_before_the_first_job_are_not_summed_up(ledger: Ledger, leader: Lea
     assert [*SummaryStore(ledger).saved()] == [today(ledger).date]
 
 
+def test_of_jobs_newer_than_the_day_no_history_is_read(ledger: Ledger, leader: Leader) -> None:
+    names = [f"job-{number}" for number in range(3)]
+    for name in names:
+        job(ledger, name)
+        job_has(ledger, name, created=ms_of(today(ledger).end))
+    before = ledger.client.info("commandstats").get("cmdstat_zrangebyscore", {}).get("calls", 0)
+    summed_up(Summaries(ledger.led_by(leader.leadership), {}), today(ledger).end + HOUR)
+    after = ledger.client.info("commandstats").get("cmdstat_zrangebyscore", {}).get("calls", 0)
+    assert after == before
+
+
 def test_a_history_that_is_shorter_than_the_day_is_said(ledger: Ledger, leader: Leader) -> None:
     spec = job(ledger, history=2)
     for second in range(4):
