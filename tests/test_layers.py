@@ -35,8 +35,7 @@ LEVEL = {name: level for level, names in enumerate(LAYERS.values()) for name in 
 
 #: Which features name others.
 NAMED = {
-    "django": {"on_commit", "adoption"},
-    "sqlalchemy": {"on_commit"},
+    "django": {"adoption"},
     "notices": {"outbound"},
     "sentry": {"outbound"},
     "summary": {"notices"},
@@ -130,7 +129,7 @@ def features_of(tree: ast.AST) -> set[str]:
 
 def test_a_feature_imports_only_those_that_it_names() -> None:
     for path in (PACKAGE / "features").rglob("*.py"):
-        feature = path.relative_to(PACKAGE / "features").parts[0].removesuffix(".py")
+        feature = path.relative_to(PACKAGE / "features").parts[0]
         others = features_of(ast.parse(path.read_text())) - {feature}
         assert others <= NAMED.get(feature, set()), path
 
@@ -205,5 +204,5 @@ PROGRAMS = "supervisor.cli, supervisor.worker.startup, supervisor.beat.scheduler
 def test_nothing_but_the_module_of_an_extra_loads_its_library() -> None:
     # Of OpenTelemetry redis-py loads other parts by itself.
     assert loaded_by(PROGRAMS, "sqlalchemy", "opentelemetry.propagate") == []
-    assert "sqlalchemy" in loaded_by("supervisor.features.sqlalchemy", "sqlalchemy")
-    assert loaded_by("supervisor.features.django", "sqlalchemy") == []
+    assert "sqlalchemy" in loaded_by("supervisor.features.on_commit.sqlalchemy", "sqlalchemy")
+    assert loaded_by("supervisor.features.on_commit.django", "sqlalchemy") == []

@@ -1,4 +1,4 @@
-"""What the core can do without: a folder or a file for each.
+"""What the core can do without: a folder for each.
 
 Features import the core, and those other features that they name. The core imports none of them:
 each is a line in those lists of `supervisor/lists/` that it needs. What Redis keeps of them is in

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from supervisor.features import holidays
 from supervisor.features.following import links
+from supervisor.features.holidays import dates as holidays
 from supervisor.job.fields import Form
 from supervisor.job.spec import JobSpec
 

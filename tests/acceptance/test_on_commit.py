@@ -37,7 +37,7 @@ JOBS = "jobs: {shipping: {task: team.ship, cron: '0 0 1 1 *', overlap: queue_all
 
 #: A caller's program: one transaction for each order; those with an odd number are given up.
 ORDER = """
-from supervisor.features.sqlalchemy import trigger_on_commit
+from supervisor.features.on_commit.sqlalchemy import trigger_on_commit
 engine = team.create_engine(f"sqlite:///{team.DATABASE}")
 team.Base.metadata.create_all(engine)
 told = []

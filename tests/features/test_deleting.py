@@ -38,7 +38,7 @@ FEATURES = [
     pytest.param(["audit"], id="audit"),
     pytest.param(["adoption", "django"], id="adoption"),
     pytest.param(["following"], id="following"),
-    pytest.param(["on_commit", "sqlalchemy", "django"], id="on_commit"),
+    pytest.param(["on_commit"], id="on_commit"),
 ]
 
 STARTS = """
@@ -70,7 +70,7 @@ KEYS = {
 
 def test_each_feature_is_deleted() -> None:
     places = (ROOT / "supervisor" / "features").iterdir()
-    features = {place.stem for place in places if not place.stem.startswith("__")}
+    features = {place.name for place in places if not place.name.startswith("__")}
     deleted = {name for param in FEATURES for name in param.values[0]}
     assert features == deleted
 
@@ -83,13 +83,9 @@ def package(tmp_path: Path) -> Path:
 
 
 def delete(package: Path, feature: str) -> None:
-    """Its folder or file, its verbs, and each line of the lists that names what is imported from
+    """Its folder, its verbs, and each line of the lists that names what is imported from
     it, its Lua or its verbs, with a section of `--help` that is empty then."""
-    place = package / "features" / feature
-    if place.is_dir():
-        shutil.rmtree(place)
-    else:
-        place.with_suffix(".py").unlink()
+    shutil.rmtree(package / "features" / feature)
     (package / "cli" / f"{feature}.py").unlink(missing_ok=True)
     for path in (file for pattern in LISTS for file in package.glob(pattern)):
         lines = path.read_text().splitlines(keepends=True)

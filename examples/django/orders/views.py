@@ -4,7 +4,7 @@ from django.views.decorators.csrf import csrf_exempt
 from django.views.decorators.http import require_POST
 
 from orders.models import Order
-from supervisor.features.django import trigger_on_commit
+from supervisor.features.on_commit.django import trigger_on_commit
 
 
 @csrf_exempt  # for curl; a form of yours has a token

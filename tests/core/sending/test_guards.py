@@ -17,7 +17,7 @@ from pydantic import BaseModel
 from supervisor.app import supervise
 from supervisor.catalog.guards import GuardedCall, guarded_task_spec
 from supervisor.errors import InvalidGuard
-from supervisor.features.on_commit import trigger_of
+from supervisor.features.on_commit.trigger import trigger_of
 from supervisor.job.policies import OverlapPolicy
 from supervisor.job.run_ids import StepId, is_below
 from supervisor.sending import calls

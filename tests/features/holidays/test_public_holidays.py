@@ -10,7 +10,7 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from supervisor.catalog.schedule_files import load
-from supervisor.features.holidays import YEARS_AHEAD, YEARS_BACK, holidays_of, with_dates
+from supervisor.features.holidays.dates import YEARS_AHEAD, YEARS_BACK, holidays_of, with_dates
 from supervisor.job.exclusions import holidays_ending
 from supervisor.job.spec import JobSpec
 from supervisor.schedule import schedule_of, ticks_between

@@ -11,7 +11,7 @@ from celery import Celery
 from sqlalchemy.orm import Session
 
 from supervisor.errors import InvalidGuard, InvalidKey, NotConfigured
-from supervisor.features.sqlalchemy import trigger_on_commit
+from supervisor.features.on_commit.sqlalchemy import trigger_on_commit
 from supervisor.job.policies import OverlapPolicy
 from supervisor.ledger.admission import Placement
 from supervisor.ledger.ledger import Ledger

@@ -13,7 +13,7 @@ from celery import Celery
 from django.conf import settings as django_settings
 from django.db import connections, transaction
 
-from supervisor.features.django import trigger_on_commit
+from supervisor.features.on_commit.django import trigger_on_commit
 from supervisor.ledger.ledger import Ledger
 from tests.features.on_commit.shop import NOWHERE, Tasks, nightly, numbers, runs, sent, shop_app
 from tests.logged import capture_logs

@@ -19,7 +19,7 @@ from sqlalchemy.ext.asyncio import (
 )
 from sqlalchemy.orm import Session, scoped_session, sessionmaker
 
-from supervisor.features.sqlalchemy import trigger_on_commit
+from supervisor.features.on_commit.sqlalchemy import trigger_on_commit
 from supervisor.ledger.ledger import Ledger
 from tests.features.on_commit.shop import (
     NOWHERE,

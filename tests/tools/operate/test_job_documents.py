@@ -10,7 +10,7 @@ import pytest
 
 from supervisor.catalog.put_checks import judged
 from supervisor.catalog.schedule_files import load
-from supervisor.features.holidays import as_written
+from supervisor.features.holidays.dates import as_written
 from supervisor.job.spec import JobSpec
 from supervisor.operate.job_documents import (
     document_of,

@@ -20,7 +20,7 @@ from sqlalchemy import event
 from sqlalchemy.exc import InvalidRequestError
 from sqlalchemy.orm import Session, SessionTransaction, scoped_session
 
-from supervisor.features.on_commit import PendingTrigger, trigger_of
+from supervisor.features.on_commit.trigger import PendingTrigger, trigger_of
 
 if TYPE_CHECKING:
     # It needs greenlet, which programs without asyncio do not have.

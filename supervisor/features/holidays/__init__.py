@@ -1,0 +1,1 @@
+"""Public holidays in `exclude`."""

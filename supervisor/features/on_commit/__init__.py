@@ -1,0 +1,1 @@
+"""Runs that are triggered when a transaction of a database commits."""
