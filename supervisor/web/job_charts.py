@@ -1,14 +1,14 @@
-"""A job's runs over the days: how long they took, beside its limits, and how they ended."""
+"""How long a job's runs took over the days, beside its limits."""
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta, tzinfo
 from statistics import median
 
-from supervisor.job.run import FAILURES, RunState
+from supervisor.job.run import RunState
 from supervisor.job.spec import JobSpec
 from supervisor.ledger.page_reads import Trace
 from supervisor.operate.words import duration, span
@@ -16,7 +16,7 @@ from supervisor.schedule.expectations import interval_of, next_ticks
 from supervisor.times import DAY
 from supervisor.web.axis import Label, Window, labels_of
 from supervisor.web.clock import stamp
-from supervisor.web.strip import counted, title_of
+from supervisor.web.strip import title_of
 
 #: Pixels: of the chart, and of the room above its highest point.
 HEIGHT = 150
@@ -143,79 +143,3 @@ def medians(
     for day, some in days.items():
         start = datetime(day.year, day.month, day.day, tzinfo=zone)
         yield start, start + DAY, median(some)
-
-
-# Outcomes by day and hour.
-
-#: What an hour is shown as, with a sign: not by colour alone.
-SIGNS = {"failed": "x", "missed": "?", "skipped": "-", "succeeded": "", "running": "..."}
-
-#: Days that are shown; a backfill may be for a time long ago.
-MOST_DAYS = 9
-
-
-@dataclass(frozen=True, slots=True)
-class Hour:
-    word: str
-    """Of the worst outcome, a key of SIGNS; empty where nothing was due."""
-
-    sign: str
-    title: str
-
-
-@dataclass(frozen=True, slots=True)
-class DayOfRuns:
-    date: date
-    hours: Sequence[Hour]
-
-
-@dataclass(frozen=True, slots=True)
-class DayMap:
-    days: Sequence[DayOfRuns]
-    """The newest first."""
-
-    since: datetime
-    """When the history begins."""
-
-    is_full: bool
-    """As many runs are kept as may be, so that older ones were dropped."""
-
-
-def days_of(spec: JobSpec, runs: Sequence[Trace], now: datetime, zone: tzinfo) -> DayMap | None:
-    """`runs`: all that are kept, oldest first. None without any."""
-    times = [(at, run) for run in runs if (at := run.nominal_at)]
-    if not times:
-        return None
-    hours: dict[tuple[date, int], list[Trace]] = defaultdict(list)
-    for at, run in times:
-        local = at.astimezone(zone)
-        hours[local.date(), local.hour].append(run)
-    last, since = now.astimezone(zone).date(), min(at for at, _ in times)
-    number = (last - since.astimezone(zone).date()).days + 1
-    return DayMap(
-        [
-            DayOfRuns(day, [hour_of(hours.get((day, hour), ()), day, hour) for hour in range(24)])
-            for day in (last - DAY * back for back in range(min(number, MOST_DAYS)))
-        ],
-        since,
-        len(runs) >= spec.history,
-    )
-
-
-def hour_of(runs: Sequence[Trace], day: date, hour: int) -> Hour:
-    if not runs:
-        return Hour("", "", "")
-    counts = Counter(run.state for run in runs)
-    word = word_of(counts)
-    words = counted({state.words: n for state, n in counts.items()})
-    return Hour(word, SIGNS[word], f"{day:%b %d} {hour:02}:00: {words}")
-
-
-def word_of(counts: Counter[RunState]) -> str:
-    if any(counts[state] for state in FAILURES):
-        return "failed"
-    if counts[RunState.MISSED]:
-        return "missed"
-    if counts[RunState.SUCCEEDED]:
-        return "succeeded" if not counts[RunState.SKIPPED] else "skipped"
-    return "running" if any(state.is_open for state in counts) else "skipped"

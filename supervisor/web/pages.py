@@ -43,7 +43,7 @@ from supervisor.web.budget import Threads, check
 from supervisor.web.clock import zone
 from supervisor.web.failures_page import FailuresQuery, failures_page
 from supervisor.web.http import RequestRefused
-from supervisor.web.job_charts import days_of, durations_of
+from supervisor.web.job_charts import durations_of
 from supervisor.web.job_timeline import SPANS, timeline_of
 from supervisor.web.jobs_page import (
     Standings,
@@ -184,7 +184,7 @@ def some_records(ledger: Ledger, names: Sequence[str]) -> tuple[list[JobRecord],
 
 
 def job_charts(view: View) -> PageContext:
-    """Times to come, outcomes by day and hour, durations beside their limits."""
+    """Times to come, durations beside their limits, and what features add."""
     ledger, now = view.ledger, view.now
     spec = ledger.spec(view.target)
     runs = traces(ledger, [spec.name], spec.history)[spec.name]
@@ -192,7 +192,6 @@ def job_charts(view: View) -> PageContext:
         "spec": spec,
         "is_paused": bool(ledger.paused([spec.name])),
         "coming": upcoming(spec, now, TIMES_SHOWN),
-        "days": days_of(spec, runs, now, zone()),
         "durations": durations_of(spec, runs, now, zone()),
         "charts": [template for template, _ in JOB_CHARTS],
     }

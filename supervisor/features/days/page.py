@@ -14,11 +14,13 @@ from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.limits import YEAR
 from supervisor.times import DAY
 from supervisor.web.axis import Label
-from supervisor.web.job_charts import SIGNS
 from supervisor.web.strip import counted
 
 #: Pixels: of a day with the gap to the next, and above and beside all of them, for the labels.
 PITCH, TOP, LEFT = 14, 16, 30
+
+#: What a day is shown as, the worst first, with a sign: not by colour alone.
+SIGNS = {"failed": "x", "missed": "?", "skipped": "-", "succeeded": ""}
 
 #: From these shares of a day's outcomes on the worst is drawn more strongly.
 STRONGER = (0.05, 0.5)

@@ -1,16 +1,15 @@
-"""A job's durations and outcomes over the days; no server, no clock."""
+"""A job's durations over the days; no server, no clock."""
 
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
-from zoneinfo import ZoneInfo
 
 import pytest
 
 from supervisor.job.run import RunState
 from supervisor.job.spec import JobSpec
 from supervisor.ledger.page_reads import Trace
-from supervisor.web.job_charts import HEIGHT, days_of, durations_of
+from supervisor.web.job_charts import HEIGHT, durations_of
 
 NOON = datetime(2026, 3, 8, 12, tzinfo=UTC)
 HOUR = timedelta(hours=1)
@@ -57,33 +56,3 @@ def test_each_day_has_its_median_by_the_clocks_of_the_page() -> None:
 
 def test_runs_that_never_began_have_no_duration() -> None:
     assert durations_of(job(), [run(1, 0, RunState.SKIPPED)], NOON, UTC) is None
-
-
-def test_an_hour_shows_its_worst_outcome_with_a_sign() -> None:
-    runs = [
-        run(26, 1),
-        run(3, 1, RunState.MISSED),
-        run(2, 1, RunState.SKIPPED),
-        run(1, 1),
-        run(0.9, 1, RunState.FAILED),
-    ]
-    days = days_of(job(), runs, NOON, UTC)
-    assert days is not None
-    today, yesterday = days.days
-    assert [(hour, each.word, each.sign) for hour, each in enumerate(today.hours) if each.word] == [
-        (9, "missed", "?"),
-        (10, "skipped", "-"),
-        (11, "failed", "x"),
-    ]
-    assert today.hours[11].title == "Mar 08 11:00: 1 succeeded, 1 failed"
-    assert yesterday.hours[10].word == "succeeded"
-    assert (days.since, days.is_full) == (runs[0].nominal_at, False)
-
-
-def test_days_are_those_of_the_zone_and_no_more_than_are_kept() -> None:
-    zone = ZoneInfo("Asia/Tokyo")
-    days = days_of(job(history=2), [run(24 * 30, 1), run(1, 1)], NOON, zone)
-    assert days is not None
-    assert days.is_full
-    assert len(days.days) == 9
-    assert days.days[0].hours[20].word == "succeeded"
