@@ -21,29 +21,15 @@ import contextlib
 import io
 import locale
 import os
-import selectors
 import signal
 import subprocess
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import IO, Any, Self
-
-from supervisor.errors import OutputTooLarge
+from tempfile import TemporaryFile
+from typing import IO, Any
 
 #: How long a program's group has to end by itself.
 STOP_GRACE_SECONDS = 5.0
-
-#: How much of each output stream is kept, which bounds the worker's memory.
-MOST_OUTPUT_BYTES = 16 * 1024 * 1024
-
-CHUNK_BYTES = 65_536
-
-#: How often to check whether the program has ended while others hold its pipes.
-POLL_SECONDS = 0.1
-
-#: How long to read from processes that left the program's group and still hold its pipes.
-LAST_WORDS_SECONDS = 1.0
 
 #: The watcher ignores signals that people send to the group: they are for the program.
 WATCH = "trap '' HUP INT QUIT TERM USR1 USR2; read -r _; kill -s KILL 0"
@@ -57,7 +43,6 @@ def run_command(
     capture_output: bool = False,
     timeout: float | None = None,
     stop_grace: float = STOP_GRACE_SECONDS,
-    max_output: int = MOST_OUTPUT_BYTES,
     **options: Any,
 ) -> subprocess.CompletedProcess[Any]:
     """Runs a program that does not outlive the run, even if the job's process is killed.
@@ -68,43 +53,65 @@ def run_command(
 
     - `timeout`: after so many seconds the program is ended, and TimeoutExpired is raised.
     - `stop_grace`: how many seconds the group has to end after SIGTERM, before it is killed.
-    - `max_output`: how many bytes of each captured stream are kept; more raise OutputTooLarge.
 
     Raises CalledProcessError if the program exits with a status other than 0, unless `check` is
     False. If the run is cancelled, loses its lease or exceeds its soft time limit meanwhile, the
     group is ended and RunCancelled, LeaseLost or SoftTimeLimitExceeded is raised.
     """
-    pipes = pipes_of(options, input, capture_output)
+    refuse_contradictions(options, input, capture_output)
+    if capture_output:
+        options |= {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    if options.get("stdin") is None:
+        options["stdin"] = subprocess.PIPE
     codec = codec_of(options)
-    with (
-        watched_group() as group,
-        subprocess.Popen(command, process_group=group, **{**options, **pipes}) as process,
-    ):
+    with TemporaryFile() as sent, TemporaryFile() as out, TemporaryFile() as err:
+        # A file in the place of each pipe: a pipe is to be read and written meanwhile, and whatever
+        # the program leaves behind may hold it open.
+        files = {"stdin": sent, "stdout": out, "stderr": err}
+        options |= {n: file for n, file in files.items() if options.get(n) == subprocess.PIPE}
+        sent.write(input.encode(*codec) if codec and input is not None else input or b"")
+        sent.seek(0)
+        written = [file if options.get(n) is file else None for n, file in files.items()][1:]
         try:
-            sent = input.encode(*codec) if codec and input is not None else input
-            stdout, stderr = exchange(process, group, sent or b"", timeout, max_output)
-        except BaseException:
-            end(group, process, stop_grace)
+            status = status_of(command, options, timeout, stop_grace)
+        except subprocess.TimeoutExpired as late:
+            late.stdout, late.stderr = map(content_of, written)
             raise
-    status = process.returncode
-    outputs = decoded(stdout, codec), decoded(stderr, codec)
+        outputs = [decoded(content_of(file), codec) for file in written]
     if check and status:
         raise subprocess.CalledProcessError(status, command, *outputs)
     return subprocess.CompletedProcess(command, status, *outputs)
 
 
-def pipes_of(options: Mapping[str, Any], input: Any, capture_output: bool) -> dict[str, Any]:
-    """Refuses options that contradict each other, as subprocess.run does."""
+def status_of(
+    command: str | Sequence[str],
+    options: Mapping[str, Any],
+    timeout: float | None,
+    stop_grace: float,
+) -> int:
+    """Runs the program until it ends, and ends its group with it."""
+    with (
+        watched_group() as group,
+        subprocess.Popen(command, process_group=group, **options) as process,
+    ):
+        try:
+            return process.wait(timeout)
+        except BaseException:
+            end(group, process, stop_grace)
+            raise
+
+
+def refuse_contradictions(options: Mapping[str, Any], input: Any, capture_output: bool) -> None:
+    """As subprocess.run does."""
     if input is not None and options.get("stdin") is not None:
         raise ValueError("stdin and input may not both be used")
     if capture_output and not (options.get("stdout") is options.get("stderr") is None):
         raise ValueError("stdout and stderr may not be used with capture_output")
-    named = {"stdin": subprocess.PIPE if input is not None else subprocess.DEVNULL}
-    if options.get("stdin") is not None:
-        named = {}
-    if capture_output:
-        named |= {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    return named
+
+
+def content_of(file: IO[bytes] | None) -> bytes | None:
+    """Read without moving the place at which a program that was left behind still writes."""
+    return None if file is None else os.pread(file.fileno(), os.fstat(file.fileno()).st_size, 0)
 
 
 def codec_of(options: dict[str, Any]) -> tuple[str, str] | None:
@@ -120,90 +127,6 @@ def decoded(output: bytes | None, codec: tuple[str, str] | None) -> Any:
     if output is None or codec is None:
         return output
     return io.TextIOWrapper(io.BytesIO(output), *codec).read()
-
-
-def exchange(
-    process: subprocess.Popen[bytes], group: int, sent: bytes, timeout: float | None, limit: int
-) -> tuple[bytes | None, bytes | None]:
-    """What the program wrote to its pipes until it ended; what it left behind ends with it.
-
-    Raises TimeoutExpired with what was written so far, and OutputTooLarge.
-    """
-    deadline = float("inf") if timeout is None else time.monotonic() + timeout
-    with Pipes(process, sent, limit) as pipes:
-        while process.poll() is None:
-            left = deadline - time.monotonic()
-            if left <= 0:
-                raise subprocess.TimeoutExpired(process.args, timeout or 0, *pipes.outputs)
-            if pipes.are_open:
-                pipes.move(min(POLL_SECONDS, left))
-            else:
-                with contextlib.suppress(subprocess.TimeoutExpired):
-                    process.wait(None if timeout is None else left)
-        signal_group(group, signal.SIGKILL)
-        last = time.monotonic() + LAST_WORDS_SECONDS
-        while pipes.are_open and time.monotonic() < last:
-            pipes.move(POLL_SECONDS)
-        return pipes.outputs
-
-
-class Pipes:
-    """The pipes to and from a program: each is closed when nothing more can come through it."""
-
-    def __init__(self, process: subprocess.Popen[bytes], sent: bytes, limit: int) -> None:
-        self._process = process
-        self._unsent = sent
-        self._limit = limit
-        self._written = {pipe: bytearray() for pipe in (process.stdout, process.stderr) if pipe}
-        self._open = selectors.DefaultSelector()
-
-    def __enter__(self) -> Self:
-        for pipe in self._written:
-            self._open.register(pipe, selectors.EVENT_READ)
-        if self._process.stdin:
-            os.set_blocking(self._process.stdin.fileno(), False)
-            self._open.register(self._process.stdin, selectors.EVENT_WRITE)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._open.close()
-
-    @property
-    def are_open(self) -> bool:
-        return bool(self._open.get_map())
-
-    @property
-    def outputs(self) -> tuple[bytes | None, bytes | None]:
-        """Standard output and standard error; None for one that is no pipe."""
-        out, err = (
-            bytes(self._written[pipe]) if pipe else None
-            for pipe in (self._process.stdout, self._process.stderr)
-        )
-        return out, err
-
-    def move(self, seconds: float) -> None:
-        """Waits up to `seconds` for a pipe, and moves what it has. Raises OutputTooLarge."""
-        for key, _ in self._open.select(seconds):
-            pipe: IO[bytes] = key.fileobj  # type: ignore[assignment]
-            if not (self._write(pipe) if pipe is self._process.stdin else self._read(pipe)):
-                self._open.unregister(pipe)
-                pipe.close()
-
-    def _read(self, pipe: IO[bytes]) -> bool:
-        chunk = os.read(pipe.fileno(), CHUNK_BYTES)
-        self._written[pipe] += chunk
-        if len(self._written[pipe]) > self._limit:
-            what = f"the program wrote more than {self._limit:,} bytes (max_output)"
-            raise OutputTooLarge(f"{what}; let it write to a file")
-        return bool(chunk)
-
-    def _write(self, pipe: IO[bytes]) -> bool:
-        try:
-            count = os.write(pipe.fileno(), self._unsent[:CHUNK_BYTES])
-        except BrokenPipeError:  # it reads no more
-            return False
-        self._unsent = self._unsent[count:]
-        return bool(self._unsent)
 
 
 @contextmanager

@@ -15,7 +15,6 @@ from typing import Any
 import pytest
 
 from supervisor import run_command
-from supervisor.errors import OutputTooLarge
 from tests.processes import children_of, is_alive
 from tests.waiting import scaled, wait_until
 
@@ -92,15 +91,6 @@ def test_run_command_refuses_what_subprocess_run_refuses(name: str) -> None:
         run_command(["true"], capture_output=True, **{name: subprocess.PIPE})
     with pytest.raises(ValueError, match="stdin and input"):
         run_command(["true"], input=b"", stdin=subprocess.PIPE)
-
-
-@pytest.mark.parametrize("stream", ["1", "2"])
-def test_output_without_end_is_an_error_and_ends_the_program(stream: str) -> None:
-    with pytest.raises(OutputTooLarge, match="more than 100,000 bytes"):
-        run_command(
-            ["sh", "-c", f"{FAMILY}; exec yes >&{stream}"], capture_output=True, max_output=100_000
-        )
-    wait_until(lambda: not any(map(is_alive, pids())))
 
 
 def test_what_was_written_before_a_timeout_is_in_the_error() -> None:
