@@ -9,10 +9,11 @@ A tick's path, step 5 of 6. Next: ledger/finish.lua.
 3. A child has one run at a time: the next lease that it asks for replaces the last. The death of a
    child is noticed at once, because its pidfd becomes readable, or without pidfds in the next
    round. Its run is reported as lost (or timed out or cancelled, if that was recorded before),
-   which frees the lock for the run whose turn it is. If the child had
-   recorded how its work ended, and could not report it, that end is reported instead. A child that
-   gets no reply to `begin`, and gives up before the body, tells this process by how its delivery
-   ends; the begin is undone once the ledger answers.
+   which frees the lock for the run whose turn it is, with the time when the child was last seen at
+   work: at a renewal, or when it was killed. If the child had recorded how its work ended, and
+   could not report it, that end is reported instead. A child that gets no reply to `begin`, and
+   gives up before the body, tells this process by how its delivery ends; the begin is undone once
+   the ledger answers.
    The worker's loop hears from a child that it has accepted a delivery, just before the child
    begins the run. A loop that has ended, or that waits for its broker, hears nothing. So a delivery
    is expected from when a child is to get it, and until it is accepted each round looks into the
@@ -42,7 +43,7 @@ from functools import partial
 
 from supervisor.errors import WrongSchema
 from supervisor.guard.child_table import ChildTable
-from supervisor.guard.interrupts import CANCELLED, LEASE_LOST, Children, process_exists
+from supervisor.guard.interrupts import CANCELLED, LEASE_LOST, Children, is_alive
 from supervisor.guard.lease import Lease, State
 from supervisor.guard.ledger_calls import finish
 from supervisor.job.run import RunState
@@ -116,6 +117,8 @@ class Heartbeat(threading.Thread):
         """The worker is about to end this attempt, for a hard time limit or a revoke."""
         reason = "hard time limit" if outcome is RunState.TIMED_OUT else "revoked"
         if lease := self._lease_of(token):
+            if is_alive(lease.pid):
+                lease.note_work()
             try:
                 self._ledger.note_ending(lease.run_id, token, outcome, reason)
             except FAULTS as error:
@@ -201,12 +204,11 @@ class Heartbeat(threading.Thread):
                 self.watch(expected.lease(pid, requested_at))
 
     def _renew(self) -> None:
-        # Also those that died during a call that hung: a zombie exists, and does no work.
-        self._note_deaths(self._children.dead())
-        self._note_deaths(x.pid for x in self._with_child() if not process_exists(x.pid))
+        # Also those that died during a call that hung: they are at work no more.
+        self._note_deaths(x.pid for x in self._with_child() if not is_alive(x.pid))
         leases = self._with_child()
         for lease in leases:
-            lease.note_grant()
+            lease.note_work()
         sent_at = clock()
         try:
             renewals = self._ledger.renew([(x.run_id, x.token, x.phase, x.granted) for x in leases])
@@ -235,6 +237,7 @@ class Heartbeat(threading.Thread):
                 lease.renewed(sent_at)
                 if renewal.state is LeaseState.REASSERTED:
                     log.warning("lease reasserted", job=lease.work.job, run=lease.run_id)
+                    self._note_overlap(lease, renewal.detail)
                 if renewal.state is LeaseState.STOP:
                     kill_at = clock() + lease.stop_grace.total_seconds()
                     self._interrupt(lease, CANCELLED, kill_at)
@@ -270,13 +273,18 @@ class Heartbeat(threading.Thread):
                 self._kill(lease)
 
     def _note_taken(self, lease: Lease, other: str | None) -> None:
-        """The ledger says that the lease is another attempt's. other: the run that has begun."""
-        if other and not lease.overlapped_with:
-            lease.overlapped_with = other
-            log.error("runs overlapped", job=lease.work.job, run=lease.run_id, other=other)
+        """The ledger says that the lease is another attempt's.
+
+        other: the run that has begun, of an overlap that was counted just now.
+        """
+        self._note_overlap(lease, other)
         was_lost, lease.state = lease.is_lost, State.TAKEN
         if not was_lost:
             self._abort(lease, clock())
+
+    def _note_overlap(self, lease: Lease, other: str | None) -> None:
+        if other:
+            log.error("runs overlapped", job=lease.work.job, run=lease.run_id, other=other)
 
     def _abort(self, lease: Lease, since: float) -> None:
         """The lease has been lost since `since`; a job may go on without it (`on_lease_lost`)."""
@@ -309,6 +317,8 @@ class Heartbeat(threading.Thread):
             event = "run killed" if lease.has_child else "run cannot be killed"
             log.error(event, job=lease.work.job, run=lease.run_id, pid=lease.pid)
             if lease.has_child:
+                if is_alive(lease.pid):
+                    lease.note_work()
                 self._children.send(signal.SIGKILL, lease.pid)
         lease.kill_at = None
 
@@ -363,7 +373,10 @@ class Heartbeat(threading.Thread):
         reason = f"worker process {lease.pid} died"
         recorded = self._table.end_of(lease.pid, lease.token)
         if recorded is None:
-            finished = self._ledger.report_dead(lease.run_id, lease.token, reason, lease.granted)
+            finished = self._ledger.report_dead(
+                lease.run_id, lease.token, reason, lease.granted, lease.at_work_at
+            )
+            self._note_overlap(lease, finished.overlapped_with)
             if finished.is_first:  # not what the child reported before it died
                 _, event = RUN_EVENTS[finished.ending]
                 log.warning(event, job=lease.work.job, run=lease.run_id, reason=reason)
@@ -375,6 +388,7 @@ class Heartbeat(threading.Thread):
         end = (lease.run_id, lease.token, outcome, note)
         report = partial(self._ledger.finish, *end, ended_at=ended_at, granted=lease.granted)
         finished = finish(self._ledger, lease.work, lease.token, lease.granted, report)
+        self._note_overlap(lease, finished.overlapped_with)
         if finished.ending is Ending.ENDED:  # not by the child itself before
             log.warning("run ended", job=lease.work.job, run=lease.run_id, outcome=outcome.value)
 

@@ -76,11 +76,6 @@ class Children:
                 died.append(key.data)
         return died
 
-    def dead(self) -> list[int]:
-        """The pids of those that have died, without waiting."""
-        ready = [key for key, _ in self._selector.select(0) if key.fileobj != self._wake_reader]
-        return [key.data for key in ready]
-
     def open(self, pids: Iterable[int]) -> list[int]:
         """Waits for these children too from now on. Returns those that are gone already."""
         gone: list[int] = []
@@ -102,7 +97,10 @@ class Children:
             os.close(pidfd)
 
 
-def process_exists(pid: int) -> bool:
+def is_alive(pid: int) -> bool:
+    """A child that has died, and that its pool has not waited for yet, is a zombie: not alive."""
+    with suppress(ChildProcessError, AttributeError):  # no child of ours; or macOS without waitid
+        return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None
     try:
         os.kill(pid, 0)
     except OSError as error:

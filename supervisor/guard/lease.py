@@ -106,14 +106,14 @@ class Lease:
     kill_at: float | None = None
     """When interrupted work is killed; None before the interrupt and after the kill."""
 
-    overlapped_with: str | None = None
-    """The run that began while this one was running, once that is logged."""
-
     over_since: float | None = None
     """When the heartbeat first found that the task is no longer active."""
 
     granted: GrantedAttempt | None = None
     """What the child was granted, once that was found in the child table."""
+
+    at_work_at: float | None = None
+    """When its child was last seen at work."""
 
     unbegun: str = ""
     """Why the child gave up before the body, once it did."""
@@ -200,9 +200,11 @@ class Lease:
             return self.kill_at
         return math.inf if self.is_lost or not self.has_surely_begun else self.trusted_until
 
-    def note_grant(self) -> None:
-        """Notes what its child was granted."""
+    def note_work(self) -> None:
+        """Its child lives: notes whether it is at work, and what it was granted."""
         self.granted = self.table.granted(self.pid, self.token) or self.granted
+        if self.is_at_work:
+            self.at_work_at = clock()
 
     def _may_be_running(self) -> bool:
         return self.table.is_running(self.pid, self.token)

@@ -136,9 +136,9 @@ def report_end(
     except (RedisError, WrongSchema) as error:
         log.error("end not reported", **of_run, outcome=word, reason=why(error), error=str(error))
         return
+    if finished.overlapped_with:
+        log.error("runs overlapped", **of_run, other=finished.overlapped_with)
     if finished.ending in (Ending.STALE, Ending.UNKNOWN):
-        if finished.overlapped_with:
-            log.error("runs overlapped", **of_run, other=finished.overlapped_with)
         log.error("lease lost", **of_run, outcome=word)
         return
     log.info("run ended", **of_run, outcome=word, reason=reason or None)
@@ -157,8 +157,9 @@ def finish(
     it, the attempt is written back first."""
     finished = call()
     if finished.ending is Ending.UNKNOWN and granted:
-        ledger.restore_ended(work, token, granted)
+        other = ledger.restore_ended(work, token, granted)
         finished = call()
+        finished = replace(finished, overlapped_with=other or finished.overlapped_with)
     return finished
 
 

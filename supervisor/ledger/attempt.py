@@ -144,7 +144,7 @@ class Renewal:
 
     state: LeaseState
     detail: str | None = None
-    """Why the run is to be stopped, or which run was running while the lease was lost."""
+    """Why the run is to be stopped, or the run of an overlap that was counted by this renewal."""
 
 
 class Ending(StrEnum):
@@ -167,7 +167,7 @@ class Finished:
     """Runs whose messages Celery has to make, which the worker that finished does."""
 
     overlapped_with: str | None = None
-    """Of a stale ending, the run that ran at the same time."""
+    """The run that ran at the same time, if their overlap was counted by this report."""
 
     @property
     def is_first(self) -> bool:

@@ -213,19 +213,19 @@ function count_beside(run, other, from, till)
 end
 
 -- An attempt that was given up reports until when it was running, in microseconds. If it has a successor, the two
--- overlapped from the successor's begin on. Counted once an attempt, its length as it grows. Returns the successor.
+-- overlapped from the successor's begin on. Counted once an attempt, its length as it grows. Returns the successor if
+-- this call has counted it.
 function count_overlap(run, token, till)
   local v = redis.call('HMGET', K.run(run.id), 'lost:' .. token, 'seen:' .. token)
   local since, other = string.match(v[1], '^(%d+) (.*)$')
   local from = since and math.max(tonumber(since), tonumber(v[2] or 0))
   if not since or till <= from then return nil end
+  redis.call('HSET', K.run(run.id), 'seen:' .. token, digits(till))
   if not v[2] then
     count_beside(run, other, from, till)
-  else
-    count(run.job, 'overlap_ms', math.ceil((till - from) / 1000))
+    return other
   end
-  redis.call('HSET', K.run(run.id), 'seen:' .. token, digits(till))
-  return other
+  count(run.job, 'overlap_ms', math.ceil((till - from) / 1000))
 end
 
 end

@@ -15,7 +15,6 @@ from supervisor.ledger.attempt import (
     Finished,
     Grant,
     GrantedAttempt,
-    LeaseState,
     LeaseToRenew,
     Refusal,
     Refused,
@@ -111,14 +110,16 @@ class Attempts(RunReads):
         }
         return renewal(json.loads(self.functions("restore", document(fields))))
 
-    def restore_ended(self, work: Work, token: str, granted: GrantedAttempt) -> bool:
+    def restore_ended(self, work: Work, token: str, granted: GrantedAttempt) -> str | None:
         """Writes back an attempt whose work is over, so that its end can be recorded.
+
+        Returns the other run of an overlap that was counted by this.
 
         Not that of a call of which there is no record: its end may be known, and its record gone.
         """
         if not (work.is_tick or self.ended([work.run_id])):
-            return False
-        return self.restore(work, token, granted).state is LeaseState.REASSERTED
+            return None
+        return self.restore(work, token, granted).detail
 
     def finish(
         self,
@@ -142,13 +143,22 @@ class Attempts(RunReads):
             more["traceback"] = traceback
         if returned:
             more["returned"] = {name: json.dumps(value) for name, value in returned.items()}
-        return self._finish(run_id, token, outcome.value, reason, ended_at, granted, more)
+        over_at = clock() if ended_at is None else ended_at
+        return self._finish(run_id, token, outcome.value, reason, over_at, granted, more)
 
     def report_dead(
-        self, run_id: str, token: str, reason: str, granted: GrantedAttempt | None = None
+        self,
+        run_id: str,
+        token: str,
+        reason: str,
+        granted: GrantedAttempt | None = None,
+        at_work_at: float | None = None,
     ) -> Finished:
-        """Ends an attempt whose process is gone: it is lost, or what it was being ended for."""
-        return self._finish(run_id, token, "dead", reason, granted=granted)
+        """Ends an attempt whose process is gone: it is lost, or what it was being ended for.
+
+        at_work_at: when it was last seen at work, by `times.clock`.
+        """
+        return self._finish(run_id, token, "dead", reason, at_work_at, granted)
 
     def undo_begin(self, run_id: str, token: str) -> Finished:
         """Queues a run again whose attempt may have begun, and whose body never started."""
@@ -171,7 +181,8 @@ class Attempts(RunReads):
         ended_at, traceback and granted: as for `finish`.
         """
         more = {"retry": {"delay": to_ms(delay), **arguments.texts}, "traceback": traceback}
-        return self._finish(run_id, token, "retry", reason, ended_at, granted, more)
+        over_at = clock() if ended_at is None else ended_at
+        return self._finish(run_id, token, "retry", reason, over_at, granted, more)
 
     def _finish(
         self,
@@ -179,7 +190,7 @@ class Attempts(RunReads):
         token: str,
         outcome: str,
         reason: str = "",
-        ended_at: float | None = None,
+        over_at: float | None = None,
         granted: GrantedAttempt | None = None,
         more: Mapping[str, Any] = MappingProxyType({}),
     ) -> Finished:
@@ -188,8 +199,8 @@ class Attempts(RunReads):
 
         def sent_now() -> Call:
             """Made again each time that it is sent, which may be for long."""
-            ago = 0 if ended_at is None else ms_since(ended_at)
-            return Call((document({**fields, "ago": ago}),))
+            ago = {} if over_at is None else {"ago": ms_since(over_at)}
+            return Call((document(fields | ago),))
 
         return finished(self.functions.as_of_sending("finish", sent_now))
 

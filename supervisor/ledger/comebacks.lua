@@ -163,8 +163,8 @@ local function go_on(run, token, attempt)
   if rules.serial ~= '' then hold(rules.serial, 1, id, token, rules.lease_ttl, 'began:1', began(run)) end
 end
 
--- The attempt has lost its lease. Returns the run that began beside it, if one did. What begins later is beside it only
--- if it is not over.
+-- The attempt has lost its lease. Returns the run that began beside it, if their overlap was counted by this call. What
+-- begins later is beside it only if it is not over.
 local function refuse(run, token, since, rival, till, is_over)
   if redis.call('EXISTS', K.run(run.id)) == 1 then
     redis.call('HSET', K.run(run.id), 'lost:' .. token, rival and digits(since) .. ' ' .. rival or '')
@@ -175,13 +175,13 @@ local function refuse(run, token, since, rival, till, is_over)
   end
   -- There is no record of it: its lock keeps that it was counted.
   local state = K.lock_state(run.rules.lock)
-  if not rival or redis.call('HSETNX', state, 'seen:' .. token, digits(till)) == 0 then return rival end
+  if not rival or redis.call('HSETNX', state, 'seen:' .. token, digits(till)) == 0 then return nil end
   count_beside(run, rival, since, till)
   return rival
 end
 
--- Returns whether the attempt was written back; if not, the run that began beside it, if one did. Until when it was at
--- work is in microseconds, and nil if that is not known. `is_over`: it reports its end.
+-- Returns whether the attempt was written back; if not, what refuse() returns. Until when it was at work is in
+-- microseconds, and nil if that is not known. `is_over`: it reports its end.
 function comebacks.write_back(run, token, attempt, till, is_over)
   local since, rival = rival_of(run, attempt)
   local slot, earlier = 1, nil

@@ -6,11 +6,11 @@
 -- ARGV  a JSON object:
 --       run_id, token
 --       outcome       succeeded failed timed_out cancelled lost retry; or
---         dead        lost, and reported by another process than the attempt's own, which cannot say since when
+--         dead        lost, and reported by another process than the attempt's own
 --         unbegun     its body never started, and never will
 --       reason        for it, or ''
---       ago           how long ago in ms the attempt's work was over, or 0
 --       and where there is one:
+--       ago           how long ago in ms the attempt's work was over; of a dead one, when it was last seen at work
 --       attempt       what its worker knows of it, as in comebacks.lua
 --       traceback     of a retry, failed and timed_out
 --       returned      what a step returned that succeeded (name -> JSON as text)
@@ -24,28 +24,30 @@
 --       and where there is one:
 --       to_publish    ids of runs whose messages Celery has to make; beat does so if they are not a second later, or
 --                     at once if the attempt's own process is gone
---       overlapped_with  of a stale ending, the run that was running at the same time
+--       overlapped_with  the run that was running at the same time, if their overlap was counted by this call
 
 local call = cjson.decode(ARGV[1])
-local id, token, outcome, reason, ago = call.run_id, call.token, call.outcome, call.reason, call.ago
-local attempt = call.attempt
+local id, token, outcome, reason, attempt = call.run_id, call.token, call.outcome, call.reason, call.attempt
 
-local function reply(ending, other)
-  return cjson.encode({ ending = ending, to_publish = some(to_publish), overlapped_with = other })
+local overlapped_with
+
+local function reply(ending)
+  return cjson.encode({ ending = ending, to_publish = some(to_publish), overlapped_with = overlapped_with })
 end
 
 local run = load_run(id)
-local has_worked = outcome ~= 'dead' and outcome ~= 'unbegun'  -- until when, is known
-if has_worked then publish_at = now + OUTBOX_DELAY end  -- its process publishes what is left to Celery
+local is_own = outcome ~= 'dead' and outcome ~= 'unbegun'
+if is_own then publish_at = now + OUTBOX_DELAY end  -- its process publishes what is left to Celery
+local worked_till = call.ago and now_us - call.ago * 1000
 if outcome == 'dead' then outcome = 'lost' end
 local is_current = run and run.state == 'running' and run.token == token
 local standing = is_current and 'running' or comebacks.standing(id, run, token, outcome ~= 'unbegun' and attempt)
 
 -- It is refused, and no other end of it will count.
-local function refused(other)
+local function refused()
   count(run.job, 'leases_lost')
   comebacks.note_reported(run, token)
-  return reply(OUTCOMES.superseded.finish, other)
+  return reply(OUTCOMES.superseded.finish)
 end
 
 -- 1. Its end is known, or nothing is known of it: it changes nothing.
@@ -63,15 +65,15 @@ elseif standing == 'unknown' then
   return reply(attempt and root_of(id) == id and OUTCOMES.unknown.finish or OUTCOMES.superseded.finish)
 elseif standing == 'forgotten' then
   if not comebacks.is_whole(run) then return reply(OUTCOMES.superseded.finish) end  -- of a step
-  local till = has_worked and now_us - ago * 1000 or nil
-  local is_back, other = comebacks.write_back(run, token, attempt, till, true)
-  if not is_back then return refused(other) end
+  local is_back
+  is_back, overlapped_with = comebacks.write_back(run, token, attempt, worked_till, true)
+  if not is_back then return refused() end
   run = load_run(id)
 elseif standing == 'given_up' then
   local is_final = outcome ~= 'lost' and outcome ~= 'unbegun' and outcome ~= 'retry'
   local counts = run.state == 'queued' and outcome ~= 'lost' or run.state == 'waiting' and is_final
-  local overlapped_with = has_worked and count_overlap(run, token, now_us - ago * 1000) or nil
-  if not counts or run.last_token ~= token then return refused(overlapped_with) end
+  overlapped_with = worked_till and count_overlap(run, token, worked_till)
+  if not counts or run.last_token ~= token then return refused() end
   -- It was presumed dead and queued again, and has not begun: its own report counts. Other runs of its lock or serial
   -- queue may have been running meanwhile.
   if run.state == 'waiting' then leave_waiting(run.rules.lock, id) end

@@ -8,11 +8,12 @@
 -- gives a JSON list, an object for each:
 --       state         renewed, or
 --         reasserted  the lease had run out, or the run was to be run again, or the server had lost
---                     the begin; and no other attempt had begun
+--                     the begin; and no other attempt had begun; detail: as of lost
 --         stop        renewed, and the run is to be ended; detail: cancelled or replaced
 --         not_begun   the worker has the message, the run has not begun
 --         ended       the attempt is over
---         lost        the lease is another's: the work should stop; detail: the run that is running meanwhile
+--         lost        the lease is another's: the work should stop; detail: the run that is running meanwhile, if
+--                     their overlap was counted by this call
 --         unknown     the ledger does not know the run, or knows it as ended without this attempt: see restore.lua
 --         failed      the record of the run is broken; detail: how. The others are renewed all the same
 --       detail        where there is one
@@ -22,7 +23,7 @@ local function renew(lease)
   local attempt = begun ~= 0 and lease.attempt
   local run = load_run(id)
   local standing = comebacks.standing(id, run, token, attempt)
-  local is_working = begun == 1
+  local is_working, other = begun == 1, nil
 
   if standing == 'running' or standing == 'silent' then
     -- Its record has lost its rules: the worker writes them again.
@@ -39,7 +40,7 @@ local function renew(lease)
     end
     -- It was presumed dead and queued again, and has not begun: the living worker keeps it. Other runs of its
     -- serial queue may have been running meanwhile.
-    if serial ~= '' and is_working then count_overlap(run, token, now_us) end
+    other = serial ~= '' and is_working and count_overlap(run, token, now_us) or nil
     take_back_attempt(run, token)
     count(run.job, 'reasserted')
     forget_indexes(id)
@@ -47,13 +48,14 @@ local function renew(lease)
     keep(run, token)
 
   elseif standing == 'forgotten' then
-    local is_back, other = comebacks.write_back(run, token, attempt, is_working and now_us)
+    local is_back
+    is_back, other = comebacks.write_back(run, token, attempt, is_working and now_us)
     if not is_back then return OUTCOMES.superseded.renew, other end
 
   elseif standing == 'over' and is_working and attempt then  -- a body that is still at work
     return OUTCOMES.superseded.renew
   end
-  return OUTCOMES[standing].renew
+  return OUTCOMES[standing].renew, other
 end
 
 local replies = {}

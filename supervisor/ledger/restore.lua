@@ -13,7 +13,7 @@
 --       spec          the job's, where code has it (JSON as text)
 -- gives a JSON object:
 --       state         reasserted, or lost when another has begun in its place
---       detail        the other, where it is known
+--       detail        the other, if their overlap was counted by this call
 
 local call = cjson.decode(ARGV[1])
 local id, token, job, nominal, attempt = call.run_id, call.token, call.job, call.nominal, call.attempt

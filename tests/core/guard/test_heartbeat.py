@@ -45,7 +45,7 @@ from tests.jobs import (
 from tests.logged import capture_logs
 from tests.processes import is_alive
 from tests.proxy import proxy_to
-from tests.waiting import scaled, status_of, wait_until
+from tests.waiting import let_pass, scaled, status_of, wait_until
 
 Child = subprocess.Popen[bytes]
 Deaf = subprocess.Popen[str]
@@ -170,6 +170,66 @@ def test_a_child_that_died_while_a_call_hung_overlaps_with_nothing(
     heartbeat._renewal_round()
     assert "overlaps" not in ledger.job(spec.name).counters
     assert not heartbeat._leases
+
+
+def killed_for_its_lease(heartbeat: Heartbeat, lease: Lease) -> None:
+    lease.state, lease.kill_at = State.LOST, clock() - 1
+    heartbeat._enforce()
+
+
+def killed_by_celery(heartbeat: Heartbeat, lease: Lease) -> None:
+    heartbeat.note_ending(lease.token, RunState.TIMED_OUT)
+    os.kill(lease.pid, signal.SIGKILL)
+
+
+def killed_by_another_process(heartbeat: Heartbeat, lease: Lease) -> None:
+    heartbeat._renew()  # the ledger refuses it
+    os.kill(lease.pid, signal.SIGKILL)
+
+
+@pytest.mark.parametrize(
+    "kill", [killed_for_its_lease, killed_by_celery, killed_by_another_process]
+)
+def test_a_child_that_is_killed_was_at_work_until_then(
+    ledger: Ledger,
+    child: Child,
+    kill: Callable[[Heartbeat, Lease], None],
+) -> None:
+    """As by a worker that wakes up from a freeze, before it has asked for its leases."""
+    spec = lost(ledger, on_crash="fail")
+    heartbeat, lease = Heartbeat(ledger, UNKNOWN), held(spec, child.pid)
+    lease.state = State.HELD
+    heartbeat.watch(lease)
+    heartbeat._wait()
+    ledger.rescue()
+    ledger.admit(ticks(spec, 1))
+    begin(ledger, run_id(spec, 1), "successor")
+    let_pass(0.02)
+    with without_memory(ledger):
+        kill(heartbeat, lease)
+    with capture_logs() as logged:
+        wait_until(lambda: heartbeat._wait() or not heartbeat._leases)
+    counters = ledger.job(spec.name).counters
+    assert (counters["overlaps"], counters["overlap_ms"] >= 20) == (1, True)
+    assert ledger.run(run_id(spec, 0)).overlapped_with == run_id(spec, 1)
+    assert [line["event"] for line in logged] == ["runs overlapped"]
+
+
+def test_a_zombie_is_at_work_no_more_when_it_is_killed(ledger: Ledger, child: Child) -> None:
+    """Its worker was frozen when the child died, and another run has begun since."""
+    spec = lost(ledger, on_crash="fail")
+    heartbeat, lease = Heartbeat(ledger, UNKNOWN), held(spec, child.pid)
+    heartbeat.watch(lease)
+    child.kill()
+    wait_until(lambda: not is_alive(child.pid))
+    ledger.rescue()
+    ledger.admit(ticks(spec, 1))
+    begin(ledger, run_id(spec, 1), "successor")
+    let_pass(0.02)
+    killed_for_its_lease(heartbeat, lease)
+    heartbeat.note_ending("token", RunState.TIMED_OUT)
+    wait_until(lambda: heartbeat._wait() or not heartbeat._leases)
+    assert "overlaps" not in ledger.job(spec.name).counters
 
 
 @pytest.mark.parametrize(

@@ -209,11 +209,13 @@ def test_a_lease_that_is_lost_keeps_what_is_granted_of_its_run(state: State, los
 
 
 def test_an_overlap_and_a_loss_are_logged_once() -> None:
-    beats, lease = Heartbeat(cast(Ledger, None), ChildTable()), held(is_active=lambda: False)
+    table = ChildTable(is_shared=False)  # of which nothing is known: it is at work
+    lease = held(table=table, on_lease_lost="continue")
+    beats = Heartbeat(cast(Ledger, None), table)
     beats.watch(lease)
     with capture_logs() as lines:
-        for _ in range(3):
-            beats._note(lease, Renewal(LeaseState.LOST, "nightly@2"), TAKEN_AT)
+        for other in ("nightly@2", None, None):
+            beats._note(lease, Renewal(LeaseState.LOST, other), TAKEN_AT)
     assert [line["event"] for line in lines] == ["runs overlapped", "lease lost"]
 
 
