@@ -44,7 +44,6 @@ from supervisor.web.clock import zone
 from supervisor.web.failures_page import FailuresQuery, failures_page
 from supervisor.web.http import RequestRefused
 from supervisor.web.job_charts import durations_of
-from supervisor.web.job_timeline import SPANS, timeline_of
 from supervisor.web.jobs_page import (
     Standings,
     failing,
@@ -58,7 +57,7 @@ from supervisor.web.queues_page import queue_status, troubles_of
 from supervisor.web.record import last_actions, record_page
 from supervisor.web.strip import pace_of
 from supervisor.web.templating import page as answer_with
-from supervisor.web.timeline import REACHES, TimelineQuery, timeline_of_all
+from supervisor.web.timeline import REACHES, TimelineQuery, timeline_of_all, timeline_of_job
 
 PageContext = dict[str, Any]
 
@@ -207,9 +206,9 @@ def removal_of(view: View) -> str:
 
 
 def timeline(view: View) -> PageContext:
-    runs = view.ledger.history(view.target, MOST_RUNS)
-    picture = timeline_of(runs, view.query.get("span"), view.now)
-    return {"timeline": picture, "spans": SPANS, "target": view.target}
+    spec, reach = view.ledger.spec(view.target), view.query.get("reach")
+    drawn = timeline_of_job(view.ledger, spec, reach, view.now)
+    return {"timeline": drawn, "reaches": REACHES, "target": view.target}
 
 
 def all_jobs(view: View) -> PageContext:

@@ -1,5 +1,5 @@
 """The timeline of all jobs: a row for each, or for each value of a label, with what has run, what
-waits and what comes.
+waits and what comes; and that of one job, with the same row.
 
 1. The axis reaches as far back from its middle, which is now by default, as it reaches ahead.
 2. Of the jobs of one page the runs are read; jobs whose last run was bad come first.
@@ -33,12 +33,16 @@ from supervisor.web.strip import NEVER_STARTED, counted
 
 #: How far the axis reaches to both sides of its middle.
 REACHES = {
+    "10m": timedelta(minutes=10),
     "1h": timedelta(hours=1),
     "6h": timedelta(hours=6),
     "24h": timedelta(hours=24),
     "7d": timedelta(days=7),
 }
 DEFAULT_REACH = "24h"
+
+#: The axis of one job reaches by default as far as that many of its runs do.
+ENOUGH_RUNS = 24
 
 #: How far from now the middle may be.
 FARTHEST = timedelta(days=366)
@@ -267,6 +271,32 @@ def timeline_of_all(ledger: Ledger, query: TimelineQuery, now: datetime) -> AllJ
     )
 
 
+@dataclass(frozen=True, slots=True)
+class JobTimeline:
+    reach: str
+    row: TimelineRow
+    labels: Sequence[Label]
+    now_x: float
+
+
+def timeline_of_job(ledger: Ledger, spec: JobSpec, reach: str | None, now: datetime) -> JobTimeline:
+    """reach: one of REACHES, or none of them for the one that fits."""
+    name = spec.name
+    if reach not in REACHES:
+        reach = fitting_reach(traces(ledger, [name], ENOUGH_RUNS)[name], now)
+    window = Window(now - REACHES[reach], now + REACHES[reach])
+    runs = traces(ledger, [name], MOST_RUNS, window.start, window.end)
+    row = row_of(name, [spec], runs, window, now, set(), ledger.paused([name]))
+    return JobTimeline(reach, row, list(labels_of(window)), window.x(now))
+
+
+def fitting_reach(runs: Sequence[Trace], now: datetime) -> str:
+    if not runs:
+        return DEFAULT_REACH
+    age = now - min(map(begin_of, runs))
+    return next((word for word, length in REACHES.items() if length >= age), "7d")
+
+
 def by_row(
     names: Iterable[str], specs: Mapping[str, JobSpec], label: str
 ) -> Mapping[str, Sequence[str]]:
@@ -355,41 +385,57 @@ WORST_FIRST = (
 )
 
 
+@dataclass(frozen=True, slots=True)
+class Spell:
+    """What is drawn of a run: that it ran, or that it waited or never started."""
+
+    run: Trace
+    state: RunState
+    is_hold: bool
+    start: datetime
+    end: datetime
+
+
+def spells_of(run: Trace, now: datetime) -> Iterator[Spell]:
+    """Two of a run that another blocked before it started."""
+    start, has_no_start = begin_of(run), run.state in NEVER_STARTED or run.started_at is None
+    due = run.requested_at or run.nominal_at
+    if run.blocked_by and not has_no_start and due and due < start:
+        yield Spell(run, RunState.WAITING, True, due, start)
+    yield Spell(run, run.state, has_no_start, start, end_of(run, now))
+
+
 def marks_of(runs: Iterable[Trace], window: Window, now: datetime) -> Iterator[RunMark]:
     """`runs`: in order of time."""
-    places: dict[tuple[bool, int], list[Trace]] = defaultdict(list)
+    places: dict[tuple[bool, int], list[Spell]] = defaultdict(list)
     for run in runs:
-        place = int(window.x(begin_of(run)) / NEAREST)
-        places[is_hold(run), place].append(run)
-    for (has_no_start, _), together in places.items():
-        worst = min(together, key=lambda run: WORST_FIRST.index(run.state))
-        first, last = begin_of(together[0]), max(end_of(run, now) for run in together)
+        for spell in spells_of(run, now):
+            places[spell.is_hold, int(window.x(spell.start) / NEAREST)].append(spell)
+    for (is_hold, _), together in places.items():
+        worst = min(together, key=lambda spell: WORST_FIRST.index(spell.state))
+        first, last = together[0].start, max(spell.end for spell in together)
         yield RunMark(
-            worst.id,
+            worst.run.id,
             worst.state.value,
-            has_no_start,
+            is_hold,
             window.x(first),
             max(NEAREST, window.width(max(first, window.start), last)),
-            mark_title(together, worst, now),
+            mark_title(together, worst),
         )
 
 
-def is_hold(run: Trace) -> bool:
-    return run.state in NEVER_STARTED or run.started_at is None
-
-
-def mark_title(together: Sequence[Trace], worst: Trace, now: datetime) -> str:
+def mark_title(together: Sequence[Spell], worst: Spell) -> str:
     if len(together) == 1:
-        lasted = (end_of(worst, now) - begin_of(worst)).total_seconds()
+        lasted, run = (worst.end - worst.start).total_seconds(), worst.run
         parts = [
-            f"{stamp(begin_of(worst))} {worst.state.words}",
+            f"{stamp(worst.start)} {worst.state.words}",
             duration(lasted) if lasted else "",
-            f"blocked by {worst.blocked_by}" if worst.blocked_by and is_hold(worst) else "",
-            worst.reason or "",
+            f"blocked by {run.blocked_by}" if run.blocked_by and worst.is_hold else "",
+            run.reason if run.reason and worst.state is run.state else "",
         ]
         return ", ".join(filter(None, parts))
-    span = f"{stamp(begin_of(together[0]))} to {stamp(begin_of(together[-1]))}"
-    return f"{span}: {counted(Counter(run.state.words for run in together))}"
+    span = f"{stamp(together[0].start)} to {stamp(together[-1].start)}"
+    return f"{span}: {counted(Counter(spell.state.words for spell in together))}"
 
 
 def coming_ticks(spec: JobSpec, window: Window, now: datetime) -> list[datetime]:

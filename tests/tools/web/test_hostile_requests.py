@@ -147,7 +147,7 @@ LONG = {
     "outcome": "/api/v1/runs?outcome=" + "lost" * 2_000,
     "page": "/?page=" + "9" * 8_000,
     "fields": "/?" + "a&" * 4_000,
-    "span": "/jobs/nightly?span=" + "7d" * 4_000,
+    "reach": "/jobs/nightly?reach=" + "7d" * 4_000,
     "next": "/login?next=" + "/%2f" * 2_000,
     "next of sessions": "/login?next=" + "/s/a" * 2_000,
     "action": "/actions/cancel/" + "@" * 8_000,

@@ -375,7 +375,7 @@ def test_many_jobs_are_shown_a_page_at_a_time(reader: httpx.Client, ledger: Ledg
     assert "page 2 of 3" in pages[1].text
 
 
-def test_the_timeline_has_attempts_and_what_was_held_back(
+def test_the_timeline_of_a_job_has_its_runs_and_what_was_held_back(
     reader: httpx.Client, ledger: Ledger
 ) -> None:
     spec = job(ledger)

@@ -1,7 +1,8 @@
-"""The timeline of all jobs, on real records."""
+"""The timelines of all jobs and of one, on real records."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import httpx
@@ -14,12 +15,12 @@ from supervisor.ledger.page_reads import Trace
 from supervisor.operate.control import backfill
 from supervisor.schedule.crowds import crowds_of, starting_at, starts_of
 from supervisor.web.axis import Window
-from supervisor.web.job_timeline import MARGIN, timeline_of
 from supervisor.web.jobs_query import JobsQuery
 from supervisor.web.timeline import (
     TimelineQuery,
     coming_of,
     coming_ticks,
+    fitting_reach,
     marks_of,
     timeline_of_all,
 )
@@ -60,6 +61,22 @@ def test_what_did_not_start_is_drawn_apart_from_what_ran() -> None:
 def test_a_running_run_reaches_until_now() -> None:
     [mark] = marks_of([run("a", 1800, RunState.RUNNING)], WINDOW, NOON)
     assert mark.x + mark.width == pytest.approx(50)
+
+
+def test_a_run_that_waited_for_another_has_a_mark_from_its_time_until_it_started() -> None:
+    waited = replace(run("b", 600), nominal_at=NOON - timedelta(seconds=1500), blocked_by="a")
+    wait, bar = marks_of([waited], WINDOW, NOON)
+    assert (wait.run, wait.state, wait.is_hold) == ("b", "waiting", True)
+    assert wait.width == pytest.approx(100 * 900 / 7200, abs=0.01)
+    assert wait.title == "2026-03-01 11:35:00Z waiting, 15m, blocked by a"
+    assert (bar.state, bar.is_hold) == ("succeeded", False)
+
+
+def test_the_axis_of_one_job_reaches_as_far_as_its_last_runs() -> None:
+    nightly = [run(str(day), 86_400 * day) for day in (3, 2, 1)]
+    assert fitting_reach(nightly, NOON) == "7d"
+    assert fitting_reach([run("a", 3000), run("b", 60)], NOON) == "1h"
+    assert fitting_reach([], NOON) == "24h"
 
 
 def test_times_to_come_last_as_long_as_usual() -> None:
@@ -135,10 +152,6 @@ def test_nothing_is_drawn_before_the_job_was_loaded(ledger: Ledger) -> None:
     drawn = [mark.x for mark in row.marks] + [tick.x for tick in row.coming]
     assert len(row.marks) >= 1
     assert min(drawn) >= window.x(began_at - timedelta(seconds=1))
-    of_job = timeline_of(ledger.history(spec.name, 3), "7d", now)
-    left = [wait.x for wait in of_job.holds] + [bar.x for bar in of_job.bars]
-    begin_x = Window(now - timedelta(days=7), now + timedelta(days=7) * MARGIN).x(began_at)
-    assert min(left) >= begin_x - 0.01
 
 
 def test_a_label_has_a_row_for_each_of_its_values(ledger: Ledger) -> None:
