@@ -5,7 +5,7 @@
 2. Where there is no problem, the page says what saving would do: the differences, the next times,
    the queues and their workers, overlaps.
 3. Saving names the version that the text was made of. If another was saved since, nothing is saved:
-   the page comes back with what differs, and with the version that a second try would replace.
+   the page comes back with the version that a second try would replace, and checked against it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ from starlette.routing import Route
 
 from supervisor.catalog import yaml_source
 from supervisor.errors import Conflict, InvalidJob, JobConflict, NotConfigured
-from supervisor.job.changes import Edit
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.queues import Queue, Queues
 from supervisor.operate.job_documents import Document, job_text
@@ -85,22 +84,6 @@ class CheckedText:
         return [problem.line for problem in self.problems if problem.line]
 
 
-@dataclass(frozen=True, slots=True)
-class OtherEdit:
-    """Why a text was not saved."""
-
-    text: str
-
-    version: int
-    """That of the other edit; 0 where the job is gone."""
-
-    theirs: str = ""
-    """What the other saved."""
-
-    edits: Sequence[Edit] = ()
-    """From there to what the text says, if that is a job."""
-
-
 class Editor:
     def __init__(self, ledger: Ledger, jobs: JobEdits, broker: Queues | None) -> None:
         self._ledger = ledger
@@ -134,10 +117,9 @@ class Editor:
         try:
             self._jobs.save(job.name, job.keys, version, actor_of(request), reason)
         except JobConflict as error:
-            check = self._check(job)
-            conflict = self._conflict(job.name, bool(fields.get("edits")), error.version, check)
-            seen = {**fields, "version": str(conflict.version)}
-            return self._page(request, seen, check, 409, conflict)
+            why = self._conflict(job.name, fields, error.version)
+            seen = {**fields, "version": str(error.version)}
+            return self._page(request, seen, self._check(job), 409, why)
         except InvalidJob as error:
             return self._page(request, fields, job.checked(error.problems, error.places), 422)
         except (Conflict, NotConfigured) as error:
@@ -153,17 +135,13 @@ class Editor:
         queues = queues_of(self._ledger, self._broker, [of_job.plan.spec])
         return CheckedText((), of_job, [queue for queue in queues if queue.jobs])
 
-    def _conflict(self, name: str, is_edit: bool, version: int, check: CheckedText) -> OtherEdit:
-        """What the text would change in the version that was saved meanwhile."""
+    def _conflict(self, name: str, fields: Fields, version: int) -> str:
+        """Why the text was not saved. version: 0 where the job is gone."""
         if not version:
-            return OtherEdit(f"{name} was removed while you edited it.", 0)
-        theirs = self._jobs.job(name)
+            return f"{name} was removed while you edited it."
+        is_edit = bool(fields.get("edits"))
         what = f"Another saved {name} meanwhile" if is_edit else f"There is a job {name} already"
-        plan = check.job.plan if check.job else None
-        text = job_text(name, self._jobs.shown(theirs))
-        return OtherEdit(
-            f"{what}: {theirs.origin.place}.", version, text, plan.edits if plan else ()
-        )
+        return f"{what}: {self._jobs.job(name).origin.place}."
 
     def _page(
         self,
@@ -171,7 +149,7 @@ class Editor:
         fields: Fields,
         check: CheckedText | None = None,
         status: int = 200,
-        conflict: OtherEdit | None = None,
+        conflict: str = "",
     ) -> Response:
         tasks = sorted(t for t in self._jobs.app_tasks() if not t.startswith("celery."))
         return page(
