@@ -35,12 +35,13 @@ class RunQoS(redis.QoS):
     def ack(self, delivery_tag: str) -> None:
         if delivery_tag in self._of_runs:
             self._forget(delivery_tag)
-        else:
+        elif self._has(delivery_tag):
             super().ack(delivery_tag)
 
     def reject(self, delivery_tag: str, requeue: bool = False) -> None:
         if delivery_tag not in self._of_runs:
-            super().reject(delivery_tag, requeue)
+            if self._has(delivery_tag):
+                super().reject(delivery_tag, requeue)
             return
         if requeue:
             self.restore_by_tag(delivery_tag, leftmost=True)
@@ -74,6 +75,14 @@ class RunQoS(redis.QoS):
             log.warning("messages not put back", messages=len(delivered), error=str(error))
         delivered.clear()
         self._of_runs.clear()
+
+    def _has(self, delivery_tag: str) -> bool:
+        """False for the message of a connection that was lost while its task was running.
+
+        It was put back. kombu would ask the lost channel for its connection, which it has no more,
+        and the worker would end (with late acknowledgement).
+        """
+        return delivery_tag in cast(Any, self._delivered)
 
     def _forget(self, delivery_tag: str) -> None:
         self._of_runs.discard(delivery_tag)
