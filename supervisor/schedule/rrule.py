@@ -24,9 +24,9 @@ from supervisor.errors import InvalidSchedule, did_you_mean
 from supervisor.schedule.clock_times import HORIZON_YEARS
 from supervisor.times import DAY
 
-FREQUENCIES = ("YEARLY", "MONTHLY", "WEEKLY", "DAILY", "HOURLY", "MINUTELY")
+FREQUENCIES = ("YEARLY", "MONTHLY", "WEEKLY", "DAILY")
 WEEKDAYS = ("MO", "TU", "WE", "TH", "FR", "SA", "SU")
-DAYS = ("BYMONTH", "BYMONTHDAY", "BYYEARDAY", "BYWEEKNO", "BYDAY", "BYSETPOS")
+DAYS = ("BYMONTH", "BYMONTHDAY", "BYDAY", "BYSETPOS")
 CLOCK = ("BYHOUR", "BYMINUTE", "BYSECOND")
 PARTS = ("FREQ", "INTERVAL", "WKST", *DAYS, *CLOCK)
 
@@ -40,8 +40,6 @@ NUMBERS = {
     "INTERVAL": (1, 1_000, False),
     "BYMONTH": (1, 12, False),
     "BYMONTHDAY": (1, 31, True),
-    "BYYEARDAY": (1, 366, True),
-    "BYWEEKNO": (1, 53, True),
     "BYHOUR": (0, 23, False),
     "BYMINUTE": (0, 59, False),
     "BYSECOND": (0, 59, False),
@@ -51,12 +49,8 @@ NUMBERS = {
 #: Where rules without `start_at` begin: a Monday, the first of a month and of a year, at midnight.
 ANCHOR = datetime(1990, 1, 1)
 
-#: What HOURLY and MINUTELY mean as rules of days.
-HOURS, MINUTES = (",".join(map(str, range(most))) for most in (24, 60))
-ALWAYS = {"HOURLY": {"BYHOUR": HOURS}, "MINUTELY": {"BYHOUR": HOURS, "BYMINUTE": MINUTES}}
-
 Rule = Mapping[str, str]
-"""Part -> its value; INTERVAL and WKST are always there. HOURLY and MINUTELY have become DAILY."""
+"""Part -> its value; INTERVAL and WKST are always there."""
 
 
 def parse(text: str) -> Rule:
@@ -65,8 +59,7 @@ def parse(text: str) -> Rule:
     for part in text.strip().upper().removeprefix("RRULE:").rstrip(";").split(";"):
         name, _, value = (piece.strip() for piece in part.partition("="))
         if name not in PARTS:
-            is_foreign = re.search("DTSTART|UNTIL|COUNT|DATE", name)
-            hint = f"; {INSTEAD}" if is_foreign else did_you_mean(name, PARTS)
+            hint = did_you_mean(name, PARTS) or f"; {INSTEAD}"
             raise InvalidSchedule(f"{part!r} is not a part such as FREQ=WEEKLY{hint}")
         if name in given:
             raise InvalidSchedule(f"{name} is given twice")
@@ -74,15 +67,13 @@ def parse(text: str) -> Rule:
         for item in value.split(",") if name in NUMBERS else ():
             _check_number(name, item)
     if (freq := given.get("FREQ", "")) not in FREQUENCIES:
-        what = f"FREQ: {freq!r} is not one of" if freq else "FREQ is missing; it is one of"
-        raise InvalidSchedule(f"{what} {', '.join(FREQUENCIES)}")
-    rule = {"INTERVAL": "1", "WKST": "MO", **ALWAYS.get(freq, {}), **given}
-    rule["FREQ"] = "DAILY" if freq in ALWAYS else freq
+        raise InvalidSchedule(f"FREQ: {freq!r} is not one of {', '.join(FREQUENCIES)}")
+    rule = {"INTERVAL": "1", "WKST": "MO", **given}
     try:
         rrulestr(text_of(rule))
     except ValueError as error:
         raise InvalidSchedule(str(error)) from None
-    _check_together(rule, freq)
+    _check_together(rule)
     return rule
 
 
@@ -95,26 +86,16 @@ def _check_number(part: str, item: str) -> None:
         raise InvalidSchedule(f"{part}: {item!r} {what}")
 
 
-def _check_together(rule: Rule, freq: str) -> None:
+def _check_together(rule: Rule) -> None:
     """Checks what RFC 5545 forbids, and what dateutil reads in another way."""
     days = rule.get("BYDAY", "").split(",")
-    numbers = [abs(int(match[0])) for day in days if (match := re.search(r"[+-]?\d+", day))]
-    most = 53 if freq == "YEARLY" and "BYMONTH" not in rule else 5
-    wrong = {
-        f"INTERVAL does not go with {freq}; use 'every' (every: 2h)": int(rule["INTERVAL"]) > 1
-        and freq in ALWAYS,
-        "BYWEEKNO goes with YEARLY and BYDAY only": "BYWEEKNO" in rule
-        and (freq != "YEARLY" or "BYDAY" not in rule),
-        "BYDAY: give all days a number, or none": 0 < len(numbers) < len(days),
-        f"BYDAY: there are no more than {most} of a weekday": max(numbers, default=0) > most,
-        "BYDAY with a number goes with MONTHLY, and with YEARLY without BYWEEKNO": numbers
-        and (freq not in ("YEARLY", "MONTHLY") or "BYWEEKNO" in rule),
-        "BYSETPOS goes with one time of the day only": "BYSETPOS" in rule
-        and any("," in rule.get(part, "") for part in CLOCK),
-    }
-    for text, is_wrong in wrong.items():
-        if is_wrong:
-            raise InvalidSchedule(text)
+    numbered = [day for day in days if re.search("[0-9]", day)]
+    if 0 < len(numbered) < len(days):
+        raise InvalidSchedule("BYDAY: give all days a number, or none")
+    if numbered and rule["FREQ"] not in ("YEARLY", "MONTHLY"):
+        raise InvalidSchedule("BYDAY with a number goes with MONTHLY and YEARLY only")
+    if "BYSETPOS" in rule and any("," in rule.get(part, "") for part in CLOCK):
+        raise InvalidSchedule("BYSETPOS goes with one time of the day only")
 
 
 def text_of(rule: Rule) -> str:
@@ -173,8 +154,8 @@ def days_of(pattern: RulePattern, year: int) -> Mapping[date, None]:
     return {moment.date().replace(year=year): None for moment in moments if moment.year == late}
 
 
-def _calendar(year: int) -> tuple[int, bool, bool]:
-    return date(year, 1, 1).weekday(), isleap(year), isleap(year - 1)
+def _calendar(year: int) -> tuple[int, bool]:
+    return date(year, 1, 1).weekday(), isleap(year)
 
 
 def _interval_before(pattern: RulePattern, year: int) -> date | None:

@@ -80,24 +80,17 @@ def rule_for(
 ) -> str:
     """A rule for days that match both their number and their weekday. Sunday is weekday 0.
 
-    The frequency is one whose open parts are all values, so that the rule needs no beginning.
+    It names all hours and minutes, so that it needs no beginning.
     """
     if not all((minutes, hours, days, months, weekdays)):
         raise NotTranslatable("it never fires: one of its fields is empty")
-    open_hours, open_minutes = set(hours) == set(HOURS), set(minutes) == set(MINUTES)
-    freq = "MINUTELY" if open_minutes else "HOURLY" if open_hours else "MONTHLY"
-    within_days = freq != "MONTHLY"
     return rule_text(
         {
-            "FREQ": [freq],
-            "BYMONTH": _unless_all(months, MONTHS),
-            "BYMONTHDAY": _unless_all(days, DAYS) if within_days else sorted(days),
-            "BYDAY": [WEEKDAYS[(day - 1) % 7] for day in _unless_all(weekdays, CRON_WEEKDAYS)],
-            "BYHOUR": _unless_all(hours, HOURS) if within_days else sorted(hours),
-            "BYMINUTE": _unless_all(minutes, MINUTES),
+            "FREQ": ["MONTHLY"],
+            "BYMONTH": [] if set(months) == set(MONTHS) else sorted(months),
+            "BYMONTHDAY": sorted(days),
+            "BYDAY": [WEEKDAYS[(day - 1) % 7] for day in sorted(weekdays)],
+            "BYHOUR": sorted(hours),
+            "BYMINUTE": sorted(minutes),
         }
     )
-
-
-def _unless_all(values: Collection[int], field: range) -> list[int]:
-    return [] if set(values) == set(field) else sorted(values)

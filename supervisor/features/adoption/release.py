@@ -13,17 +13,24 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any
 
 from celery import Celery
 from celery.schedules import BaseSchedule, crontab, schedule
 from kombu.exceptions import OperationalError
 from redbeat.schedulers import RedBeatSchedulerEntry, ensure_conf
-from redbeat.schedules import rrule
 
 from supervisor.catalog.entries import CELERYS_OWN, Entries, nearest_schedule
 from supervisor.errors import NotTranslatable, Unavailable
+from supervisor.features.adoption.expressions import (
+    CRON_WEEKDAYS,
+    DAYS,
+    HOURS,
+    MINUTES,
+    MONTHS,
+    compact,
+)
 from supervisor.features.adoption.queued_messages import take_out, take_out_of_redis
 from supervisor.job.secrets import TOKEN, named, resolved, texts_in
 from supervisor.job.spec import JobSpec
@@ -33,7 +40,7 @@ from supervisor.ledger.page_reads import open_ids
 from supervisor.ledger.reader import chunks
 from supervisor.schedule import schedule_of
 from supervisor.schedule.cron import parse as parse_cron
-from supervisor.schedule.rrule import WEEKDAYS, Rule, numbers_of, times_a_day
+from supervisor.schedule.rrule import Rule, times_a_day
 from supervisor.schedule.rrule import parse as parse_rrule
 from supervisor.sending.app_settings import REDBEAT_PREFIX, identity_of
 from supervisor.sending.queues import AppQueues, channel_of, is_on_redis
@@ -245,102 +252,41 @@ def redbeat_schedule(spec: JobSpec, app: Celery, now: datetime) -> BaseSchedule:
         return schedule(spec.every, app=app)
     if spec.at:
         raise NotTranslatable("RedBeat has no list of times")
-    rule = parse_rrule(spec.rrule) if spec.rrule else None
-    fields = fields_of_cron(spec) if rule is None else fields_of_rule(rule)
-    if rule and spec.start_at:
-        fields = None
     is_of_app = spec.timezone == str(app.timezone)
-    if fields and is_of_app:
-        return crontab(*map(joined, fields, SIZES), app=app)
+    if is_of_app and len(spec.cron_lines) == 1 and (fields := crontab_fields(spec.cron_lines[0])):
+        return crontab(*fields, app=app)
     is_fixed = spec.timezone == "UTC" or spec.timezone.startswith("Etc/")
-    if is_fixed and (fields or (rule and has_rule(rule))):
-        nearest = daily(spec, fields, now) if fields else nearest_schedule(spec)
+    if is_fixed and spec.rrule and has_rule(parse_rrule(spec.rrule)):
+        nearest = nearest_schedule(spec)
         nearest.app = app
         return nearest
-    if is_fixed or is_of_app:
-        raise NotTranslatable(f"RedBeat has nothing for {spec.schedule}")
-    clocks = f"its times are those of clocks in {spec.timezone}"
-    raise NotTranslatable(f"{clocks}, and the app's are in {app.timezone}")
+    raise NotTranslatable(
+        f"RedBeat has nothing for {spec.schedule} by the clock of {spec.timezone}"
+    )
 
 
 def has_rule(rule: Rule) -> bool:
     """Whether RedBeat has the rule: it forgets numbers of weekdays, and walks all its times."""
-    return not (times_a_day(rule) >= 24 or has_numbered_days(rule))
+    has_numbered_days = any(character.isdigit() for character in rule.get("BYDAY", ""))
+    return times_a_day(rule) < 24 and not has_numbered_days
 
 
-def has_numbered_days(rule: Rule) -> bool:
-    return any(character.isdigit() for character in rule.get("BYDAY", ""))
-
-
-CrontabFields = tuple[set[int], ...]
-
-#: Minutes, hours, weekdays, days of the month and months, in the order of Celery's crontab.
-SIZES = (range(60), range(24), range(7), range(1, 32), range(1, 13))
-
-
-def joined(values: set[int], size: range) -> str:
-    return "*" if values == set(size) else ",".join(map(str, sorted(values)))
-
-
-def fields_of_cron(spec: JobSpec) -> CrontabFields | None:
-    """The fields of Celery's crontab; None if a line, or all of them together, make none.
-
-    Several lines make one if they differ in one field only.
-    """
-    lines = [fields for line in spec.cron_lines if (fields := fields_of_line(line))]
-    columns = list(zip(*lines, strict=True))
-    differing = sum(any(values != column[0] for values in column) for column in columns)
-    if len(lines) < len(spec.cron_lines) or differing > 1:
-        return None
-    return tuple(set().union(*column) for column in columns)
-
-
-def fields_of_line(line: str) -> CrontabFields | None:
-    """The fields of a line; None if Celery's crontab, whose days match both, cannot say it."""
+def crontab_fields(line: str) -> tuple[str, ...] | None:
+    """Minutes, hours, weekdays, days of the month and months, in the order of Celery's crontab;
+    None if it cannot say the line."""
     cron = parse_cron(line)
     days = {day for day in cron.days if day > 0}
     weekdays = {day % 7 for day in cron.weekdays if isinstance(day, int)}
     if len(days) < len(cron.days) or not all(isinstance(day, int) for day in cron.weekdays):
         return None
     if not cron.day_and:  # either field is enough: a day that one of them has, where it has all
-        if days != set(SIZES[3]) and weekdays != set(SIZES[2]):
+        if days != {*DAYS} and weekdays != {*CRON_WEEKDAYS}:
             return None
-        days, weekdays = set(SIZES[3]), set(SIZES[2])
-    return set(cron.minutes), set(cron.hours), weekdays, days, set(cron.months)
-
-
-def fields_of_rule(rule: Rule) -> CrontabFields | None:
-    """The fields of a rule that says no more than a crontab, as the importer writes such rules."""
-    parts = {"FREQ", "INTERVAL", "WKST", "BYMONTH", "BYMONTHDAY", "BYDAY", "BYHOUR", "BYMINUTE"}
-    days = numbers_of(rule, "BYMONTHDAY")
-    is_plain = rule.keys() <= parts and (rule["INTERVAL"], rule["WKST"]) == ("1", "MO")
-    if not is_plain or has_numbered_days(rule) or min(days, default=1) < 0:
-        return None
-    needed = {
-        "DAILY": ("BYMINUTE", "BYHOUR"),
-        "MONTHLY": ("BYMINUTE", "BYHOUR", "BYMONTHDAY"),
-    }
-    if rule["FREQ"] not in needed or not rule.keys() >= set(needed[rule["FREQ"]]):
-        return None
-    named = rule["BYDAY"].split(",") if "BYDAY" in rule else ()
-    weekdays = {(WEEKDAYS.index(day) + 1) % 7 for day in named}
-    minutes, hours, months = (numbers_of(rule, part) for part in ("BYMINUTE", "BYHOUR", "BYMONTH"))
-    every = zip((minutes, hours, weekdays, days, months), SIZES, strict=True)
-    return tuple(set(values or size) for values, size in every)
-
-
-def daily(spec: JobSpec, fields: CrontabFields, now: datetime) -> BaseSchedule:
-    """A crontab in a zone other than the app's, which is always at one offset."""
-    minutes, hours, weekdays, days, months = map(sorted, fields)
-    begin = (now - timedelta(days=1)).astimezone(spec.zone)
-    rule: BaseSchedule = rrule(
-        "DAILY",
-        dtstart=begin.replace(hour=0, minute=0, second=0, microsecond=0),
-        bymonth=months,
-        bymonthday=days,
-        byweekday=[(day - 1) % 7 for day in weekdays],
-        byhour=hours,
-        byminute=minutes,
-        bysecond=[0],
+        days, weekdays = {*DAYS}, {*CRON_WEEKDAYS}
+    of_day = compact({*cron.minutes}, MINUTES), compact({*cron.hours}, HOURS)
+    return (
+        *of_day,
+        compact(weekdays, CRON_WEEKDAYS),
+        compact(days, DAYS),
+        compact({*cron.months}, MONTHS),
     )
-    return rule

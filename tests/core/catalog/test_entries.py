@@ -26,8 +26,7 @@ SCHEDULES: list[dict[str, Any]] = [
     {"every": "1m", "phase": "20s", "jitter": "10s", "exclude": ["SAT"]},
     {"rrule": "FREQ=MONTHLY;BYDAY=2TU;BYHOUR=9;BYMINUTE=0", "timezone": "Europe/Berlin"},
     {"rrule": "FREQ=WEEKLY;INTERVAL=2", "start_at": "2026-03-02T08:00:00"},
-    {"rrule": "FREQ=MINUTELY"},
-    {"rrule": "FREQ=HOURLY;BYMINUTE=5"},
+    {"rrule": f"FREQ=DAILY;BYHOUR={','.join(map(str, range(24)))};BYMINUTE=5"},
     {"at": ["2026-12-24T18:00:00", "2026-12-25T18:00:00Z"]},
     {"cron": "30 2 * * *", "dst": {"fold": "both"}, "end_at": "2027-01-01T00:00:00"},
 ]

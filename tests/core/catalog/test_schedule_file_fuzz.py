@@ -28,7 +28,7 @@ WORDS = [
     *HUGE,
     *("1e999", ".nan", "-.inf", "null", "true", "1.5", "-1", "0", "x" * 300, '"\\0"', '"\\uD800"'),
     *("0001-01-01T00:00:00+23:59", "9999-12-31T23:59:59-23:59", "0001-01-01..9999-12-31"),
-    *("5m", "1000000h", "FREQ=YEARLY;BYWEEKNO=53;INTERVAL=9999", "* * 31 2 *", "Europe/Berlin"),
+    *("5m", "1000000h", "FREQ=YEARLY;BYDAY=53MO;INTERVAL=9999", "* * 31 2 *", "Europe/Berlin"),
     *('"${a}"', '"${file:/"', '"{0}"', '"{a!r:{b}}"', "100%", "run", "first", "queue_all"),
 ]
 NAMES = [*KEYS, *StepSpec.model_fields, "jobs", "defaults", "holidays", "file", "gap", "fold", "x"]

@@ -205,7 +205,7 @@ NAMED: list[dict[str, Any]] = [
     {"cron": "15,45 1-3 * * *", "dst": {"fold": "second"}},
     {"cron": ["30 2 * * *", "*/20 * * * SUN", "0 1-3 * * *"], "dst": {"fold": "both"}},
     {"cron": ["0 9 * * 1-5", "0 12 * * 6", "30 0-3 * * *"], "dst": {"gap": "skip"}},
-    {"rrule": "FREQ=MINUTELY;BYMINUTE=7,14", "start_at": "2026-03-27T00:00:00"},
+    {"rrule": "FREQ=WEEKLY;BYDAY=SU;BYHOUR=1,2;BYMINUTE=7,14", "start_at": "2026-03-27T00:00:00"},
     {"rrule": "FREQ=DAILY;BYHOUR=1,2,3;BYMINUTE=0,30", "dst": {"fold": "both"}},
     {"at": ["2026-03-29T02:30:00", "2026-03-29T04:00:00", "2026-10-25T02:30:00"]},
 ]
@@ -303,13 +303,17 @@ def test_a_schedule_is_shown_in_a_few_words() -> None:
     assert job(at=times).schedule == "at 2026-12-24T18:00:00 and 1 more"
 
 
+HOURS, MINUTES = (",".join(map(str, range(most))) for most in (24, 60))
+EACH_MINUTE = f"FREQ=DAILY;BYHOUR={HOURS};BYMINUTE={MINUTES}"
+
+
 @pytest.mark.parametrize(
     "named",
     [
         {"every": "1m"},
         {"cron": "* * * * *", "timezone": "America/New_York"},
         {"cron": ["* * * * *", "0 9 * * 1-5", "*/5 * 1 * *"], "timezone": "America/New_York"},
-        {"rrule": "FREQ=MINUTELY", "timezone": "America/New_York"},
+        {"rrule": EACH_MINUTE, "timezone": "America/New_York"},
     ],
     ids=str,
 )

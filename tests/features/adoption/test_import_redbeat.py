@@ -70,7 +70,7 @@ def test_all_kinds_of_entries_become_jobs_that_load(app: Celery, tmp_path: Path)
             "paused": True,
             "entry": "poll inbox",
         },
-        "weekly": {"cron": "30 3 * * 1"},
+        "weekly": {"rrule": "FREQ=WEEKLY", "start_at": "2026-01-05T03:30:00"},
     }
     assert load(tmp_path / "jobs.yaml").specs == {
         name: JobSpec.model_validate({"name": name, "task": "proj.task", **keys})

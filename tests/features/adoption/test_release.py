@@ -101,12 +101,7 @@ BERLIN = {"timezone": "Europe/Berlin"}
         {"cron": "5 4 */2 * MON", **BERLIN},
         {"cron": "5 4 1-31 * MON", **BERLIN},
         {"cron": "*/7 8-18 1,15 * *", **BERLIN},
-        {"cron": "30 2 1 * *"},
-        {"cron": ["30 2 * * 1-5", "30 2 1-31 * SAT"], **BERLIN},
-        {"cron": "30 2 * * 0", "timezone": "Etc/GMT-2"},
-        {"rrule": "FREQ=MONTHLY;BYMONTHDAY=13;BYDAY=FR;BYHOUR=6;BYMINUTE=30", **BERLIN},
-        {"rrule": "FREQ=HOURLY;BYMONTHDAY=13;BYDAY=FR;BYMINUTE=30", **BERLIN},
-        {"rrule": "FREQ=HOURLY;BYMONTHDAY=13;BYDAY=FR;BYMINUTE=30"},
+        {"rrule": "FREQ=MONTHLY;BYMONTHDAY=13;BYDAY=FR;BYHOUR=6;BYMINUTE=30"},
         {"rrule": "FREQ=WEEKLY;INTERVAL=2;BYDAY=MO,WE", "start_at": "2026-01-05T03:30:00"},
     ],
     ids=str,
@@ -151,7 +146,7 @@ def test_a_released_entry_has_the_arguments_queue_and_limits_of_the_job(
 @pytest.mark.parametrize(
     ("values", "why"),
     [
-        ({"cron": "30 2 * * *", "timezone": "Asia/Tokyo"}, "clocks in Asia/Tokyo, and the app's"),
+        ({"cron": "30 2 * * *", "timezone": "Asia/Tokyo"}, "by the clock of Asia/Tokyo"),
         ({"cron": "30 2 1 * MON", **BERLIN}, "RedBeat has nothing for 30 2 1 \\* MON"),
         ({"cron": ["0 9 * * 1-5", "0 12 * * 6"], **BERLIN}, "RedBeat has nothing for 0 12"),
         ({"cron": ["30 2 * * *", "30 2 L * *"]}, "RedBeat has nothing for 30 2"),
@@ -188,13 +183,14 @@ def test_entries_go_back_to_the_prefix_that_redbeat_has(redis_url: str) -> None:
     loaded(app, ledger, every="1h")
     made = RedBeatSchedulerEntry("made", "proj.task", schedule(60.0), app=app)
     made.save().reschedule()
+    due_before = ledger.client.zscore("own:redbeat::schedule", made.key)
     ledger.client.hset("redbeat:taken", "definition", "of another app")
     RedBeatSchedulerEntry("taken", "proj.task", schedule(60.0), app=app).save().reschedule()
     give_back(app, ledger, release_of(app, ledger, with_entries=True))
     assert list(ledger.client.scan_iter(match="own:*", count=100)) == []
     due = dict(ledger.client.zrange("redbeat::schedule", 0, -1, withscores=True))
     assert due.keys() == {"redbeat:job", "redbeat:made"}
-    assert due["redbeat:made"] == made.score
+    assert due["redbeat:made"] == due_before
     assert ledger.client.hgetall("redbeat:taken") == {"definition": "of another app"}
     get_redis(app).close()
     app.close()
