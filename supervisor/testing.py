@@ -5,12 +5,14 @@ None of it is for production: `empty` deletes everything in a database.
 
 from __future__ import annotations
 
+import os
 import time
 from datetime import timedelta
 
 from celery import Celery
 
 from supervisor.deploy.embedded import EmbeddedServer
+from supervisor.errors import NotConfigured
 from supervisor.job.run import Run
 from supervisor.job.run_ids import StepId
 from supervisor.ledger.ledger import Ledger
@@ -41,8 +43,15 @@ def ledger_of(app: Celery) -> Ledger:
 def empty(ledger: Ledger) -> None:
     """Deletes the whole database: the ledger, and any queues in it.
 
-    The server then has nothing to remember, and runs may begin at once.
+    The server then has nothing to remember, and runs may begin at once. Raises NotConfigured while
+    SUPERVISOR_REDIS_URL is set: it takes precedence over the address that a test gives its app, so
+    the database may be one that is in use.
     """
+    if "SUPERVISOR_REDIS_URL" in os.environ:
+        raise NotConfigured(
+            "SUPERVISOR_REDIS_URL is set, and takes precedence over a test's `redis_url`: remove it"
+            " from the environment of tests (docs/how-to/testing.md)"
+        )
     ledger.client.execute_command("FLUSHDB")
     ledger.acknowledge_server()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from datetime import timedelta
@@ -9,9 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from supervisor.errors import NotConfigured
 from supervisor.job.run import RunState
 from supervisor.ledger.ledger import Ledger
-from supervisor.testing import lease_runs_out, wait_for_end
+from supervisor.testing import empty, lease_runs_out, wait_for_end
 from tests.jobs import admitted, at_work, job, run_id
 from tests.test_code_blocks import BLOCKS
 from tests.waiting import scaled
@@ -19,7 +21,7 @@ from tests.waiting import scaled
 FILES = ("reports.py", "test_reports.py")
 
 
-def test_the_tests_of_the_page_pass(tmp_path: Path) -> None:
+def test_the_tests_of_the_page_pass_in_the_environment_of_a_deployment(tmp_path: Path) -> None:
     texts = [block.text for block in BLOCKS if block.page == "docs/how-to/testing.md"]
     for name, text in zip(FILES, texts, strict=True):
         (tmp_path / name).write_text(text)
@@ -35,11 +37,28 @@ def test_the_tests_of_the_page_pass(tmp_path: Path) -> None:
         "-p",
         "no:cacheprovider",
     ]
+    nowhere = "redis://127.0.0.1:1/0"
     done = subprocess.run(
-        command, cwd=tmp_path, capture_output=True, text=True, timeout=scaled(120), check=False
+        command,
+        cwd=tmp_path,
+        env={**os.environ, "SUPERVISOR_REDIS_URL": nowhere, "CELERY_BROKER_URL": nowhere},
+        capture_output=True,
+        text=True,
+        timeout=scaled(120),
+        check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert f"{texts[1].count('def test_')} passed" in done.stdout
+
+
+def test_a_database_that_the_environment_names_is_not_emptied(
+    ledger: Ledger, redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = run_id(admitted(ledger, 0), 0)
+    monkeypatch.setenv("SUPERVISOR_REDIS_URL", redis_url)
+    with pytest.raises(NotConfigured, match="SUPERVISOR_REDIS_URL is set"):
+        empty(ledger)
+    assert ledger.run(run).state is RunState.QUEUED
 
 
 def test_a_run_that_does_not_end_in_time_is_said_to_be_where_it_is(ledger: Ledger) -> None:
