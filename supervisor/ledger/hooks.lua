@@ -20,7 +20,8 @@ local hooks = {
   on_end = {},      -- (run, outcome, reason)  any run that is not below another has ended; as it was loaded
   on_skip = {},     -- (run, reason, skips)    so many in a row; as it was loaded
   on_overlap = {},  -- (run, other)            it ran at the same time as another; its id
-  -- (job, state, reason, id, first, last, ticks, notify)  a range of ticks without runs, as in pass.lua
+  -- (job, state, reason, id, first, last, ticks, notify, restored)  a range of ticks without runs, as in pass.lua; but
+  -- those of these nominal times have runs, which their workers restored
   on_pass = {},
 
   -- (job, spec, version)  before it is written; spec: JSON, nil when it is removed

@@ -26,17 +26,19 @@ if ticks == 0 then
   return 'duplicate'
 end
 count(job, 'ticks', ticks)
--- Of ticks that the server had forgotten, these have runs (restore.lua).
+local restored = {}
 for nominal in string.gmatch(v[2] or '', '%d+') do
-  if call.first <= tonumber(nominal) and tonumber(nominal) <= last then ticks = ticks - 1 end
+  nominal = tonumber(nominal)
+  if call.first <= nominal and nominal <= last then restored[#restored + 1] = nominal end
 end
+ticks = ticks - #restored
 if ticks > 0 then
   local id = redis.call('EXISTS', K.run(call.id)) == 0 and call.id or call.first_id
   if redis.call('EXISTS', K.run(id)) == 0 then
-    pass_over(job, state, reason, id, call.first, last, ticks, call.history, call.notify)
+    pass_over(job, state, reason, id, call.first, last, ticks, call.history, call.notify, restored)
   else  -- both have runs, and no name is left for those between
     count(job, state .. ':' .. reason, ticks)
-    call_each(hooks.on_pass, job, state, reason, call.id, call.first, last, ticks, call.notify)
+    call_each(hooks.on_pass, job, state, reason, call.id, call.first, last, ticks, call.notify, restored)
   end
 end
 return 'passed'

@@ -21,18 +21,19 @@ end
 
 -- A run that others follow has come to an end, or a range of ticks without runs: beat decides what becomes
 -- of those (features/following/rule.py).
-local function note_for_followers(job, id, state, nominal, first)
-  local waiting = hget(K.run(id), 'followed_by')
+local function note_for_followers(job, id, state, nominal, first, restored)
+  local waiting = not first and hget(K.run(id), 'followed_by') or nil
   if not waiting and redis.call('EXISTS', K.followers(job)) == 0 then return end
   redis.call('RPUSH', K.endings, cjson.encode({
     job = job, run = id, state = state, nominal = tonumber(nominal), first = tonumber(first), followed_by = waiting,
+    restored = some(restored or {}),
   }))
 end
 
 hooks.on_end[#hooks.on_end + 1] = function(run, outcome) note_for_followers(run.job, run.id, outcome, run.nominal) end
 hooks.on_skip[#hooks.on_skip + 1] = function(run) note_for_followers(run.job, run.id, 'skipped', run.nominal) end
-hooks.on_pass[#hooks.on_pass + 1] = function(job, state, _, id, first, last)
-  note_for_followers(job, id, state, last, first)
+hooks.on_pass[#hooks.on_pass + 1] = function(job, state, _, id, first, last, _, _, restored)
+  note_for_followers(job, id, state, last, first, restored)
 end
 
 end

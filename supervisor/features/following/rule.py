@@ -122,8 +122,9 @@ def on_end(end: RunEnd, snapshot: FollowState, decisions: Decisions) -> None:
             continue
         waiting = (at for at in memory.waiting.values() if end.first <= at <= end.nominal)
         for at in dict.fromkeys((end.nominal, *waiting)):
-            remember(memory, str(at), end.job, end.state, end.run_id)
-            judge_time(spec, memory, at, decisions)
+            if at not in end.restored:
+                remember(memory, str(at), end.job, end.state, end.run_id)
+                judge_time(spec, memory, at, decisions)
 
 
 def on_wait(event: RunWaits, snapshot: FollowState, decisions: Decisions) -> None:

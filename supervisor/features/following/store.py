@@ -41,13 +41,17 @@ class RunEnd:
     nominal: int
     first: int
 
+    restored: tuple[int, ...] = ()
+    """Of such ticks those that have runs nevertheless."""
+
     followed_by: tuple[tuple[AfterPolicy, str], ...] = ()
     """Single runs that wait for this one, and how it has to end for each."""
 
     @property
     def is_triggered(self) -> bool:
         """Whether the run's time is not what it is known by."""
-        return not self.run_id.startswith(tick_of(self.job, self.nominal))
+        is_one = self.first == self.nominal
+        return is_one and not self.run_id.startswith(tick_of(self.job, self.nominal))
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +138,7 @@ def event_from(text: str) -> FollowEvent:
         state=RunState(record["state"]),
         nominal=int(record["nominal"]),
         first=int(record.get("first", record["nominal"])),
+        restored=tuple(record.get("restored", ())),
         followed_by=tuple((AfterPolicy(policy), run_id) for policy, _, run_id in waiting),
     )
 

@@ -21,12 +21,13 @@ from supervisor.job.run import Run, RunState
 from supervisor.job.run_ids import manual_id, tick_id
 from supervisor.job.spec import JobSpec
 from supervisor.ledger.admission import Placement
+from supervisor.ledger.attempt import Work
 from supervisor.ledger.leader import Leadership
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.run_request import RunRequest
 from supervisor.schedule.ticks import PassedOver
 from tests.commands import Supervisor
-from tests.jobs import MIDNIGHT, begin, pause, run_id, states, ticks
+from tests.jobs import MIDNIGHT, begin, granted_of, pause, run_id, states, ticks
 from tests.logged import capture_logs
 
 SUCCEEDED, FAILED = RunState.SUCCEEDED, RunState.FAILED
@@ -302,6 +303,39 @@ def test_a_range_of_missed_ticks_ends_the_ticks_that_wait_for_them(
     ledger.pass_over([missed])
     turn(ledger)
     assert states(ledger, jobs["report"]) == ["skipped", "skipped", "waiting"]
+
+
+def test_a_missed_range_is_no_end_of_a_run_in_it_that_its_worker_restored(
+    ledger: Ledger, entries: Entries
+) -> None:
+    same_time = {"after": ["extract"], "after_match": "same_time", "overlap": "allow"}
+    jobs = loaded(
+        ledger,
+        entries,
+        extract={"overlap": "allow"},
+        load=same_time,
+        report={"every": "1s", **same_time},
+    )
+    extract = jobs["extract"]
+    ledger.admit(ticks(extract, 0))
+    ledger.admit(ticks(jobs["report"], 1, 2, 3, 5))
+    turn(ledger)
+    for second in (2, 5):
+        [tick] = ticks(extract, second)
+        work = Work(tick.run_id, extract.name, tick.nominal_at, extract.rules(), "worker")
+        ledger.restore(work, f"token {second}", granted_of(ledger))
+    by_hand = ledger.trigger(jobs["load"], RunRequest(after=run_id(extract, 5)))
+    first, last = (MIDNIGHT + timedelta(seconds=second) for second in (1, 5))
+    ledger.pass_over([PassedOver(extract, RunState.MISSED, "window", first, last, 5)])
+    turn(ledger)
+    assert states(ledger, jobs["report"]) == ["skipped", "waiting", "skipped", "waiting"]
+    assert states(ledger, jobs["load"]) == ["waiting"]
+    for second in (2, 5):
+        ledger.finish(run_id(extract, second), f"token {second}", SUCCEEDED)
+    turn(ledger)
+    assert states(ledger, jobs["report"]) == ["skipped", "queued", "skipped", "queued"]
+    assert [run.state for run in runs(ledger, "load")] == [RunState.QUEUED] * 3
+    assert by_hand.id in ids(runs(ledger, "load"))
 
 
 def test_of_latest_one_tick_waits_at_a_time(ledger: Ledger, entries: Entries) -> None:
