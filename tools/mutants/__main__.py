@@ -29,8 +29,8 @@ from tools.mutants.mutants import Mutant, mutants_of
 ROOT = Path(__file__).parents[2]
 EQUIVALENT = Path(__file__).with_name("equivalent.yaml")
 
-#: For all the tests that judge one mutant.
-SECONDS = 240.0
+#: For a file of tests, on average of those that judge one mutant.
+SECONDS_EACH = 6.0
 
 
 def all_mutants() -> list[Mutant]:
@@ -106,7 +106,7 @@ class Slot:
             if (ROOT / name).is_file():
                 (directory / name).parent.mkdir(parents=True, exist_ok=True)
                 shutil.copy2(ROOT / name, directory / name)
-        steps = {"SUPERVISOR_SOAK_STEPS": os.environ.get("SUPERVISOR_SOAK_STEPS", "2000")}
+        steps = {"SUPERVISOR_SOAK_STEPS": os.environ.get("SUPERVISOR_SOAK_STEPS", "600")}
         self.process = subprocess.Popen(
             [sys.executable, "-m", "tools.mutants.slot"],
             cwd=directory,
@@ -134,7 +134,8 @@ class Slot:
 
     def _asked(self, file: str, text: str, tests: list[str]) -> dict[str, Any]:
         assert self.process.stdin and self.process.stdout
-        asked = {"file": file, "text": text, "tests": tests, "seconds": scaled(SECONDS / 4)}
+        each = scaled(SECONDS_EACH)
+        asked = {"file": file, "text": text, "tests": tests, "seconds_each": each}
         print(json.dumps(asked), file=self.process.stdin, flush=True)
         answer: dict[str, Any] = json.loads(self.process.stdout.readline())
         return answer

@@ -22,16 +22,16 @@ BROKEN = (
 
 #: How a run goes from its admission to its end.
 RUNS = (
-    *("admit", "attempts", "overlapping", "rescue", "schema"),
-    *("pausing", "comebacks", "revocations", "many_waiting"),
+    *("attempts", "admit", "overlapping", "rescue", "schema"),
+    *("comebacks", "pausing", "revocations", "many_waiting"),
 )
 STEPS = ["stages"]
-REST = ["reports", "audit", "beat_ticks", "after", "notices", "ended_runs", "model"]
+REST = ["ended_runs", "audit", "after", "reports", "model"]
+REPEATING = "tests/tools/operate/test_repeating.py"
 HEARTBEAT = (
     *("tests/core/guard/test_lease.py", "tests/core/ledger/test_comebacks.py"),
+    *("tests/core/guard/test_insisting.py", "tests/acceptance/test_told_to_end.py"),
     "tests/core/guard/test_heartbeat.py",
-    "tests/core/guard/test_insisting.py",
-    "tests/acceptance/test_told_to_end.py",
 )
 
 
@@ -50,8 +50,12 @@ JUDGES = {
     "*/stages.lua": tests_of(*STEPS, *RUNS, *REST),
     "*/expand.lua": tests_of(*STEPS, *RUNS, *REST),
     "*/fill.lua": tests_of(*STEPS, *RUNS, *REST),
-    "*/load.lua": tests_of("loading", "record", "beginning_to_lead", "content", *RUNS, *REST),
-    "*/begin.lua": tests_of("content", *RUNS, *STEPS, *REST),
+    "*/load.lua": [
+        *tests_of("jobs_at_run_time", "put_model", "record", "after", "content"),
+        *(REPEATING, *tests_of("loading", "beginning_to_lead")),
+    ],
+    "*/begin.lua": [*tests_of("content", *RUNS, *STEPS, *REST), REPEATING],
+    "*/admit.lua": [*tests_of(*RUNS, *STEPS, "callers", *REST), REPEATING],
     "*/finish.lua": tests_of("callers", *RUNS, *STEPS, *REST),
     "*/messages.lua": tests_of("messages", "callers", "whole_or_nothing", *RUNS, *STEPS),
     "*/send.lua": tests_of("messages", "callers", "publishing"),

@@ -15,10 +15,15 @@ from importlib import import_module
 from pathlib import Path
 
 import pytest
+from hypothesis import Phase
+from hypothesis import settings as hypothesis_settings
 
 from tools.mutants.judges import JUDGES
 
 LOG = Path("judged.log")
+
+#: A sequence that shows the mutant will do: to make it shorter takes minutes.
+hypothesis_settings.register_profile("judge", deadline=None, phases=[Phase.generate])
 
 #: Most mutants are noticed by the tests that come first: the others are not collected for them.
 FIRST = 4
@@ -31,12 +36,13 @@ def import_tests() -> None:
             import_module(test.removesuffix(".py").replace("/", "."))
 
 
-def is_noticed(tests: list[str], is_lua: bool, seconds: float) -> bool:
-    """Whether a test fails, or the tests do not end in time."""
+def is_noticed(tests: list[str], is_lua: bool, seconds_each: float) -> bool:
+    """Whether a test fails, or the tests do not end in time. seconds_each: for a file of them."""
     quiet = ["-q", "--no-header", "-p", "no:cacheprovider"]
     # What was imported before pytest came keeps its plain assertions.
     arguments = ["-x", *quiet, "-W", "ignore::pytest.PytestAssertRewriteWarning", *tests]
     if is_lua:
+        arguments.append("--hypothesis-profile=judge")
         judge = os.fork()
         if not judge:
             os.setsid()
@@ -52,7 +58,7 @@ def is_noticed(tests: list[str], is_lua: bool, seconds: float) -> bool:
                 stderr=log,
                 start_new_session=True,
             ).pid
-    ends_at = time.monotonic() + seconds
+    ends_at = time.monotonic() + seconds_each * len(tests)
     while time.monotonic() < ends_at:
         ended, status = os.waitpid(judge, os.WNOHANG)
         if ended:
@@ -74,7 +80,7 @@ def main() -> None:
         try:
             file.write_text(asked["text"])
             noticed = any(
-                is_noticed(tests, file.suffix == ".lua", asked["seconds"])
+                is_noticed(tests, file.suffix == ".lua", asked["seconds_each"])
                 for tests in (asked["tests"][:FIRST], asked["tests"][FIRST:])
                 if tests
             )

@@ -11,7 +11,8 @@ from supervisor.ledger.ledger import Ledger
 
 
 def run_machine(machine: Any, ledger: Ledger, steps: int, first_seed: int | None = None) -> None:
-    """Fails with the shortest sequence of rules after which something is wrong.
+    """Fails with the shortest sequence of rules after which something is wrong, or the first one
+    where Hypothesis' profile has none made shorter.
 
     machine: its class, which counts in `steps`, and takes `steps_each` with one ledger. first_seed:
     tries the same sequences each time, and fails with the first that shows it.
@@ -29,6 +30,6 @@ def run_machine(machine: Any, ledger: Ledger, steps: int, first_seed: int | None
                 stateful_step_count=machine.steps_each,
                 deadline=None,
                 report_multiple_bugs=False,
-                phases=tuple(Phase) if first_seed is None else [Phase.generate],
+                phases=settings.default.phases if first_seed is None else [Phase.generate],
             ),
         )
