@@ -169,7 +169,7 @@ local function admit(run, fields)
 
   if run.failed then
     redis.call('HSET', K.run(id), 'blocked_by', run.failed, unpack(record))
-    skip({ id = id, job = job, rules = rules, nominal = nominal, stage = run.steps and '' or nil }, 'upstream')
+    skip({ id = id, job = job, rules = rules, nominal = nominal, stage = run.steps }, 'upstream')
     return 'skip', 'upstream', run.failed
   end
   if run.after or (rules.follows and kind == 'tick') then

@@ -95,7 +95,7 @@ end
 
 -- The attempt that was given up is running after all: its entry in the run's list goes.
 local function take_back_attempt(run, token)
-  local attempts = string.gsub(hget(K.run(run.id), 'attempts') or '', '[^\n]*\n$', '')
+  local attempts = string.gsub(hget(K.run(run.id), 'attempts'), '[^\n]*\n$', '')
   redis.call('HSET', K.run(run.id), 'attempts', attempts, 'reason', '')
   redis.call('HINCRBY', K.run(run.id), 'crashes', -1)
   redis.call('HDEL', K.run(run.id), 'lost:' .. token, 'last_token', 'obstacle')

@@ -27,7 +27,7 @@ local function renew(lease)
 
   if standing == 'running' or standing == 'silent' then
     -- Its record has lost its rules: the worker writes them again.
-    if lease.attempt and not run.parent and not comebacks.is_whole(run) then return OUTCOMES.unknown.renew end
+    if lease.attempt and not comebacks.is_whole(run) then return OUTCOMES.unknown.renew end
     if standing == 'silent' then count(run.job, 'reasserted') end
     keep(run, token)
     if run.ending == 'cancelled' or run.ending == 'replaced' then return 'stop', run.ending end

@@ -51,7 +51,8 @@ JUDGES = {
     "*/expand.lua": tests_of(*STEPS, *RUNS, *REST),
     "*/fill.lua": tests_of(*STEPS, *RUNS, *REST),
     "*/load.lua": [
-        *tests_of("jobs_at_run_time", "put_model", "record", "after", "content"),
+        "tests/core/catalog/test_jobs_at_run_time.py",
+        *tests_of("put_model", "record", "after", "content"),
         *(REPEATING, *tests_of("loading", "beginning_to_lead")),
     ],
     "*/begin.lua": [*tests_of("content", *RUNS, *STEPS, *REST), REPEATING],

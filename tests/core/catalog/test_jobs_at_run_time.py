@@ -205,6 +205,23 @@ def test_a_version_outlives_the_job(app: Celery) -> None:
     assert put(app, if_version=0).version > seen.version
 
 
+def test_a_job_that_comes_back_is_no_removed_one(app: Celery, ledger: Ledger) -> None:
+    put(app)
+    jobs.remove("report", app=app)
+    assert list(ledger.removed()) == ["report"]
+    put(app)
+    assert ledger.removed() == {}
+    assert not ledger.client.exists(ledger.keys.removed)
+
+
+def test_a_job_of_which_the_ledger_has_lost_all_but_the_entry_is_put_again(
+    app: Celery, ledger: Ledger
+) -> None:
+    put(app)
+    ledger.client.delete(ledger.keys.jobs, ledger.keys.sources)
+    assert put(app).spec.name == "report"
+
+
 def test_many_are_put_at_once_or_none(app: Celery) -> None:
     keys = {f"job-{number}": HOURLY for number in range(3)}
     assert jobs.put_many(keys, app=app).added == tuple(keys)

@@ -23,12 +23,15 @@ from supervisor.job.run import RunState
 from supervisor.ledger.attempt import Ending, Finished, LeaseState, Refusal, Refused
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.limits import ATTEMPTS_KEPT
+from supervisor.ledger.run_request import CallArguments
 from supervisor.testing import lease_runs_out
 from tests.jobs import (
     admitted,
+    at_work,
     begin,
     begun,
     delivery,
+    has_worked_for,
     job,
     lock_is_free,
     renew,
@@ -46,6 +49,16 @@ def test_a_run_that_another_replaces_is_asked_to_end_with_its_next_heartbeat(
     ledger.admit(ticks(spec, 1))
     [renewal] = ledger.renew([(run_id(spec, 0), "token", True, None)])
     assert (renewal.state, renewal.detail) == (LeaseState.STOP, "replaced")
+
+
+def test_a_run_whose_lock_a_foreign_program_has_taken_does_not_take_it_back(
+    ledger: Ledger,
+) -> None:
+    spec = job(ledger)
+    granted = at_work(ledger, spec, 0).granted
+    ledger.client.set(ledger.keys.lock(spec.lock), "of a foreign app")
+    assert renew(ledger, run_id(spec, 0), granted=granted) is LeaseState.LOST
+    assert ledger.client.get(ledger.keys.lock(spec.lock)) == "of a foreign app"
 
 
 @pytest.mark.parametrize("is_rescued", [False, True])
@@ -100,12 +113,16 @@ def test_a_parked_run_that_is_recorded_as_sent_late_waits_like_any(ledger: Ledge
     assert ended.to_publish == (run_id(second, 0),)
 
 
+@pytest.mark.parametrize("is_silent", [False, True], ids=["in time", "late"])
 @pytest.mark.parametrize("keys", [{}, {"serial": "own"}], ids=["lock", "serial"])
 def test_a_begin_whose_reply_was_lost_is_granted_again(
-    ledger: Ledger, keys: dict[str, str]
+    ledger: Ledger, keys: dict[str, str], is_silent: bool
 ) -> None:
     spec = admitted(ledger, 0, **keys)
-    first, again = (begin(ledger, run_id(spec, 0)) for _ in range(2))
+    first = begin(ledger, run_id(spec, 0))
+    if is_silent:
+        lease_runs_out(ledger, run_id(spec, 0))
+    again = begin(ledger, run_id(spec, 0))
     assert (again.fencing_token, again.attempt) == (first.fencing_token, 1)
 
 
@@ -126,6 +143,39 @@ def test_a_retry_gives_the_serial_queue_to_the_next(ledger: Ledger) -> None:
     retried = ledger.retry(run_id(first, 0), "token", timedelta(hours=1))
     assert retried.to_publish == (run_id(second, 0),)
     begin(ledger, run_id(second, 0), "other")
+
+
+def test_how_long_an_attempt_took_is_counted(ledger: Ledger) -> None:
+    spec = begun(ledger)
+    has_worked_for(ledger, run_id(spec, 0), 90)
+    ledger.finish(run_id(spec, 0), "token", RunState.SUCCEEDED)
+    took = int(ledger.client.hget(ledger.keys.job(spec.name), "h:duration:sum"))
+    assert 90_000 <= took < 900_000
+
+
+def test_the_options_of_each_retry_add_to_those_before(ledger: Ledger) -> None:
+    spec = begun(ledger)
+    run = run_id(spec, 0)
+    ledger.retry(
+        *(run, "token", timedelta()),
+        arguments=CallArguments(options={"queue": "slow", "priority": 1}),
+    )
+    ledger.rescue()
+    begin(ledger, run, "second")
+    ledger.retry(run, "second", timedelta(), arguments=CallArguments(options={"priority": 2}))
+    assert ledger.run(run).options == {"queue": "slow", "priority": 2}
+
+
+def test_a_retry_is_asked_for_nothing_that_its_attempt_before_was(ledger: Ledger) -> None:
+    """An attempt that was to end for its time limit may be tried again."""
+    spec = begun(ledger, on_crash="rerun")
+    run = run_id(spec, 0)
+    ledger.note_ending(run, "token", RunState.TIMED_OUT, "soft time limit")
+    ledger.retry(run, "token", timedelta())
+    ledger.rescue()
+    begin(ledger, run, "second")
+    lease_runs_out(ledger, run)
+    assert [rescue.kind for rescue in ledger.rescue()] == ["rescued"]
 
 
 def test_ended_runs_expire(ledger: Ledger) -> None:

@@ -288,6 +288,32 @@ def test_a_run_that_made_way_takes_the_first_free_slot(ledger: Ledger) -> None:
     assert slots == ["1", "2"]
 
 
+def test_a_run_that_makes_way_while_its_retry_is_not_due_is_due_as_before(ledger: Ledger) -> None:
+    spec = begun(ledger, overlap="queue_all")
+    first = run_id(spec, 0)
+    ledger.retry(first, "token", timedelta(hours=1))
+    due = ledger.client.zscore(ledger.keys.delayed, first)
+    restored = ledger.restore(work(spec, 1), "other", granted_of(ledger))
+    assert (restored.state, ledger.run(first).state) == (LeaseState.REASSERTED, "retrying")
+    assert ledger.client.zscore(ledger.keys.delayed, first) == due
+
+
+def test_a_parked_run_that_makes_way_waits_for_its_lock_alone(ledger: Ledger) -> None:
+    spec = job(ledger, overlap="queue_all", serial="one")
+    other = job(ledger, "other", serial="one")
+    first = run_id(spec, 0)
+    at_work(ledger, other, 0, "other")
+    ledger.admit(ticks(spec, 0))
+    assert isinstance(ledger.begin(first, "parked", "worker"), Refused)
+    lease_runs_out(ledger, run_id(other, 0))
+    restored = ledger.restore(work(spec, 1), "back", granted_of(ledger))
+    assert (restored.state, ledger.run(first).state) == (LeaseState.REASSERTED, "waiting")
+    lines = [
+        ledger.client.zcard(ledger.keys.waiting(lock)) for lock in (spec.lock, spec.serial_lock)
+    ]
+    assert lines == [1, 0]
+
+
 def test_a_restored_run_that_was_asked_for_leaves_the_ticks_alone(ledger: Ledger) -> None:
     spec = job(ledger)
     nominal = ticks(spec, 60)[0].nominal_at

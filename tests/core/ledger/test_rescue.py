@@ -23,7 +23,8 @@ from supervisor.ledger.attempt import (
 )
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.limits import RUNS_PER_DISMISSAL
-from supervisor.testing import lease_runs_out
+from supervisor.ledger.run_request import RunRequest
+from supervisor.testing import lease_runs_out, server_changes
 from supervisor.times import clock, ms_of
 from tests.jobs import (
     admitted,
@@ -58,8 +59,42 @@ def vanish(ledger: Ledger, spec: JobSpec, run: str) -> None:
 def test_a_lock_key_that_vanished_before_its_time_is_put_back(ledger: Ledger) -> None:
     spec = admitted(ledger, 0)
     lose_lock(ledger, spec)
-    assert ledger.admit(ticks(spec, 1))[0].blocked_by == run_id(spec, 0)
+    [blocked] = ledger.admit(ticks(spec, 1))
+    assert blocked.blocked_by == run_id(spec, 0)
+    assert blocked.rescues == (Rescue("reasserted", run_id(spec, 0), spec.name),)
     assert not lock_is_free(ledger, spec)
+
+
+def test_a_queued_run_whose_lock_key_vanished_begins(ledger: Ledger) -> None:
+    spec = admitted(ledger, 0)
+    lose_lock(ledger, spec)
+    begin(ledger, run_id(spec, 0))
+
+
+def test_a_queued_run_that_a_new_server_holds_back_has_its_whole_deadline_again(
+    ledger: Ledger,
+) -> None:
+    spec = admitted(ledger, 0, start_deadline="1h", lease_ttl="30s")
+    run = run_id(spec, 0)
+    lease_runs_out(ledger, run)
+    server_changes(ledger)
+    now = ms_of(ledger.now())
+    assert ledger.rescue() == (Rescue("prolonged", run, spec.name),)
+    assert ledger.client.zscore(ledger.keys.leases, run) >= now + 3_600_000
+
+
+def test_a_run_that_no_worker_took_says_that_its_start_deadline_passed(ledger: Ledger) -> None:
+    """Not that it expires, which is later."""
+    run = ledger.trigger(job(ledger), RunRequest(expires=timedelta(hours=9))).id
+    lease_runs_out(ledger, run)
+    assert [rescue.kind for rescue in ledger.rescue()] == ["expired"]
+    assert ledger.run(run).reason == "start deadline passed"
+
+
+def test_what_is_left_of_a_run_without_a_record_is_looked_at_once(ledger: Ledger) -> None:
+    ledger.client.zadd(ledger.keys.leases, {"nightly@gone": 1})
+    assert ledger.rescue() == ()
+    assert not ledger.client.exists(ledger.keys.leases)
 
 
 def test_a_run_whose_message_was_just_sent_is_left_alone(ledger: Ledger, app: Celery) -> None:
@@ -148,6 +183,13 @@ def test_a_broken_record_does_not_keep_others_from_being_rescued(ledger: Ledger)
     kinds = {rescue.run_id: rescue.kind for rescue in ledger.rescue()}
     assert kinds == {run_id(broken, 0): "failed", run_id(whole, 0): "rescued"}
     assert ledger.rescue() == ()
+
+
+def test_a_run_whose_record_is_no_record_is_reported_without_its_job(ledger: Ledger) -> None:
+    ledger.client.set(ledger.keys.run("nightly@text"), "no hash")
+    ledger.client.zadd(ledger.keys.leases, {"nightly@text": 1})
+    assert ledger.rescue() == (Rescue("failed", "nightly@text", ""),)
+    assert ledger.rescue() == (), "it is looked at again a minute later"
 
 
 def test_an_admission_says_which_silent_runs_it_rescued(ledger: Ledger) -> None:

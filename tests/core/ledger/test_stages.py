@@ -11,7 +11,7 @@ import pytest
 from supervisor.job.run import RunState
 from supervisor.job.spec import JobSpec
 from supervisor.job.steps import ITEMS_AT_ONCE
-from supervisor.ledger.attempt import Cancellation, Ending, LeaseState, Refused
+from supervisor.ledger.attempt import Cancellation, Ending, LeaseState, Refusal, Refused
 from supervisor.ledger.ledger import RUNS_PER_RESCUE, Ledger
 from supervisor.ledger.limits import ITEMS_PER_END, ITEMS_PER_FILL, LARGEST_KEPT_PARAM
 from supervisor.ledger.run_request import RunRequest
@@ -130,6 +130,18 @@ def test_a_step_whose_worker_died_is_run_again(ledger: Ledger, spec: JobSpec, ru
     assert renew(ledger, f"{run}~extract", "first") is LeaseState.LOST
     assert ledger.job(spec.name).counters["overlaps"] == 1
     assert ledger.finish(f"{run}~extract", "first", RunState.SUCCEEDED).ending is Ending.STALE
+
+
+def test_a_step_that_comes_back_overlaps_with_its_attempt_before(
+    ledger: Ledger, spec: JobSpec, run: str
+) -> None:
+    """A promoted replica had not heard of the crash between the two."""
+    step = f"{run}~extract"
+    begin(ledger, step, "first")
+    second = granted_of(ledger, number=2)
+    assert renew(ledger, step, "second", second) is LeaseState.REASSERTED
+    assert renew(ledger, step, "first") is LeaseState.LOST
+    assert ledger.job(spec.name).counters["overlaps"] == 1
 
 
 def lasts(ledger: Ledger, run: str) -> tuple[int, int]:
@@ -292,6 +304,16 @@ def test_a_batch_ends_once_with_its_last_item(ledger: Ledger) -> None:
     assert end(ledger, place, 1).to_publish == (f"{run_of(place)}~index",)
     assert ledger.steps.below([run_of(place)]) == [f"{run_of(place)}~index"]
     assert counts(ledger, place) == {"total": 3, "succeeded": 3, "failed": 0}
+
+
+def test_a_second_message_of_an_item_that_ended_well_is_refused(ledger: Ledger) -> None:
+    """Of such an item nothing is kept."""
+    place = batch(ledger)
+    end(ledger, place, 0)
+    again = ledger.begin(f"{place}#0", "again", "worker")
+    assert again == Refused(f"{place}#0", Refusal.DUPLICATE, "succeeded")
+    unknown = ledger.begin("nightly@gone", "token", "worker")
+    assert unknown == Refused("nightly@gone", Refusal.UNKNOWN, None)
 
 
 def test_a_batch_of_one_item_has_its_state(ledger: Ledger) -> None:
@@ -502,6 +524,19 @@ def test_what_steps_returned_is_kept_once_and_only_while_the_run_goes_on(
     assert not ledger.run(run).state.is_open
     for key in ledger.client.scan_iter(f"*{run}*"):
         assert sum(map(len, ledger.client.hgetall(key).values())) < 10_000, key
+
+
+def test_what_is_kept_of_a_lost_step_expires(ledger: Ledger) -> None:
+    spec = pipeline(ledger, on_crash="fail")
+    ledger.admit(ticks(spec, 1))
+    step = f"{run_id(spec, 1)}~extract"
+    begin(ledger, step)
+    lease_runs_out(ledger, step)
+    ledger.rescue()
+    assert ledger.run(run_id(spec, 1)).state is RunState.FAILED
+    kept = list(ledger.client.scan_iter(f"*{step}*"))
+    assert len(kept) == 2, "its record, and that it may be at work"
+    assert all(ledger.client.ttl(key) > 0 for key in kept)
 
 
 def test_a_run_that_never_had_its_turn_leaves_nothing_for_ever(ledger: Ledger) -> None:

@@ -18,7 +18,7 @@ from supervisor.ledger.attempt import Grant, Refusal, Refused
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.limits import CONTENTS_KEPT
 from supervisor.ledger.run_request import CallArguments, RunRequest
-from supervisor.sending.content import content_of
+from supervisor.sending.content import as_json, content_of
 from supervisor.sending.publisher import publisher_of
 from supervisor.worker.task import trace_run
 from tests.features.following.test_after import loaded
@@ -155,6 +155,7 @@ def test_an_app_may_change_its_messages(ledger: Ledger, app: Celery) -> None:
     assert begins(ledger, run, [], {"by": "beat"}).refusal is Refusal.DIFFERS
     assert publisher_of(app).publish([run]) == 1
     assert begins(ledger, run, [], {"by": "another"}).refusal is Refusal.DIFFERS
+    assert begins(ledger, run, [1], {"by": "beat"}).refusal is Refusal.DIFFERS
     assert isinstance(begins(ledger, run, [], {"by": "beat"}), Grant)
 
 
@@ -233,6 +234,22 @@ def test_a_value_that_json_does_not_have_is_compared_as_it_is_read_back(
     ledger.admit(ticks(spec, 0))
     said = ledger.spec("nightly").args
     assert isinstance(begins(ledger, run_id(spec, 0), said, {}), Grant)
+
+
+def test_a_date_of_a_caller_is_not_compared(ledger: Ledger) -> None:
+    """Kombu may write it in another way than it was read."""
+    run = ledger.trigger(job(ledger), RunRequest(args=[as_json(MIDNIGHT)])).id
+    assert isinstance(begins(ledger, run, [MIDNIGHT.isoformat()], {}), Grant)
+
+
+def test_a_call_of_a_guarded_task_has_its_own_arguments(ledger: Ledger, app: Celery) -> None:
+    @app.task(name=TASK, guard={"overlap": "skip"}, ignore_result=True, shared=False)
+    def nightly(number: int) -> None: ...
+
+    run = nightly.delay(7).id
+    assert begins(ledger, run, [8], {}).refusal is Refusal.DIFFERS
+    assert begins(ledger, run, [7], {}, task="proj.other").refusal is Refusal.DIFFERS
+    assert isinstance(begins(ledger, run, [7], {}), Grant)
 
 
 def test_the_ledger_says_which_arguments_have_references(ledger: Ledger) -> None:

@@ -12,6 +12,7 @@ from supervisor.catalog.entries import Entries
 from supervisor.errors import Conflict, InvalidRequest, UnknownJob
 from supervisor.job.run import Run, RunState
 from supervisor.ledger.actions import ActionQuery, Actor
+from supervisor.ledger.attempt import Grant
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.limits import FORMER_KEPT, LARGEST_KEPT_PARAM, RUNS_WITH_PARAMS
 from supervisor.ledger.run_request import CallArguments, RunRequest
@@ -92,6 +93,22 @@ def test_a_repeat_has_the_arguments_of_a_message_from_before_an_edit(
     ledger.begin(run, run, "worker", content=content_of(run, "proj.nightly", [2], {}))
     ledger.finish(run, run, RunState.FAILED, "no")
     assert again(ledger, run).args == [2]
+
+
+def test_a_repeat_has_the_arguments_of_the_last_attempt(ledger: Ledger, entries: Entries) -> None:
+    """The message of its first was made before an edit."""
+    for number in (1, 2):
+        spec = loaded(ledger, entries, nightly={"every": "1s", "args": [number]})["nightly"]
+    ledger.admit(ticks(spec, 0))
+    run = run_id(spec, 0)
+    for number, token in ((1, "first"), (2, "second")):
+        content = content_of(run, "proj.nightly", [number], {})
+        assert isinstance(ledger.begin(run, token, "worker", content=content), Grant)
+        if token == "first":
+            ledger.retry(run, token, timedelta())
+            ledger.rescue()
+    ledger.finish(run, "second", RunState.FAILED, "no")
+    assert again(ledger, run).args is None, "the job's own"
 
 
 def test_a_run_whose_arguments_are_gone_is_not_repeated(ledger: Ledger, entries: Entries) -> None:
