@@ -151,10 +151,10 @@ class Message:
     """As workers consume it."""
 
     key: str
-    """The list that the ledger pushes the text to; empty where Celery publishes it."""
+    """The list that the ledger pushes the text to."""
 
     text: str
-    """With marks as in sending/recording.py; without a key, JSON of what Celery gives kombu."""
+    """With marks as in sending/recording.py."""
 
     content: str = ""
     """What it says, if the app's own code has changed that (job/content.py)."""
@@ -172,8 +172,6 @@ class Message:
 
     @property
     def headers(self) -> dict[str, Any]:
-        if not self.key:
-            return dict(json.loads(self.text)[1]["headers"])
         plain = MARKS.sub("0", self.text)
         return dict(json.loads(plain)["headers"])
 
@@ -305,9 +303,6 @@ class Run:
 
     message: Message | None = field(default=None, repr=False)
     """Of a call."""
-
-    is_changed: bool = False
-    """Whether a retry has changed the call, so that Celery makes its message again."""
 
     repeats: str | None = None
     """The run that it repeats."""

@@ -15,8 +15,8 @@
 --         rules       number of its rules in the list, from 1
 --       and where there is one:
 --         nominal     time in ms; now without it
---         message     of a call: a line each of the queue, the list that it is to be pushed to (empty where Celery
---                     sends it), what it says if the app's own code has changed that (as `said` of a run), and its text
+--         message     of a call that the ledger sends: a line each of the queue, the list that it is to be pushed to,
+--                     what it says if the app's own code has changed that (as `said` of a run), and its text
 --         args, kwargs, options  of the message (JSON as text); the job's own without it
 --         references  which of these arguments are to be resolved (JSON as text)
 --         delay       ms from now in which the run is not to start

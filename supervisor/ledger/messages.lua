@@ -43,7 +43,7 @@ end
 -- the record's `message`.
 local function message_of_call(lines, run)
   local queue, list, _, template = unpack(lines)
-  return list ~= '' and { queue = queue, list = list, text = filled(template, run) } or nil
+  return { queue = queue, list = list, text = filled(template, run) }
 end
 
 -- That of a job, or of one of its steps, for a run of the same lock and rules; of the same step of the plan.

@@ -56,7 +56,6 @@ def run_from(run_id: str, fields: Mapping[str, str]) -> Run:
         after=fields.get("after"),
         is_follower=fields.get("kind") == "after",
         message=Message.of(fields["message"]) if "message" in fields else None,
-        is_changed="changed" in fields,
         repeats=fields.get("repeats"),
         repeated_by=lines_of(fields.get("repeated_by")),
         content=fields.get("content"),

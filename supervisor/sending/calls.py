@@ -7,9 +7,9 @@ A call's run is admitted, and its message sent when it may begin:
 2. ``task.apply_async(args, headers={"guard": {...}})`` sets, for one call, ``key`` (the lock's key
    itself), ``overlap`` and ``max_wait``. With ``guard=False`` a task's calls are guarded where this
    header says so. The task's own arguments are not touched.
-3. The message is made in the caller, and the ledger gives the run its place and keeps the message.
-   That of a run that waits, or has a `countdown`, is sent when its time has come: until then it
-   occupies no worker.
+3. The message is made in the caller, and the ledger gives the run its place and keeps the message;
+   of a broker elsewhere, the headers. That of a run that waits, or has a `countdown`, is sent when
+   its time has come: until then it occupies no worker.
 4. The caller gets Celery's AsyncResult, with the `admission` on it (results.py).
 """
 
@@ -32,7 +32,6 @@ from supervisor.catalog.guards import GuardedCall, guarded_task_spec
 from supervisor.errors import InvalidGuard, InvalidKey
 from supervisor.guard.current_run import current_run
 from supervisor.guard.delivery import GUARD, HEADER
-from supervisor.job.run import Message
 from supervisor.job.run_ids import is_below, manual_id
 from supervisor.job.spec import GuardedTaskSpec
 from supervisor.ledger.admission import Placement
@@ -72,22 +71,26 @@ def lineage(task: Any, options: Mapping[str, Any]) -> dict[str, Any]:
     return inherited
 
 
-def message_of(publisher: Publisher, spec: GuardedTaskSpec, request: RunRequest) -> Message | None:
-    """The message of a call, made here and now by all code of the app that has a say in it.
+def with_message(publisher: Publisher, spec: GuardedTaskSpec, request: RunRequest) -> RunRequest:
+    """The request with the message of the call, made here and now by all code of the app that has a
+    say in it; or with the headers that it gives, where Celery has to send it.
 
     Whatever it says of the caller - a tenant, a correlation id - each later message of the run says
-    too. None if that code sends nothing now, or the broker is unavailable: then it is asked again
-    when the run is to be sent. Raises InvalidKey, and what `apply_async` raises of Celery.
+    too. With neither if that code sends nothing now, or the broker is unavailable: then it is asked
+    again when the run is to be sent. Raises InvalidKey, and what `apply_async` raises of Celery.
     """
     assignment = of_job(run_of(spec, request, datetime.now(UTC)), spec, spec.name)
     try:
-        return publisher.sender.message_of_call(assignment)
+        if message := publisher.sender.message_of_call(assignment):
+            return replace(request, message=message)
+        headers = as_json(publisher.sender.own_headers_of(assignment))
     except Exception as error:
         if not (isinstance(error, NothingSent) or is_unavailable(error)):
             raise
         publisher.sender.forget_channel()
         log.info("message not made", job=spec.name, error=str(error))
-        return None
+        return request
+    return replace(request, options={**request.options, "headers": headers}) if headers else request
 
 
 def request_of(
@@ -257,8 +260,7 @@ def call_guarded(
     """
     request = request_of(task, args, kwargs, task_id, options)
     publisher = publisher_of(task.app)
-    message = message_of(publisher, spec_of(task), request)
-    request = replace(request, message=message)
+    request = with_message(publisher, spec_of(task), request)
     admission = publisher.ledger.admit_request(spec_of(task), request)
     result = result_class(task)(admission, task, is_ignored=is_ignored(task, options))
     publisher.publish(admission.to_publish)

@@ -5,10 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from celery import Celery
-from kombu.utils.json import dumps, loads
-
-from supervisor.guard.delivery import HEADER, RETRIES
+from supervisor.guard.delivery import HEADER
 from supervisor.sending.content import ENCODER, content_of
 
 
@@ -55,36 +52,22 @@ class RunProducer:
         return self._producer.publish(body, *more, **options)
 
 
-#: How a message is published, and not what it says; and what is found again by its queue's name.
-OF_PUBLISHING = ("declare", "retry", "retry_policy")
+class Unsent:
+    """Stands before a producer, and keeps a run's message from being sent: only its headers count.
 
-
-class Captured:
-    """A message as Celery gave it to kombu, for a broker that is no key beside the ledger's.
-
-    It stands before the producer and publishes nothing but what is no run's.
+    It publishes what is no run's.
     """
 
     def __init__(self, producer: Any) -> None:
         self._producer = producer
-        self.text = ""
+        self.headers: Mapping[str, Any] = {}
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._producer, name)
 
     def publish(self, body: Any, *more: Any, **options: Any) -> Any:
-        if HEADER not in (options.get("headers") or {}):
+        headers = options.get("headers") or {}
+        if HEADER not in headers:
             return self._producer.publish(body, *more, **options)
-        kept = {name: value for name, value in options.items() if name not in OF_PUBLISHING}
-        kept["exchange"] = getattr(kept.get("exchange"), "name", kept.get("exchange"))
-        kept["headers"] = {**kept["headers"], "expires": None}  # the ledger has it
-        self.text = dumps([body, kept])
+        self.headers = headers
         return None
-
-
-def publish_captured(app: Celery, producer: Any, text: str, queue: str, retries: int) -> None:
-    """Publishes such a message, as the first of its run or a later one."""
-    body, options = loads(text)
-    headers = options["headers"]
-    headers["retries"] = headers[HEADER][RETRIES] = retries
-    producer.publish(tuple(body), declare=[app.amqp.queues[queue]], retry=False, **options)

@@ -25,7 +25,6 @@ from supervisor.process import process_name
 from supervisor.sending.app_settings import required_settings
 from supervisor.sending.context import within_context
 from supervisor.sending.messages import Assignment, assignments
-from supervisor.sending.producers import publish_captured
 from supervisor.sending.queues import UNAVAILABLE, is_unavailable
 from supervisor.sending.rabbitmq import BrokerBlocked, listener_of
 from supervisor.sending.sender import NothingSent, Sender
@@ -170,12 +169,7 @@ class Publisher:
         if listener:
             listener.has_returned()  # not of this message
         try:
-            own = run.message
-            if own and not own.key and not run.is_changed:
-                queue = own.queue
-                publish_captured(self.app, producer, own.text, queue, run.retries)
-            else:
-                queue = self.sender.send(producer, assignment)
+            queue = self.sender.send(producer, assignment)
         except UNAVAILABLE as error:
             if isinstance(error.__cause__, MessageNacked):  # to Celery it is one of the connection
                 self._put_off(run, "the queue is full")

@@ -20,7 +20,7 @@ from supervisor.sending.app_settings import broker_address, identity_of, setting
 from supervisor.sending.content import serializer_of_runs
 from supervisor.sending.context import headers_of_context, without_context
 from supervisor.sending.messages import Assignment, message_header
-from supervisor.sending.producers import Captured, RunProducer
+from supervisor.sending.producers import RunProducer, Unsent
 from supervisor.sending.queues import make_serial_queues, producers_of, queue_of
 from supervisor.sending.recording import Recording, is_beside
 from supervisor.store.address import is_redis, same_database
@@ -63,24 +63,29 @@ class Sender:
         vars(self).pop("channel_beside", None)
         self._recordings = []
 
-    def message_of_call(self, assignment: Assignment) -> Message:
+    def message_of_call(self, assignment: Assignment) -> Message | None:
         """The message of a run that is to be admitted, made with all of the app's own code.
 
-        Raises NothingSent. Where the broker's queues are beside the ledger, it is made for the
-        function that queues the run. Else it is as Celery gives it to kombu.
+        None where the function that queues the run cannot push it: the broker's queues are not
+        beside the ledger, for example. Raises NothingSent.
         """
+        if not self.channel_beside:
+            return None
         changes: list[str] = []
-        if self.channel_beside:
-            recording = self._recording()
-            made = recording.message(partial(self.send, assignment=assignment, note=changes.append))
-            self._recordings.append(recording)
-            if made:
-                return replace(made, content=changes[-1]) if changes else made
-            changes.clear()
+        recording = self._recording()
+        made = recording.message(partial(self.send, assignment=assignment, note=changes.append))
+        self._recordings.append(recording)
+        return replace(made, content=changes[-1]) if made and changes else made
+
+    def own_headers_of(self, assignment: Assignment) -> dict[str, Any]:
+        """The headers that the app's own code gives the message of a run here.
+
+        Raises NothingSent, and all that sending it would raise.
+        """
         with self.producers.acquire(block=True) as producer:
-            captured = Captured(producer)
-            queue = self.send(captured, assignment, changes.append)
-        return Message(queue, "", captured.text, *changes[-1:])
+            unsent = Unsent(producer)
+            self.send(unsent, assignment, note=lambda _: None)
+        return own_headers(unsent.headers)
 
     def _recording(self) -> Recording:
         """One that no other thread uses meanwhile. To make one takes a quarter of a call's time."""

@@ -14,7 +14,6 @@ from celery import Celery, Task, current_app
 
 from supervisor.catalog.guards import spec_without_schedule
 from supervisor.errors import InvalidGuard
-from supervisor.guard.delivery import own_headers
 from supervisor.job.policies import OverlapPolicy
 from supervisor.job.spec import JobSpec
 from supervisor.ledger.run_request import RunRequest
@@ -115,11 +114,11 @@ def options_of_caller(publisher: Publisher, spec: JobSpec) -> dict[str, Any]:
         # The task's own `apply_async` first, which may refuse a step that lacks arguments.
         for fills_up in dict.fromkeys((False, assignment.fills_up)):
             try:
-                message = publisher.sender.message_of_call(replace(assignment, fills_up=fills_up))
-            except Exception as error:  # noqa: BLE001 - as in `message_of`
+                own = publisher.sender.own_headers_of(replace(assignment, fills_up=fills_up))
+            except Exception as error:  # noqa: BLE001 - as in `with_message`
                 log.info("message not made", job=spec.name, error=str(error))
             else:
-                headers = {**own_headers(message.headers), **headers}
+                headers = {**own, **headers}
                 break
     headers = {**headers, **headers_of_context()}
     return as_json({"headers": headers}) if headers else {}

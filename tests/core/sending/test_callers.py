@@ -10,6 +10,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+import redis
 from celery import Celery, Task, signals
 
 from supervisor import jobs
@@ -80,9 +81,9 @@ def guarded(app: Celery) -> Any:
 def count_stock() -> None: ...
 
 
-def tenants(ledger: Ledger) -> list[tuple[str, str]]:
+def tenants(ledger: Ledger, broker: Any = None) -> list[tuple[str, str]]:
     """Id and tenant of each message in the queue, first sent first."""
-    messages = map(json.loads, reversed(ledger.client.lrange("celery", 0, -1)))
+    messages = map(json.loads, reversed((broker or ledger.client).lrange("celery", 0, -1)))
     return [(m["headers"]["id"], m["headers"].get("tenant")) for m in messages]
 
 
@@ -96,6 +97,29 @@ def test_a_call_that_waits_is_its_callers(app: Celery, ledger: Ledger) -> None:
     begin(ledger, first)
     publisher.publish(ledger.finish(first, "token", RunState.SUCCEEDED).to_publish)
     assert tenants(ledger) == [(first, "t1"), (second.id, "t2")]
+
+
+def test_a_call_by_a_broker_elsewhere_is_its_callers(
+    ledger: Ledger, redis_url: str, handler: Any
+) -> None:
+    place, _, database = redis_url.rpartition("/")
+    url = f"{place}/{15 - int(database)}"
+    app = supervise(Celery("callers", broker=url, set_as_current=False), redis_url=redis_url)
+    signals.before_task_publish.connect(handler)
+    task, publisher = guarded(app), publisher_of(app)
+    with redis.Redis.from_url(url) as broker:
+        broker.flushdb()
+        with within("t1"):
+            first = task.delay(1).id
+        with within("t2"):
+            second = task.apply_async((2,), headers={"own": "t2's"}).id
+        with within("beat's"):
+            begin(ledger, first)
+            publisher.publish(ledger.finish(first, "token", RunState.SUCCEEDED).to_publish)
+        assert tenants(ledger, broker) == [(first, "t1"), (second, "t2")]
+        assert json.loads(broker.lindex("celery", 0))["headers"]["own"] == "t2's"
+        broker.flushdb()
+    assert ledger.run(second).message is None
 
 
 def due(ledger: Ledger, run: str) -> None:
