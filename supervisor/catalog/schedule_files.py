@@ -18,7 +18,6 @@ from supervisor.catalog.yaml_source import (
     KeyPath,
     UnusableFile,
     YamlDocument,
-    check_inside,
     content_of,
     decoded,
     read,
@@ -210,15 +209,7 @@ class _Loading:
             self._problem(path, 1, f"cannot be read: {error.strerror}", hint)
             return []
         files = [path / name for name in names if not name.startswith(".")]
-        return [file for file in files if file.suffix in SUFFIXES and self._is_in(path, file)]
-
-    def _is_in(self, directory: Path, file: Path) -> bool:
-        try:
-            check_inside(directory, file)
-        except UnusableFile as error:
-            self._problem(file, error.line, error.what, error.hint)
-            return False
-        return True
+        return [file for file in files if file.suffix in SUFFIXES]
 
     def add(self, file: Path, content: bytes | None = None) -> None:
         """content: of what is no file."""

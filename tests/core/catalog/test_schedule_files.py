@@ -129,7 +129,7 @@ def test_the_digest_changes_when_a_job_does(write: Write, other: str) -> None:
 # --- files -------------------------------------------------------------------------------------
 
 
-def test_a_link_may_stay_in_the_directory_but_not_lead_out(write: Write, tmp_path: Path) -> None:
+def test_links_are_followed(write: Write, tmp_path: Path) -> None:
     # Kubernetes mounts a config map like this: names link to ..data/, which is a link again.
     inside = tmp_path / "schedules"
     (inside / "..2026").mkdir(parents=True)
@@ -137,14 +137,11 @@ def test_a_link_may_stay_in_the_directory_but_not_lead_out(write: Write, tmp_pat
     (inside / "..data").symlink_to("..2026")
     (inside / "a.yaml").symlink_to("..data/a.yaml")
     assert set(load(inside).specs) == {"a", "b"}
-    outside = write(A_JOB, "outside.yaml")
-    (inside / "out.yaml").symlink_to(outside)
     (inside / "broken.yaml").symlink_to("nowhere")
     (inside / "loop.yaml").symlink_to("loop.yaml")
     assert [(Path(p.file).name, p.what) for p in problems_of(inside)] == [
-        ("broken.yaml", "cannot be read: a link that leads nowhere"),
-        ("loop.yaml", "cannot be read: a link that leads nowhere"),
-        ("out.yaml", f"links out of its directory, to {outside.resolve()}"),
+        ("broken.yaml", "cannot be read: No such file or directory"),
+        ("loop.yaml", "cannot be read: Too many levels of symbolic links"),
     ]
 
 
