@@ -7,7 +7,7 @@ import json
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -341,14 +341,7 @@ def plan_on(
     touched = [schedules.specs[name] for name in changes.names(most) if name in schedules.specs]
     durations = ledger.durations_of(touched)
     with progress(f"planning {plural(len(touched), 'change')}"):
-        plan = plan_of(loaded.specs, schedules.specs, durations, ledger.now(), loaded.unread, most)
-    if context.app is None:
-        return plan
-    from supervisor.sending.templates import foreseen_apart
-
-    app, url = context.app, context.effective_settings.redis_url
-    jobs = (replace(job, apart=foreseen_apart(app, url, job.spec)) for job in plan.jobs)
-    return replace(plan, jobs=tuple(jobs))
+        return plan_of(loaded.specs, schedules.specs, durations, ledger.now(), loaded.unread, most)
 
 
 #: `apply` shows up to this many jobs; `plan` shows all of them.

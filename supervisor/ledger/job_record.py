@@ -202,9 +202,6 @@ class JobRecord:
     answered_until: datetime | None = None
     """Ticks up to this are not due, or were followed by a success."""
 
-    apart: str | None = None
-    """Why Celery has to make the message of each run; None where the ledger sends them."""
-
     @property
     def deadline(self) -> Deadline | None:
         """The deadline of the first tick that is not answered; None while the job is paused."""
@@ -246,7 +243,6 @@ def job_from(
         last_failure_at=optional_instant(fields.get("last_failure")),
         last_finish_at=optional_instant(fields.get("last_finish")),
         next_run_at=optional_instant(fields.get("next")),
-        apart=fields.get("apart"),
         last_outcome=fields.get("last_outcome"),
         last_run=fields.get("last_run"),
         unaccounted_ticks=sum(abs(int(fields.get(key, 0))) for key in UNACCOUNTED_FIELDS),

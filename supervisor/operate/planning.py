@@ -37,9 +37,6 @@ class JobPlan:
     durations: Durations | None
     forecast: Forecast | None
 
-    apart: str | None = None
-    """Why Celery has to make the message of each run, where the app is known."""
-
 
 @dataclass(frozen=True, slots=True)
 class Plan:

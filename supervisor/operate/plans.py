@@ -55,8 +55,6 @@ def job_lines(job: JobPlan, sign: str) -> Iterator[str]:
         rows.append(("durations", durations_text(job.durations)))
     if job.durations and job.forecast:
         rows.append(("overlaps", overlaps_text(job.spec, job.durations, job.forecast)))
-    if job.apart:
-        rows.append(("messages", f"Celery makes the message of each run: {job.apart}"))
     width, previous = max(len(word) for word, _ in rows), ""
     for word, text in rows:
         yield f"    {'' if word == previous else word:<{width}}  {text}"
@@ -161,7 +159,6 @@ def job_shape(job: JobPlan, *, is_added: bool) -> dict[str, Any]:
         "clock_changes": [clock_change_shape(change) for change in job.clock_changes],
         "durations": durations_shape(job.durations) if job.durations else None,
         "overlaps": forecast_shape(job.forecast) if job.forecast else None,
-        "apart": job.apart,
     }
 
 

@@ -188,9 +188,6 @@ class Job(Shape):
     last_failure_at: Instant | None
     last_outcome: RunState | None
     last_run: str | None
-    apart: str | None = Field(
-        description="Why Celery has to make the message of each run; null where the ledger has it."
-    )
     counters: Annotated[dict[str, int], AfterValidator(lambda counts: dict(sorted(counts.items())))]
 
 

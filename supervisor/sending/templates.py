@@ -17,10 +17,8 @@ from supervisor.job.run import Run, RunState
 from supervisor.job.run_ids import tick_id
 from supervisor.job.spec import JobSpec
 from supervisor.job.steps import Step, plan
-from supervisor.sending.app_settings import broker_address
 from supervisor.sending.messages import Assignment, of_job, of_step
 from supervisor.sending.recording import Recording
-from supervisor.store.address import same_database
 
 #: A run that stands for all of a job, with an id that occurs in no argument.
 NO_MOMENT = datetime(1, 1, 1, tzinfo=UTC)
@@ -63,12 +61,6 @@ def parts_of(spec: JobSpec, lock: str = "") -> Iterator[tuple[str, str, str, Ass
 # Whose messages can be made once.
 
 ELSEWHERE = "the broker's queues are not beside the ledger"
-
-
-def foreseen_apart(app: Celery, ledger_url: str, spec: JobSpec) -> str | None:
-    """Why Celery will have to make the messages of a job, as far as is known before any is made."""
-    is_same = same_database(broker_address(app.conf), ledger_url)
-    return why_job_apart(app, spec) if is_same else ELSEWHERE
 
 
 def why_job_apart(app: Celery, spec: JobSpec) -> str | None:

@@ -25,9 +25,14 @@ from supervisor.ledger.run_request import RunRequest
 from supervisor.schedule.ticks import Tick
 from supervisor.sending.content import content_of
 from supervisor.sending.publisher import Publisher
-from supervisor.sending.templates import ELSEWHERE, foreseen_apart
+from supervisor.sending.templates import ELSEWHERE
 from tests.jobs import begin, came_from, job, run_id, ticks, with_messages
 from tests.waiting import scaled, wait_until
+
+
+def why_apart(ledger: Ledger, spec: JobSpec) -> str | None:
+    """Why Celery has to make the message of each run; None where the ledger sends them."""
+    return ledger.client.hget(ledger.keys.job(spec.name), "apart")
 
 
 def app_on(url: str) -> Celery:
@@ -359,29 +364,11 @@ def test_what_may_differ_or_be_refused_is_left_to_celery(
     app.tasks["shop.alias"] = app.tasks["shop.plain"]
     app.conf.update(conf)
     with_messages(ledger, app)
-    assert reason in str(ledger.job(spec.name).apart)
+    assert reason in str(why_apart(ledger, spec))
     ledger.admit(ticks(spec, 0))
     run = f"{run_id(spec, 0)}~each" if spec.steps else run_id(spec, 0)
     assert ledger.outbox() == [run]
     assert ledger.client.llen("celery") == 0
-
-
-@pytest.mark.parametrize(
-    ("keys", "reason"),
-    [
-        ({"task": "shop.plain"}, None),
-        ({"task": "shop.own"}, "an apply_async"),
-        ({"task": None, "steps": BATCH}, "each item of a batch"),
-    ],
-    ids=str,
-)
-def test_why_celery_makes_messages_is_known_before_a_job_is_loaded(
-    redis_url: str, keys: dict[str, Any], reason: str | None
-) -> None:
-    app, spec = app_on(redis_url), JobSpec(**{"name": "some-job", "every": "1s", **keys})
-    forecast = foreseen_apart(app, redis_url, spec)
-    assert (reason or "None") in str(forecast)
-    assert foreseen_apart(app, f"{redis_url.rpartition('/')[0]}/15", spec) == ELSEWHERE
 
 
 def test_an_alias_of_a_task_may_begin(ledger: Ledger, redis_url: str) -> None:
@@ -434,9 +421,9 @@ def test_a_handler_of_messages_sees_each(ledger: Ledger, redis_url: str) -> None
         with_messages(ledger, app)
     finally:
         signals.before_task_publish.disconnect(listen)
-    assert "before_task_publish" in str(ledger.job(spec.name).apart)
+    assert "before_task_publish" in str(why_apart(ledger, spec))
     with_messages(ledger, app)
-    assert ledger.job(spec.name).apart is None
+    assert why_apart(ledger, spec) is None
 
 
 @pytest.fixture
@@ -505,7 +492,7 @@ def test_a_broker_elsewhere_gets_each_message_from_celery(
 ) -> None:
     app, spec = app_elsewhere(elsewhere, redis_url), job(ledger, task="shop.plain")
     with_messages(ledger, app)
-    assert ledger.job(spec.name).apart == ELSEWHERE
+    assert why_apart(ledger, spec) == ELSEWHERE
     [tick] = admitted(ledger, spec)
     assert Publisher(app, ledger).publish(ledger.outbox()) == 1
     assert [m["headers"]["id"] for m in sent(elsewhere, "celery")] == [tick.run_id]

@@ -13,7 +13,6 @@ from supervisor.catalog.load import put_jobs
 from supervisor.cli.files import MOST_SHOWN
 from supervisor.job.spec import JobSpec
 from supervisor.ledger.ledger import Ledger
-from supervisor.sending.templates import ELSEWHERE
 from supervisor.times import ms_of
 from tests.commands import Supervisor, as_json
 from tests.jobs import job, lasted
@@ -99,17 +98,6 @@ def test_a_plan_as_json_names_keys_ticks_and_clock_changes(
     assert [len(nightly[key]) for key in ("ticks_before", "ticks_after")] == [0, 5]
     assert [change["kind"] for change in nightly["clock_changes"]].count("gap") == 2
     assert nightly["overlaps"] is None
-
-
-def test_a_plan_with_the_app_says_why_celery_makes_messages(
-    loaded: Ledger, supervisor: Supervisor
-) -> None:
-    line = f"    messages  Celery makes the message of each run: {ELSEWHERE}\n"
-    assert line in supervisor("plan", app=APP).stdout
-    assert {job["apart"] for job in as_json(supervisor("plan", "--json", app=APP))["jobs"]} == {
-        ELSEWHERE
-    }
-    assert {job["apart"] for job in as_json(supervisor("plan", "--json"))["jobs"]} == {None}
 
 
 def test_a_plan_foresees_overlaps_from_the_durations_that_the_ledger_has(
