@@ -7,8 +7,7 @@ the route and its part of the document are made of that.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence, Set
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache, partial
 from typing import Any
 
@@ -17,7 +16,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from supervisor.job.run import FAILURES, RunState
+from supervisor.job.run import RunState
 from supervisor.ledger.actions import Action, Actor
 from supervisor.ledger.page_reads import MOST_ENDS, RunQuery, search
 from supervisor.lists.api import FeatureOperations
@@ -33,9 +32,9 @@ from supervisor.operate.shapes import (
     WholeRun,
 )
 from supervisor.web.budget import Threads
-from supervisor.web.http import RequestRefused, actor_of, document_body, json_body, unless_skipped
+from supervisor.web.http import actor_of, document_body, json_body, unless_skipped
 from supervisor.web.jobs_page import names_of
-from supervisor.web.jobs_query import Filter, JobsQuery, Sort
+from supervisor.web.jobs_query import Filter, JobsQuery
 from supervisor.web.openapi import API, document_of
 from supervisor.web.operations import (
     OPERATIONS,
@@ -57,24 +56,15 @@ MOST_JOBS = 10_000
 MOST_ACTIONS = 1_000
 RUNS_BY_DEFAULT = "50"
 
-RUN_LIMIT = up_to(MOST_RUNS, "Up to that many of those that match, newest first.")
-SORTS = [sign + word.value for word in Sort for sign in ("", "-")]
 JOBS_QUERIES = (
     Query("search", "Only jobs with this in their name."),
-    Query("prefix", "Only jobs whose names begin with this."),
     Query("label", "Only jobs with this label: tenant=acme, or tenant."),
-    Query("source", "Only jobs of this source: files, runtime, django."),
     Query(
         "state",
         "Only jobs in this state; late: half a minute past a time, or past what due_by says.",
         {"type": "string", "enum": [word.value for word in Filter]},
     ),
-    Query(
-        "sort",
-        "By name, or as the page sorts; -next is the reverse of next.",
-        {"type": "string", "enum": SORTS},
-    ),
-    up_to(MOST_JOBS, "Up to that many."),
+    up_to(MOST_JOBS, "Up to that many, by name."),
     Query("after", "Only jobs that come after this one."),
 )
 RUNS_QUERIES = (
@@ -84,7 +74,7 @@ RUNS_QUERIES = (
         "Only runs in this state; of all jobs, among about 40,000 of the newest runs.",
         {"type": "string", "enum": [state.value for state in RunState]},
     ),
-    RUN_LIMIT,
+    up_to(MOST_RUNS, "Up to that many of those that match, newest first."),
 )
 
 
@@ -102,9 +92,11 @@ class Api(FeatureOperations):
     @operation("get", "/jobs", queries=JOBS_QUERIES)
     def jobs(self, query: Mapping[str, str]) -> list[Job]:
         """The loaded jobs."""
-        ledger, jobs = self._ledger, replace(JobsQuery.of(query), search=query.get("search", ""))
-        limit = int(query.get("limit", MOST_JOBS))
-        names = after([*names_of(ledger, jobs, ledger.now())], query)[:limit]
+        ledger, limit = self._ledger, int(query.get("limit", MOST_JOBS))
+        search, label = (query.get(word, "") for word in ("search", "label"))
+        jobs = JobsQuery(search, label, Filter(query.get("state", Filter.ALL)))
+        matching = names_of(ledger, jobs, ledger.now())
+        names = [name for name in matching if name > query.get("after", "")][:limit]
         specs = ledger.some_specs(names)
         records = ledger.records_of([specs[name] for name in names if name in specs])
         return [Job.model_validate(record) for record in records]
@@ -157,22 +149,9 @@ class Api(FeatureOperations):
         """The latest runs, of all jobs or of one."""
         outcome, job = query.get("outcome"), query.get("job")
         names = self._ledger.job_names() if job is None else [self._ledger.spec(job).name]
-        return self._latest(names, RunState(outcome) if outcome else None, query)
-
-    @operation("get", "/failures", queries=(RUN_LIMIT,))
-    def failures(self, query: Mapping[str, str]) -> list[Run]:
-        """The latest runs of all jobs that failed."""
-        return self._latest(self._ledger.job_names(), frozenset(FAILURES), query)
-
-    def _latest(
-        self,
-        names: Sequence[str],
-        outcome: RunState | Set[RunState] | None,
-        query: Mapping[str, str],
-    ) -> list[Run]:
-        limit = int(query.get("limit", RUNS_BY_DEFAULT))
-        runs = search(self._ledger, names, RunQuery(outcome, limit=limit, most=MOST_ENDS))
-        return [Run.model_validate(run) for run in runs]
+        state, limit = RunState(outcome) if outcome else None, query.get("limit", RUNS_BY_DEFAULT)
+        filters = RunQuery(state, limit=int(limit), most=MOST_ENDS)
+        return [Run.model_validate(run) for run in search(self._ledger, names, filters)]
 
     # Before the run itself: an id may have slashes in it.
     @operation("get", "/runs/{run}/log")
@@ -256,18 +235,6 @@ class Api(FeatureOperations):
         """End a run."""
         done = control.cancel(self._ledger, run, by=by, reason=body.reason)
         return shapes.Cancelled(run=run, cancellation=done)
-
-
-def after(names: list[str], query: Mapping[str, str]) -> list[str]:
-    """The items after the named one, which may be gone by now if they are sorted by name."""
-    last = query.get("after")
-    if last is None:
-        return names
-    if query.get("sort", Sort.NAME) == Sort.NAME:
-        return [name for name in names if name > last]
-    if last not in names:
-        raise RequestRefused(400, "after is the name of a job that was listed")
-    return names[names.index(last) + 1 :]
 
 
 # The routes.

@@ -58,17 +58,11 @@ def names_of(ledger: Ledger, query: JobsQuery, now: datetime) -> Sequence[str]:
 
 def names_with(ledger: Ledger, query: JobsQuery) -> Sequence[str]:
     needle = query.search.lower()
-    named = (name for name in sorted(ledger.job_names()) if name.startswith(query.prefix))
-    names = [name for name in named if needle in name.lower()]
-    if not (query.label or query.source):
+    names = [name for name in sorted(ledger.job_names()) if needle in name.lower()]
+    if not query.label:
         return names
-    loaded = ledger.loaded(names)
-    return [
-        name
-        for name, spec in loaded.specs.items()
-        if (not query.label or spec.has_label(query.label))
-        and (not query.source or loaded.origins[name].source == query.source)
-    ]
+    specs = ledger.some_specs(names)
+    return [name for name in names if name in specs and specs[name].has_label(query.label)]
 
 
 class Standings:

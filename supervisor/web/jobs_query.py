@@ -56,18 +56,12 @@ class Sort(StrEnum):
 GREATEST_FIRST = frozenset({Sort.LAST, Sort.FAILURES})
 
 
-#: Texts of a query that leave jobs out, as the address names them.
-NARROWING = ("search", "label", "source", "prefix")
-
-
 @dataclass(frozen=True, slots=True)
 class JobsQuery:
     """What the address of the page asks for; words that are not valid are ignored."""
 
     search: str = ""
     label: str = ""
-    source: str = ""
-    prefix: str = ""
     filter: Filter = Filter.ALL
     sort: Sort = Sort.NAME
     is_reversed: bool = False
@@ -80,8 +74,6 @@ class JobsQuery:
         return cls(
             search=query.get("search", "").strip()[:100],
             label=query.get("label", "").strip()[:200],
-            source=query.get("source", "").strip()[:100],
-            prefix=query.get("prefix", "").strip()[:100],
             filter=Filter(word) if word in set(Filter) else Filter.ALL,
             sort=Sort(column) if column in set(Sort) else Sort.NAME,
             is_reversed=column in set(Sort) and sort.startswith("-"),
@@ -96,7 +88,7 @@ class JobsQuery:
     @property
     def words(self) -> dict[str, str]:
         """The query as part of an address, without what is so by default."""
-        words = {name: getattr(self, name) for name in NARROWING}
+        words = {"search": self.search, "label": self.label}
         words["state"] = self.filter.value if self.filter is not Filter.ALL else ""
         words["sort"] = self.order if self.order != Sort.NAME.value else ""
         return {name: word for name, word in words.items() if word}
@@ -104,16 +96,12 @@ class JobsQuery:
     @property
     def is_narrowed(self) -> bool:
         """Whether it leaves jobs out, whatever their state."""
-        return any(getattr(self, name) for name in NARROWING)
+        return bool(self.search or self.label)
 
     @property
     def narrowed(self) -> Mapping[str, str]:
         """What leaves jobs out beside the search and the state, and the address without it."""
-        return {
-            f"{name} {word}": replace(self, **{name: ""}).url()  # type: ignore[arg-type]
-            for name, word in self.words.items()
-            if name in NARROWING[1:]
-        }
+        return {f"label {self.label}": replace(self, label="").url()} if self.label else {}
 
     @property
     def kept(self) -> Mapping[str, str]:

@@ -59,7 +59,6 @@ NEEDS: Mapping[str, Role | None] = {
     "POST /api/v1/runs/{run:path}/retry": Role.OPERATOR,
     "POST /api/v1/runs/{run:path}/cancel": Role.OPERATOR,
     "GET /api/v1/runs": Role.VIEWER,
-    "GET /api/v1/failures": Role.VIEWER,
     "GET /api/v1/runs/{run:path}/log": Role.VIEWER,
     "GET /api/v1/runs/{run:path}": Role.VIEWER,
     "GET /api/v1/queues": Role.VIEWER,

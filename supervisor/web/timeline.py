@@ -28,7 +28,7 @@ from supervisor.times import INSTANT
 from supervisor.web.axis import Label, Window, labels_of
 from supervisor.web.clock import stamp
 from supervisor.web.jobs_page import BAD, names_with
-from supervisor.web.jobs_query import NARROWING, JobsQuery, page_of
+from supervisor.web.jobs_query import JobsQuery, page_of
 from supervisor.web.strip import NEVER_STARTED, counted
 
 #: How far the axis reaches to both sides of its middle.
@@ -103,7 +103,7 @@ class TimelineQuery:
     @property
     def words(self) -> dict[str, str]:
         """The query as part of an address, without what is so by default."""
-        words = {name: word for name, word in self.jobs.words.items() if name in NARROWING}
+        words = {"search": self.jobs.search, "label": self.jobs.label}
         words["reach"] = self.reach if self.reach != DEFAULT_REACH else ""
         words |= {"by": self.by, "at": text_of(self.at), "starts": text_of(self.starts)}
         return {name: word for name, word in words.items() if word}
@@ -116,13 +116,13 @@ class TimelineQuery:
     @property
     def narrowed(self) -> Mapping[str, str]:
         """What leaves jobs out beside the search, and the address without it."""
-        jobs = {
-            f"{name} {word}": self.url(jobs=replace(self.jobs, **{name: ""}))  # type: ignore[arg-type]
-            for name, word in self.words.items()
-            if name in NARROWING[1:]
-        }
-        starts = {f"starting at {stamp(self.starts)}": self.url(starts=None)} if self.starts else {}
-        return jobs | starts
+        others = {}
+        if self.jobs.label:
+            without = replace(self.jobs, label="")
+            others[f"label {self.jobs.label}"] = self.url(jobs=without)
+        if self.starts:
+            others[f"starting at {stamp(self.starts)}"] = self.url(starts=None)
+        return others
 
     def row_url(self, row: str) -> str:
         """The address with a row for each job of this one; of those without the label, for all."""

@@ -165,7 +165,6 @@ WHILE_REDIS_HANGS = {
     "/api/v1/jobs": 503,
     "/api/v1/jobs/nightly": 503,
     "/api/v1/runs": 503,
-    "/api/v1/failures": 503,
     "/api/v1/runs/nightly@manual-1": 503,
     "/api/v1/queues": 503,
     "/api/v1/beat": 503,

@@ -228,19 +228,6 @@ def test_making_jobs_takes_the_token_and_an_app(
     assert ledger.job_names() == []
 
 
-def test_jobs_are_listed_by_source_and_prefix(maker: httpx.Client, ledger: Ledger) -> None:
-    put(maker, "acme-report")
-    put(maker, "other-report")
-    job(ledger, "acme-files")
-
-    def names(query: str) -> list[str]:
-        return [found["job"] for found in checked(maker.get(f"{API}/jobs?{query}"), "/jobs", 200)]
-
-    assert names("prefix=acme-") == ["acme-files", "acme-report"]
-    assert names("source=runtime") == ["acme-report", "other-report"]
-    assert names("source=files&prefix=acme") == ["acme-files"]
-
-
 # The form.
 
 
