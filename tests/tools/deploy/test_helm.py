@@ -65,7 +65,7 @@ def pods(directory: Path) -> dict[str, dict[str, Any]]:
 
 
 def test_helm_lints_it_without_a_warning(directory: Path) -> None:
-    for values in ({}, EVERYTHING, scaled(directory), scaled(directory, trigger="prometheus")):
+    for values in ({}, EVERYTHING, scaled(directory)):
         report = helm.lint(directory / CHART, values_of(directory) | values, strict=True)
         assert report["errors"] == []
         texts = [message["error"] for message in report["messages"]]
@@ -73,7 +73,7 @@ def test_helm_lints_it_without_a_warning(directory: Path) -> None:
 
 
 def test_every_object_is_what_its_published_schema_allows(directory: Path) -> None:
-    for values in ({}, EVERYTHING, scaled(directory), scaled(directory, trigger="prometheus")):
+    for values in ({}, EVERYTHING, scaled(directory)):
         files = rendered(directory, **values)
         assert [fault for one in files for fault in faults(one)] == []
 
@@ -245,38 +245,26 @@ def test_an_autoscaler_decides_on_replicas_that_are_null(directory: Path) -> Non
     assert shown["jobs-worker-serial-checksum-docs"] == 1
 
 
-def scaled(directory: Path, **asked: object) -> dict[str, Any]:
+def scaled(directory: Path) -> dict[str, Any]:
     """The values for a default worker that KEDA scales."""
     workers = values_of(directory)["workers"]
     workers["default"] |= {"queues": ["celery", "a.b"], "autoscaling": {"maxReplicas": 9}}
-    return {"workers": workers, "valkey": {"enabled": True}, "autoscaling": asked}
+    return {"workers": workers}
 
 
 def of_kind(kind: str, found: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
     return {one["metadata"]["name"]: one["spec"] for one in found if one["kind"] == kind}
 
 
-def test_keda_scales_the_workers_that_ask_for_it_by_their_lists(directory: Path) -> None:
+def test_keda_scales_the_workers_that_ask_for_it_by_what_prometheus_knows(directory: Path) -> None:
     files = rendered(directory, **scaled(directory))
     [(name, spec)] = of_kind("ScaledObject", files).items()
     assert name == spec["scaleTargetRef"]["name"] == "jobs-worker-default"
     assert (spec["minReplicaCount"], spec["maxReplicaCount"]) == (1, 9)
     assert "replicas" not in of_kind("Deployment", files)[name]
-    lists = [trigger["metadata"]["listName"] for trigger in spec["triggers"]]
-    assert lists == ["celery", "a.b"]
-    asks = {trigger["authenticationRef"]["name"] for trigger in spec["triggers"]}
-    assert asks == of_kind("TriggerAuthentication", files).keys()
-    assert "keda" in str(of_kind("NetworkPolicy", files)["jobs-valkey"]["ingress"])
-
-
-def test_keda_may_ask_prometheus_and_needs_no_password_then(directory: Path) -> None:
-    files = rendered(directory, **scaled(directory, trigger="prometheus"))
-    [spec] = of_kind("ScaledObject", files).values()
     [trigger] = spec["triggers"]
-    wanted = 'supervisor_queue_length{namespace="supervisor", queue=~"celery|a\\\\.b"}'
-    assert trigger["metadata"]["query"] == f"sum(max by (queue) ({wanted}))"
-    assert of_kind("TriggerAuthentication", files) == {}
-    assert "keda" not in str(of_kind("NetworkPolicy", files)["jobs-valkey"]["ingress"])
+    lengths = 'supervisor_queue_length{namespace="supervisor", queue=~"celery|a\\\\.b"}'
+    assert trigger["metadata"]["query"] == f"sum(max by (queue) ({lengths}))"
 
 
 @pytest.mark.parametrize(
@@ -288,7 +276,7 @@ def test_keda_may_ask_prometheus_and_needs_no_password_then(directory: Path) -> 
         ({"workers": {"a": {"queues": ["a"], "serial": True, "autoscaling": {}}}}, "autoscaling"),
         ({"workers": {"a": {"queues": ["a"], "autoscaling": {"minReplicas": 0}}}}, "minReplicas"),
         ({"workers": {"a": {"queues": ["a"], "autoscaling": {"minReplicas": 6}}}}, "above"),
-        ({"autoscaling": {"trigger": "cpu"}}, "trigger"),
+        ({"autoscaling": {"prometheus": "here"}}, "prometheus"),
         ({"workers": {"A_b": {"queues": ["a"]}}}, "A_b"),
     ],
 )

@@ -180,9 +180,3 @@ spec:
       {{- include "supervisor.selector" .root | nindent 6 }}
       process: {{ .name }}
 {{- end -}}
-
-{{/* Says something if KEDA asks Redis for the lengths of queues. */}}
-{{- define "supervisor.asksRedis" -}}
-{{- $root := . -}}
-{{- range .Values.workers }}{{ if and .autoscaling (eq $root.Values.autoscaling.trigger "redis") }}yes{{ end }}{{ end }}
-{{- end -}}
