@@ -152,13 +152,7 @@ def undrain(context: Context, queue: str, reason: str, as_json: bool) -> None:
 
 def check_exists(ledger: Ledger, queue: str) -> None:
     """Raises NotFound."""
-    from supervisor.ledger.queues import LedgerQueues
-    from supervisor.ledger.queues import queues as queues_of
-
-    processes = ledger.presences.processes()
-    broker = LedgerQueues(ledger.client, processes)
-    queues = queues_of(ledger.specs().values(), processes, broker, ledger.drains.since())
-    names = [one.name for one in queues]
+    names = [one.name for one in ledger.queues(ledger.specs().values())]
     if queue not in names:
         listed = f"there are {', '.join(names)}" if names else "there are no queues yet"
         raise NotFound(

@@ -17,7 +17,7 @@ from typing import Any, Self
 
 from supervisor.errors import Conflict, ForeignLedger, WrongSchema
 from supervisor.job.reports import kept_text
-from supervisor.job.spec import MOST_JOBS, GuardedTaskSpec
+from supervisor.job.spec import MOST_JOBS, GuardedTaskSpec, JobSpec
 from supervisor.ledger.actions import Action, Actions, entry_of
 from supervisor.ledger.admission import Admissions
 from supervisor.ledger.attempt import Cancellation, Rescue, rescues
@@ -28,8 +28,8 @@ from supervisor.ledger.job_reads import JobReads
 from supervisor.ledger.leader import Leader, Leadership
 from supervisor.ledger.limits import REASON_LENGTH, SCHEMA
 from supervisor.ledger.loading import EntryKeys, JobChange, LoadReply, change_entry, load_reply
-from supervisor.ledger.presence import Presences
-from supervisor.ledger.queues import Drains
+from supervisor.ledger.presence import Presences, Processes
+from supervisor.ledger.queues import Drains, LedgerQueues, Queue, Queues, queues
 from supervisor.ledger.reader import chunks
 from supervisor.ledger.runs import Reports, Steps
 from supervisor.settings import Settings
@@ -87,6 +87,16 @@ class Ledger(JobReads, Admissions, Attempts):
     def close(self) -> None:
         """Gives the connections back; a later call opens them again."""
         self.client.close()
+
+    def queues(
+        self,
+        specs: Iterable[JobSpec],
+        broker: Queues | None = None,
+        processes: Processes | None = None,
+    ) -> list[Queue]:
+        """As `queues.queues`. broker: without it, as the workers and beats report it."""
+        there = processes or self.presences.processes()
+        return queues(specs, there, broker or LedgerQueues(self.client, there), self.drains.since())
 
     def refusal(self) -> str | None:
         """Why the server refuses writes, tried by one that changes nothing; None if it does not,

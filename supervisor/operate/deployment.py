@@ -15,7 +15,7 @@ from supervisor.job.spec import JobSpec
 from supervisor.ledger.beat_record import BeatRecord
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.presence import Processes
-from supervisor.ledger.queues import LedgerQueues, Queue, Queues, queues
+from supervisor.ledger.queues import Queue, Queues
 from supervisor.lists.schedules import ROWS_CHANGED
 from supervisor.sending.app_settings import owner_of, settings_of
 from supervisor.sending.queues import broker_fault
@@ -84,14 +84,13 @@ def read(ledger: Ledger, broker: Queues | None = None) -> Deployment:
         ledger.now(),
     )
     info = ledger.client.info("all")
-    broker = broker or LedgerQueues(ledger.client, processes)
     return Deployment(
         now=now,
         info=info,
         snapshots=None if info["aof_enabled"] else snapshots(ledger),
         processes=processes,
         beat=ledger.beat(),
-        queues=queues(specs, processes, broker, ledger.drains.since()),
+        queues=ledger.queues(specs, broker, processes),
         shared_queues=ledger.shared_queues(now),
         specs=specs,
         refusal=ledger.refusal(),

@@ -5,13 +5,14 @@ Each finding says what is the case, why it matters, and what to do about it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import TypeVar
 
 from supervisor.job.topology import Needs
 from supervisor.ledger.presence import BeatProcess, WorkerProcess
+from supervisor.ledger.queues import Queue
 from supervisor.operate.deployment import AppSetup, Deployment
 from supervisor.operate.words import listed, span
 
@@ -38,6 +39,11 @@ class Finding:
 
     check: str = ""
     """The name of its check; set by `made`."""
+
+    @property
+    def words(self) -> str:
+        """All of it in a sentence."""
+        return f"{self.what[0].upper()}{self.what[1:]}: {self.why}; {self.todo}."
 
 
 Findings = Iterator[Finding]
@@ -162,9 +168,9 @@ def clocks(deployment: Deployment) -> Findings:
         )
 
 
-def queues(deployment: Deployment) -> Findings:
-    for queue in deployment.queues:
-        if queue.jobs and not queue.consumers and not deployment.refusal:
+def findings_of_queues(queues: Iterable[Queue], now: datetime) -> Findings:
+    for queue in queues:
+        if queue.jobs and not queue.consumers:
             options = " -c 1" if queue.is_serial else ""
             yield Finding(
                 f"no worker consumes the queue {queue.name}",
@@ -172,14 +178,26 @@ def queues(deployment: Deployment) -> Findings:
                 + ("" if queue.drained_at else ", until they expire"),
                 f"start one: `celery -A proj worker -Q {queue.name}{options}`",
             )
-        if queue.drained_at:
-            ago = span(deployment.ago(queue.drained_at).total_seconds())
+        if queue.is_serial and queue.consumers > 1:
             yield Finding(
-                f"the queue {queue.name} has been drained for {ago}",
+                f"{queue.consumers} workers consume the serial queue {queue.name}",
+                "it is made for one, which runs one run at a time",
+                "stop the others",
+            )
+        if queue.drained_at:
+            yield Finding(
+                f"the queue {queue.name} has been drained for"
+                f" {span((now - queue.drained_at).total_seconds())}",
                 "its runs wait, however long their start_deadline is",
                 f"once the work on it is done: `supervisor undrain {queue.name}`",
                 is_note=True,
             )
+
+
+def queues(deployment: Deployment) -> Findings:
+    for finding in findings_of_queues(deployment.queues, deployment.now):
+        if finding.is_note or not deployment.refusal:  # while it refuses, no worker can report
+            yield finding
     served = {queue.name for queue in deployment.queues if queue.jobs or queue.consumers}
     for name in sorted(deployment.waiting.keys() - served) if not deployment.refusal else ():
         run = deployment.waiting[name]

@@ -25,7 +25,6 @@ from supervisor.operate.job_documents import Document, job_text
 from supervisor.operate.job_edits import JobCheck, JobEdits
 from supervisor.web.budget import Threads
 from supervisor.web.http import RequestRefused, actor_of, form_endpoint
-from supervisor.web.queues_page import queues_of
 from supervisor.web.templating import job_url, page, root_of
 
 Fields = Mapping[str, str]
@@ -132,7 +131,7 @@ class Editor:
         of_job = self._jobs.check(job.name, job.keys)
         if of_job.plan is None:
             return job.checked(of_job.problems, of_job.places)
-        queues = queues_of(self._ledger, self._broker, [of_job.plan.spec])
+        queues = self._ledger.queues([of_job.plan.spec], self._broker)
         return CheckedText((), of_job, [queue for queue in queues if queue.jobs])
 
     def _conflict(self, name: str, fields: Fields, version: int) -> str:

@@ -24,7 +24,7 @@ from supervisor.ledger.job_record import (
 )
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.presence import Processes
-from supervisor.ledger.queues import LedgerQueues, Queue, Queues, queues
+from supervisor.ledger.queues import Queue, Queues
 from supervisor.lists.metrics import METRICS
 from supervisor.schedule import schedule_of
 from supervisor.schedule.expectations import (
@@ -194,8 +194,7 @@ class Scraper:
         self._intervals.keep(specs)
         self._served.keep(specs)
         of_features = [metric for metrics in METRICS for metric in metrics(ledger)]
-        broker = self._broker or LedgerQueues(ledger.client, processes)
-        of_queues = queues(specs.values(), processes, broker, ledger.drains.since())
+        of_queues = ledger.queues(specs.values(), self._broker, processes)
         return Scrape(started, jobs, ledger.beat(), processes, of_queues, of_features)
 
     def _jobs(self, specs: Mapping[str, JobSpec]) -> Iterator[ScrapedJob]:

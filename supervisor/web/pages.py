@@ -29,6 +29,7 @@ from supervisor.ledger.page_reads import neighbours, running_runs, traces
 from supervisor.ledger.queues import Queues
 from supervisor.lists.page import BUTTONS, FIRST_PAGE, JOB_CHARTS, JOB_NOTES, JOB_PAGE, RELATED
 from supervisor.operate import repeating
+from supervisor.operate.doctor import findings_of_queues
 from supervisor.operate.job_documents import document_text
 from supervisor.operate.job_edits import JobEdits
 from supervisor.operate.planning import upcoming
@@ -53,7 +54,7 @@ from supervisor.web.jobs_page import (
     rows_of,
 )
 from supervisor.web.jobs_query import JobsQuery
-from supervisor.web.queues_page import queue_status, troubles_of
+from supervisor.web.queues_page import queue_status
 from supervisor.web.record import last_actions, record_page
 from supervisor.web.strip import pace_of
 from supervisor.web.templating import page as answer_with
@@ -103,8 +104,14 @@ def beat(view: View) -> PageContext:
         "is_without_jobs": is_refused and not view.ledger.job_names(),
         "is_silent": is_silent,
         "refusal": refusal,  # beats and workers that run cannot say so then
-        "troubles": [] if refusal else list(troubles_of(view.ledger, view.broker)),
+        "troubles": [] if refusal else troubles_of(view),
     }
+
+
+def troubles_of(view: View) -> list[str]:
+    """What `doctor` says of the queues."""
+    queues = view.ledger.queues(view.ledger.scheduled().values(), view.broker)
+    return [finding.words for finding in findings_of_queues(queues, view.now)]
 
 
 def of_features(view: View) -> PageContext:

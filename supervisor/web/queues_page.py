@@ -7,11 +7,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from supervisor.job.run import Run
-from supervisor.job.spec import JobSpec
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.page_reads import running_runs
 from supervisor.ledger.presence import Processes, WorkerProcess
-from supervisor.ledger.queues import LedgerQueues, Queue, Queues, queues
+from supervisor.ledger.queues import Queue, Queues
 from supervisor.operate.shapes import Worker
 
 
@@ -35,41 +34,18 @@ MOST_RUNNING = 500
 
 def queue_status(ledger: Ledger, broker: Queues | None) -> QueueStatus:
     specs, processes = ledger.specs(), ledger.presences.processes()
-    broker = broker or LedgerQueues(ledger.client, processes)
     running: dict[str, list[Run]] = defaultdict(list)
     count, longest = running_runs(ledger, MOST_RUNNING)
     for run in longest:
         if run.worker:
             running[run.worker].append(run)
     return QueueStatus(
-        queues(specs.values(), processes, broker, ledger.drains.since()),
+        ledger.queues(specs.values(), broker, processes),
         list(workers_of(processes)),
         dict(sorted(running.items())),
         count,
         count - len(longest),
     )
-
-
-def queues_of(ledger: Ledger, broker: Queues | None, specs: Iterable[JobSpec]) -> list[Queue]:
-    """The queues that these jobs go to, that workers consume, or that are drained."""
-    processes = ledger.presences.processes()
-    broker = broker or LedgerQueues(ledger.client, processes)
-    return queues(specs, processes, broker, ledger.drains.since())
-
-
-def troubles_of(ledger: Ledger, broker: Queues | None) -> Iterable[str]:
-    """Why queued runs do not begin."""
-    for queue in queues_of(ledger, broker, ledger.scheduled().values()):
-        if queue.drained_at:
-            yield f"The queue {queue.name} is drained: nothing begins from it."
-        elif queue.jobs and not queue.consumers:
-            start = f"celery -A proj worker -Q {queue.name}" + " -c 1" * queue.is_serial
-            yield (
-                f"No worker consumes the queue {queue.name}: what is sent there does not begin."
-                f" Start one: `{start}`"
-            )
-        elif queue.is_serial and queue.consumers > 1:
-            yield f"{queue.consumers} workers consume the serial queue {queue.name}: one too many."
 
 
 def workers_of(processes: Processes) -> Iterable[Worker]:

@@ -168,6 +168,10 @@ def test_a_healthy_deployment_has_no_findings() -> None:
             ["WRONG no worker consumes the queue serial.x"],
         ),
         (
+            {"queues": [Queue("serial.x", 0, 2, True, ("job0",))]},
+            ["WRONG 2 workers consume the serial queue serial.x"],
+        ),
+        (
             {
                 "beat": replace(
                     BEAT, last_reload_successful=False, problems=("a: 1", "b", "c", "d", "e")
