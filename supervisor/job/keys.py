@@ -38,7 +38,3 @@ class AddressKey:
 
     mask: Callable[[Any], Any]
     """What may be shown of the value, as a schedule file has it."""
-
-    reveal: Callable[[Any, Any, Any], Any]
-    """A value that was edited as shown, with what was hidden: of what is given, what was shown and
-    what the job has."""

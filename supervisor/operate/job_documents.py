@@ -75,8 +75,17 @@ def revealed(given: Mapping[str, Any], loaded: JobSpec, prefix: str = DEFAULT_PR
         for key, value in given.items()
     }
     for key in ADDRESSES.keys() & given.keys():
-        document[key] = ADDRESSES[key].reveal(given[key], shown.get(key), real.get(key))
+        document[key] = addressed(given[key], shown.get(key), real.get(key))
     return document
+
+
+def addressed(given: Any, shown: Any, real: Any) -> Any:
+    """The addresses that came back as they were shown; in a list each that looks like no other."""
+    if given == shown:
+        return real
+    if not (isinstance(given, list) and isinstance(shown, list)):
+        return given
+    return [real[shown.index(item)] if shown.count(item) == 1 else item for item in given]
 
 
 def tasks(document: Mapping[str, Any]) -> list[Any]:

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from graphlib import CycleError, TopologicalSorter
 
 from supervisor.errors import closest
 from supervisor.job.spec import JobSpec
 
 #: Up to this many unknown names get a hint: it takes a search through all jobs.
 MOST_HINTS = 50
+
+#: Up to this many circles are reported.
+MOST_CIRCLES = 50
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,37 +58,20 @@ def unknown_names(
 
 
 def circles(specs: Mapping[str, JobSpec]) -> Iterator[FollowingProblem]:
-    """Each circle at the first of its jobs; one of several circles that share a job."""
+    """Circles, each at the first of its jobs; of those that share a job one."""
     order = {job: number for number, job in enumerate(specs)}
-    reported: set[str] = set()
-    for circle in closed_ways(specs):
-        if reported.isdisjoint(circle):
-            reported.update(circle)
+    followed = {job: specs[job].after for job in specs}
+    for _ in range(MOST_CIRCLES):
+        try:
+            TopologicalSorter(followed).prepare()
+        except CycleError as error:
+            circle = error.args[1][:0:-1]
             at = circle.index(first := min(circle, key=order.__getitem__))
             way = [*circle[at:], *circle[:at], first]
             what = f"'after': a circle, {' after '.join(way)}"
             place = specs[first].after.index(way[1])
             yield FollowingProblem(first, ("after", place), what, "none of them would ever run")
-
-
-def closed_ways(specs: Mapping[str, JobSpec]) -> Iterator[list[str]]:
-    """Paths that end where they began; of circles that share jobs at least one.
-
-    A search in depth from each job through those that it follows, which visits none twice.
-    """
-    visited: set[str] = set()
-    for job in specs:
-        way: dict[str, None] = {}
-        rest: list[Iterator[str]] = [iter((job,))]
-        while rest:
-            name = next(rest[-1], None)
-            if name is None:
-                rest.pop()
-                if way:
-                    visited.add(way.popitem()[0])
-            elif name in way:
-                names = [*way]
-                yield names[names.index(name) :]
-            elif name in specs and name not in visited:
-                way[name] = None
-                rest.append(iter(specs[name].after))
+            for job in circle:
+                del followed[job]
+        else:
+            return

@@ -299,38 +299,8 @@ def masked_part(key: str, value: Any) -> Any:
     return masked_url(value) if key == "url" else value
 
 
-def addressed(given: list[Any], shown: list[Any], real: list[Any]) -> list[Any]:
-    """Destinations, each found by what is shown of its address: its events may be edited, and
-    others added or removed beside it. Of several that look the same, all have to be there still.
-    """
-    whole = list(given)
-    for url in {keys_of(each)["url"] for each in shown}:
-        places = [n for n, each in enumerate(given) if keys_of(each).get("url") == url]
-        numbers = [n for n, each in enumerate(shown) if keys_of(each)["url"] == url]
-        if len(places) == len(numbers):
-            for place, number in zip(places, numbers, strict=True):
-                whole[place] = with_secrets(given[place], shown[number], real[number])
-    return whole
-
-
-def with_secrets(given: Any, shown: Any, real: Any) -> Any:
-    keys, hidden = keys_of(given), keys_of(shown)
-    secrets = {key: value for key, value in keys_of(real).items() if key in ("url", "secret")}
-    kept = {key: value for key, value in secrets.items() if keys.get(key) == hidden[key]}
-    return {**keys, **kept} if isinstance(given, dict) else kept["url"]
-
-
-def keys_of(destination: Any) -> dict[str, Any]:
-    return destination if isinstance(destination, dict) else {"url": destination}
-
-
-def revealed(given: Any, shown: Any, real: Any) -> Any:
-    return addressed(given, shown, real) if isinstance(given, list) and real else given
-
-
 ADDRESS_KEY = AddressKey(
     "notify",
     texts=lambda destinations: [[each.url, each.secret] for each in destinations],
     mask=masked_destinations,
-    reveal=revealed,
 )

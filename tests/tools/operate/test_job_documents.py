@@ -124,22 +124,13 @@ def test_three_stars_that_a_job_has_are_its_own() -> None:
     assert list(mask_faults({"args": ["***"]}, None))
 
 
-def test_destinations_are_edited_beside_others_whose_address_is_hidden() -> None:
-    pager, hook = "pagerduty://geheim@k", "https://hooks.test/geheim"
-    loaded = spec(notify=[pager, {"url": hook, "events": ["late"], "secret": "geheim"}])
-    shown = {"url": "https://hooks.test/***", "events": ["lost"], "secret": "***"}
-    given = {**shown_document(loaded), "notify": ["${NEW}", shown, "pagerduty://***"]}
-    assert revealed(given, loaded)["notify"] == [
-        "${NEW}",
-        {"url": hook, "events": ["lost"], "secret": "geheim"},
-        pager,
-    ]
-
-
-def test_of_two_hidden_addresses_alike_none_is_guessed() -> None:
-    loaded = spec(notify=["slack://one/a/b", "slack://two/a/b"])
-    given = revealed({**shown_document(loaded), "notify": ["slack://***"]}, loaded)
-    assert [fault.path for fault in mask_faults(given, loaded)] == [(0,)]
+def test_a_destination_keeps_its_hidden_address_beside_others() -> None:
+    pager, hook = "pagerduty://geheim@k", {"url": "https://hooks.test/geheim", "secret": "geheim"}
+    loaded = spec(notify=[pager, hook, "slack://one/a/b", "slack://two/a/b"])
+    shown = shown_document(loaded)["notify"]
+    given = {**shown_document(loaded), "notify": ["${NEW}", shown[1], shown[0], shown[2]]}
+    assert revealed(given, loaded)["notify"] == ["${NEW}", hook, pager, "slack://***"]
+    assert [fault.path for fault in mask_faults(revealed(given, loaded), loaded)] == [(3,)]
 
 
 @pytest.mark.parametrize("url", ["https://evil.test/***", "slack://***"])

@@ -12,7 +12,7 @@ import pytest
 from celery import Celery
 
 from supervisor import jobs
-from supervisor.features.notices.keys import DEFAULT_EVENTS, Event
+from supervisor.features.notices.keys import Event
 from supervisor.ledger.ledger import Ledger
 from supervisor.web.access import Access
 from supervisor.web.openapi import API
@@ -201,14 +201,16 @@ def test_what_mask_hides_is_kept_and_never_shown(maker: httpx.Client, ledger: Le
         "https://hc-ping.com/***",
     )
     assert shown["notify"] == ["${SLACK}", {"url": "pagerduty://***", "events": ["lost"]}]
-    shown["notify"][1]["events"] = ["failed"]
+    edited = [{"url": "pagerduty://***", "events": ["failed"]}]
+    answer = maker.put(JOB, json={**shown, "notify": edited})
+    assert "stands for a value that is hidden" in checked(answer, PATH, 422)["error"]
+    del shown["notify"][0]
     shown["kwargs"]["day"] = 2
     answer = maker.put(JOB, json=shown)
     assert "geheim" not in answer.text
     spec = ledger.spec("report")
     assert (spec.kwargs, spec.ping_url) == ({"day": 2, "password": "geheim"}, url)
-    assert [to.url for to in spec.notify] == ["${SLACK}", "pagerduty://geheim@key"]
-    assert [to.events for to in spec.notify] == [DEFAULT_EVENTS, {Event.FAILED}]
+    assert [(to.url, to.events) for to in spec.notify] == [("pagerduty://geheim@key", {Event.LOST})]
     wrong = checked(put(maker, notify=["geheim"]), PATH, 422)
     assert "'notify': not an address" in wrong["error"] and "geheim" not in str(wrong)
     for change in ({"mask": []}, {"task": "proj.log"}):
