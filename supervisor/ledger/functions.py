@@ -20,7 +20,7 @@ from itertools import chain
 from typing import Any, NamedTuple
 
 import redis
-from redis.exceptions import NoScriptError, ResponseError
+from redis.exceptions import NoPermissionError, NoScriptError, ResponseError
 
 from supervisor.errors import WrongSchema
 from supervisor.ledger.function_library import READING, Library, digest, library_of, source, sources
@@ -30,8 +30,8 @@ from supervisor.store.failures import (
     NO_FUNCTIONS,
     NotServed,
     NotWritable,
+    is_of_rights,
     is_of_server_without_functions,
-    naming_the_right,
 )
 from supervisor.store.keys import Keys
 
@@ -50,7 +50,11 @@ def mismatch(reply: object) -> WrongSchema | None:
 
 
 def refused(error: ResponseError) -> Exception:
-    """`error`, or what callers know: another schema, or a server that takes no writes."""
+    """`error`, or what callers know: another schema, a server that takes no writes, and so on."""
+    if is_of_server_without_functions(error):
+        return NotServed(NO_FUNCTIONS)
+    if is_of_rights(error):
+        return NoPermissionError(str(error))
     if str(error).startswith(NotWritable.CODES):
         return NotWritable(str(error))
     return mismatch(error) or error
@@ -128,7 +132,7 @@ class Functions:
                 refusal = error
         if is_missing(refusal):
             return self._loaded(name, call())
-        raise self._refused(name, refusal) from refusal
+        raise refused(refusal) from refusal
 
     @contextmanager
     def _connected(self) -> Iterator[Any]:
@@ -153,7 +157,7 @@ class Functions:
             function = self._command(name)[1]
             return self._client.fcall(function, *self._arguments(call))
         except ResponseError as error:
-            raise self._refused(name, error) from error
+            raise refused(error) from error
 
     def _arguments(self, call: Call) -> tuple[Any, ...]:
         """What a job or a person wrote may have half a character, which is no text for Redis."""
@@ -168,12 +172,6 @@ class Functions:
             return self._commands[name]
         except KeyError:
             return self._commands.setdefault(name, ("FCALL", f"{self._library.name}_{name}"))
-
-    def _refused(self, name: str, error: ResponseError) -> Exception:
-        if is_of_server_without_functions(error):
-            return NotServed(NO_FUNCTIONS)
-        text = self._readers[name] if name in READING else self._library.text
-        return refused(naming_the_right(error, text))
 
     def forget_versions(self, but: str = "") -> None:
         """Deletes the libraries of all versions for these keys, where the user may do so."""
@@ -246,7 +244,7 @@ class CallsAhead:
             return [reply]
         except ResponseError as error:
             if not is_missing(error):
-                raise self._functions._refused(self._name, error) from error
+                raise refused(error) from error
         # A server that was restarted or flushed: the calls did nothing. They are made again before
         # any further one is, for they are made in order.
         again = [*self._calls]

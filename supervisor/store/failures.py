@@ -85,11 +85,6 @@ CLUSTER_WORDS = ("cluster mode", "cluster node", "hash to the same slot")
 #: How Redis and Valkey word a command that the ACL forbids; it differs by version.
 FORBIDDEN = re.compile("ACL failure|user executing the script")
 
-#: The line of a script that failed, and the commands that it calls.
-LINE = re.compile(r"user_(?:script|function):(\d+)")
-CALLED = re.compile(r"call\('(\w+)'")
-
-
 PLAIN_PORT = "redis:// in place of rediss:// if it does not talk TLS on that port"
 
 #: What OpenSSL and Redis say, and what to do about it.
@@ -142,16 +137,9 @@ def is_of_server_without_functions(error: ResponseError) -> bool:
     return re.match(r"unknown command ['`]?(FCALL|FUNCTION)\b", str(error), re.I) is not None
 
 
-def naming_the_right(error: ResponseError, script: str) -> ResponseError:
-    """Names the command that a script may not call: Redis reports only its line."""
-    if not FORBIDDEN.search(str(error)):
-        return error
-    lines, line = script.split("\n"), LINE.search(str(error))
-    called = CALLED.findall(lines[int(line[1]) - 1]) if line else []
-    if not called or "key" in str(error):
-        return NoPermissionError(str(error))
-    named = " or ".join(f"'{name.lower()}'" for name in called)
-    return NoPermissionError(f"this user has no permissions to run the {named} command in a script")
+def is_of_rights(error: ResponseError) -> bool:
+    """Whether a function called what this user may not; redis-py has a class for commands alone."""
+    return FORBIDDEN.search(str(error)) is not None
 
 
 class NotWritable(RedisConnectionError):
