@@ -47,7 +47,7 @@ from supervisor.sending.app_settings import (
     settings_from,
 )
 from supervisor.sending.guarded_calls import adopt_guarded
-from supervisor.sending.queues import make_serial_queues, queue_of
+from supervisor.sending.queues import queue_of
 from supervisor.settings import DEFAULT_PREFIX, DEFAULT_URL, Settings, running_url
 from supervisor.store.address import is_redis
 
@@ -114,7 +114,6 @@ def supervise(
         app.on_after_configure.connect(
             lambda source, **_: _adjust(app, source), weak=False, sender=app
         )
-    signals.celeryd_init.connect(_make_serial_queues, weak=False)
     signals.worker_init.connect(_prepare_worker, weak=False)
     signals.celeryd_after_setup.connect(_say_what_differs, weak=False)
     signals.after_setup_logger.connect(logs.fill_formats, weak=False)
@@ -309,13 +308,6 @@ def _or_ends(handler: Callable[..., None]) -> Callable[..., None]:
             raise SystemExit(f"this process cannot be supervised: {error!r}") from error
 
     return handle
-
-
-@_or_ends
-def _make_serial_queues(instance: Any, **_: Any) -> None:
-    """Before the worker looks up the queues that its command names."""
-    if hasattr(instance.app, "supervisor"):
-        make_serial_queues(instance.app)
 
 
 @_or_ends

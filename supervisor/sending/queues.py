@@ -7,14 +7,13 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 from celery import Celery
-from celery.app.amqp import Queues
 from kombu import exceptions
 from kombu.exceptions import OperationalError
 from kombu.pools import producers
 from redis.exceptions import RedisError
 
 from supervisor.errors import NoQueue
-from supervisor.job.spec import SERIAL_PREFIX, JobSpec
+from supervisor.job.spec import JobSpec
 from supervisor.job.topology import Destinations, Part, destinations
 from supervisor.ledger.presence import Broker
 from supervisor.ledger.queues import lengths_of
@@ -142,22 +141,6 @@ def broker_of(app: Celery, settings: Settings) -> Broker:
     )
 
 
-class SerialQueues(Queues):
-    """An app's queues. Serial ones are made also where the app makes no queue that it lacks."""
-
-    def __missing__(self, name: str) -> Any:
-        if name.startswith(SERIAL_PREFIX):
-            return self.add(self.new_missing(name))
-        return super().__missing__(name)
-
-
-def make_serial_queues(app: Celery) -> None:
-    """Lets the app have serial queues, with `task_create_missing_queues` off as well."""
-    queues: Any = app.amqp.queues
-    if not (queues.create_missing or isinstance(queues, SerialQueues)):
-        queues.__class__ = type("SerialQueues", (SerialQueues, type(queues)), {})
-
-
 def queue_of(
     app: Celery,
     task: str,
@@ -190,7 +173,7 @@ def queue_named(app: Celery, named: Any) -> Any:
         return named
     if named in queues:
         return queues[named]
-    if queues.create_missing or named.startswith(SERIAL_PREFIX):
+    if queues.create_missing:
         return queues.new_missing(named)
     raise NoQueue(f"the app has no queue {named!r}, and task_create_missing_queues is off")
 

@@ -21,7 +21,7 @@ from supervisor.sending.content import serializer_of_runs
 from supervisor.sending.context import headers_of_context, without_context
 from supervisor.sending.messages import Assignment, message_header
 from supervisor.sending.producers import RunProducer, Unsent
-from supervisor.sending.queues import make_serial_queues, producers_of, queue_of
+from supervisor.sending.queues import producers_of, queue_of
 from supervisor.sending.recording import Recording, is_beside
 from supervisor.store.address import is_redis, same_database
 
@@ -38,7 +38,6 @@ class NothingSent(Exception):
 
 class Sender:
     def __init__(self, app: Celery, ledger: Ledger) -> None:
-        make_serial_queues(app)
         self.app = app
         self.ledger = ledger
         self._identity = identity_of(app, ledger.keys.prefix)

@@ -14,7 +14,7 @@ ROUTES = """
 from kombu import Queue
 
 task_create_missing_queues = False
-task_queues = [Queue("celery"), Queue("acme")]
+task_queues = [Queue("celery"), Queue("acme"), Queue("serial.in-turn")]
 
 def by_tenant(name, args, kwargs, options, task=None, **_):
     if name == "team.tenanted":

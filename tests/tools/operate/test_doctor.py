@@ -256,10 +256,10 @@ def test_a_queue_that_the_app_refuses_is_named(ledger: Ledger, app: Celery) -> N
     job(ledger, "mistyped", queue="celary")
     job(ledger, "in-turn", serial=True)
     setup = setup_of(app, ledger)
-    assert len(setup.unfit) == 1
+    assert len(setup.unfit) == 2
     [finding] = [each for each in examine_app(setup) if each.check == "unfit"]
-    assert finding.what.startswith("the app cannot run: job mistyped: no queue for its messages: ")
-    assert "the app has no queue 'celary'" in finding.what
+    assert "job mistyped: no queue for its messages: the app has no queue 'celary'" in finding.what
+    assert "the app has no queue 'serial.in-turn'" in finding.what
 
 
 def test_the_beat_that_leads_is_judged_and_not_the_setting(ledger: Ledger, app: Celery) -> None:
