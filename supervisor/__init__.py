@@ -41,3 +41,7 @@ else:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         globals()[name] = value = getattr(import_module(MODULES[name]), name)
         return value
+
+    def __dir__() -> list[str]:
+        """Also the names that are not loaded yet, so that a shell completes them."""
+        return sorted({*globals(), *MODULES})

@@ -192,6 +192,11 @@ def test_the_package_alone_loads_no_celery_no_redis_and_no_database() -> None:
     assert loaded_by("supervisor", *names) == []
 
 
+def test_a_shell_completes_names_that_are_not_loaded_yet() -> None:
+    lists_all = "import supervisor; assert {*supervisor.__all__} <= {*dir(supervisor)}"
+    subprocess.run([sys.executable, "-c", lists_all], check=True)
+
+
 def test_a_beat_and_a_worker_load_no_tool() -> None:
     tools = ("supervisor.operate", "supervisor.web", "supervisor.cli", "supervisor.jobs")
     assert loaded_by("supervisor.worker.startup, supervisor.beat.scheduler", *tools) == []

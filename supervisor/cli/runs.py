@@ -336,7 +336,7 @@ def repeated_words(one: repeating.Repeated) -> str:
 def cancel(context: Context, run: str, reason: str, as_json: bool) -> None:
     """Cancel a run, or one step of it.
 
-    RUN is the id of a run, or RUN/STEP. A run that has not started ends at once. A running one is
+    RUN is the id of a run, or RUN~STEP. A run that has not started ends at once. A running one is
     asked to stop, and killed after its `stop_grace`. Exits 4 if it has ended already.
     """
     from supervisor.operate import control

@@ -36,7 +36,7 @@ WATCH = "trap '' HUP INT QUIT TERM USR1 USR2; read -r _; kill -s KILL 0"
 
 
 def run_command(
-    command: str | Sequence[str],
+    command: str | Sequence[str | os.PathLike[str]],
     *,
     check: bool = True,
     input: Any = None,
@@ -84,7 +84,7 @@ def run_command(
 
 
 def status_of(
-    command: str | Sequence[str],
+    command: str | Sequence[str | os.PathLike[str]],
     options: Mapping[str, Any],
     timeout: float | None,
     stop_grace: float,

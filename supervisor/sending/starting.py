@@ -70,7 +70,7 @@ def start(
     spec = spec.kept_apart(publisher.ledger.keys.prefix)
     if run_id is not None and ("@" not in run_id or "~" in run_id):
         # Steps and items of a run are known by the form of their ids.
-        what = f"{run_id!r} is no id for it: such as 'documents@order-17', without a '~'"
+        what = f"{run_id!r} is no id for it: such as '{job}@order-17', without a '~'"
         raise InvalidGuard(f"job {spec.name!r}", [what])
     begins_with = as_json(dict(params or {}))
     ledger = publisher.ledger

@@ -124,7 +124,7 @@ def test_any_other_id_is_a_callers_to_choose(run_id: str) -> None:
 
 @pytest.mark.parametrize("run_id", ["order-17", "orders~17@x", "documents@orders~17"])
 def test_a_started_run_has_an_id_that_its_steps_can_be_told_by(app: Celery, run_id: str) -> None:
-    with pytest.raises(InvalidGuard, match="is no id for it"):
+    with pytest.raises(InvalidGuard, match="is no id for it: such as 'a-b@order-17'"):
         start([("proj.a", 2), ("proj.b", 1)], run_id=run_id, app=app)
 
 
