@@ -10,8 +10,8 @@
    failed have been made up for by a backfill.
 4. With `latest`, one tick waits at a time: the next one replaces it.
 
-5. A run's id has the time of the end that decided. With `latest` two jobs may each decide with a
-   run of the same time, one of them late: the second one's id has that job's name as well.
+5. A run's id has the time of the end that decided, and with `latest` the job's name as well, if
+   there are several: each may decide with a run of the same time, one of them late.
 6. Runs that were triggered, which may be several of the same time, are each followed by one of
    their own where no other job's run is waited for.
 
@@ -41,9 +41,6 @@ from supervisor.job.run import RunState
 from supervisor.job.spec import JobSpec
 from supervisor.ledger.admission import FollowUp
 from supervisor.times import instant
-
-#: A job with `latest` keeps the times in the ids of up to this many of its last runs.
-IDS_KEPT = 20
 
 #: A job keeps how runs that it follows ended, of up to this many nominal times, the newest.
 TIMES_KEPT = 100
@@ -196,12 +193,11 @@ def judge_latest(spec: JobSpec, memory: Memory, end: RunEnd | None, decisions: D
         return
     if not spec.has_schedule:
         if end is not None:
-            time, before = end.run_id.partition("@")[2], record.get("ran", [])
-            run_id = f"{spec.name}@{time}" + f"+{end.job}" * (time in before)
+            run_id = f"{spec.name}@{end.run_id.partition('@')[2]}"
+            if len(spec.after) > 1:
+                run_id += f"+{end.job}"
             decisions.runs.append(FollowUp(spec, run_id, instant(end.nominal)))
-            memory.times[LATEST] = {"ended": {}, "ran": [*before, time][-IDS_KEPT:]}
-            if len(spec.after) == 1:  # no other job decides
-                del memory.times[LATEST]
+            del memory.times[LATEST]
         return
     if memory.waiting:
         decisions.changes += [Effect("release", run_id) for run_id in memory.waiting]

@@ -1,8 +1,7 @@
 """Beat deals with the ends that other jobs wait for, in order:
 
-1. Read what has ended, some at a time, and what the jobs that follow keep in mind of it. Fewer are
-   read next if these took long, as they do where many jobs follow one: a beat whose lock ran out
-   on the way would leave all of them to the next, which fared no better.
+1. Read what has ended, a few at a time, and what the jobs that follow keep in mind of it: where
+   many jobs follow one, a beat whose lock ran out on the way would leave all of them to the next.
 2. Decide: a pure function (features/following/rule.py).
 3. Admit the runs that are to be. A beat that dies after that leaves the endings in the list, and
    the next one decides the same: the ledger knows those runs, and drops the duplicates.
@@ -32,9 +31,8 @@ from supervisor.logs import get_logger
 from supervisor.store.failures import RedisError
 from supervisor.times import clock
 
-#: Endings that are dealt with at a time: the first time, and at most.
-FIRST_ENDINGS = 32
-MOST_ENDINGS = 512
+#: Endings that are dealt with at a time.
+ENDINGS_AT_A_TIME = 16
 
 #: What a turn of beat spends on them before it goes on. The leader's lock lasts for much longer.
 SECONDS_PER_TURN = 1.0
@@ -55,7 +53,6 @@ class Following:
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
         self._followers = Followers(ledger)
-        self._at_a_time = FIRST_ENDINGS
 
     def is_due(self, turn: Turn) -> bool:
         return turn.poll.has_endings
@@ -65,17 +62,11 @@ class Following:
 
     def deal_with_endings(self) -> None:
         """Deals with some endings; the next turn takes what is left. Raises RedisError."""
-        began, most = clock(), self._at_a_time
+        began = clock()
         while clock() - began < SECONDS_PER_TURN:
-            read_at, texts = clock(), self._followers.endings(most)
-            if not texts:
+            texts = self._followers.endings(ENDINGS_AT_A_TIME)
+            if not texts or not self._is_done(texts):
                 return
-            self._at_a_time = max(1, most // 2)  # unless these are dealt with soon
-            if not self._is_done(texts):
-                return
-            if clock() - read_at < SECONDS_PER_TURN / 2:
-                self._at_a_time = min(2 * most, MOST_ENDINGS)
-            most = self._at_a_time
 
     def _is_done(self, texts: Sequence[str]) -> bool:
         try:

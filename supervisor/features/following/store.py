@@ -90,7 +90,7 @@ class Memory:
 
     times: dict[str, dict[str, Any]] = field(default_factory=dict)
     """Nominal time in ms as text, or LATEST -> {"ended": {job: [state, run id]}, "decided": "ran",
-    "skipped" or absent, "ran": under LATEST only, the times in the ids of its last runs}."""
+    "skipped" or absent}."""
 
     waiting: dict[str, int] = field(default_factory=dict)
     """Ids of the ticks that wait -> their nominal times in ms."""

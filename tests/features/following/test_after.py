@@ -15,14 +15,13 @@ from supervisor.catalog.load import load
 from supervisor.catalog.refusals import clashes
 from supervisor.catalog.schedule_files import ScheduleSet
 from supervisor.errors import InvalidJob
-from supervisor.features.following.step import FIRST_ENDINGS, Following
+from supervisor.features.following.step import Following
 from supervisor.features.following.store import Followers
 from supervisor.job.run import Run, RunState
 from supervisor.job.run_ids import manual_id, tick_id
 from supervisor.job.spec import JobSpec
 from supervisor.ledger.admission import Placement
 from supervisor.ledger.attempt import Work
-from supervisor.ledger.leader import Leadership
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.run_request import RunRequest
 from supervisor.schedule.ticks import PassedOver
@@ -188,7 +187,7 @@ def test_latest_runs_once_all_have_succeeded_since_its_last_run(
     assert not runs(ledger, "both")
     ran(ledger, jobs["b"], 3)
     turn(ledger)
-    assert ids(runs(ledger, "both")) == [run_id(jobs["both"], 3)]
+    assert ids(runs(ledger, "both")) == [run_id(jobs["both"], 3) + "+b"]
     ran(ledger, jobs["b"], 4)
     turn(ledger)
     assert len(runs(ledger, "both")) == 1
@@ -219,7 +218,7 @@ def test_each_of_two_runs_that_are_triggered_at_once_is_followed(
 def test_of_latest_the_last_to_end_may_be_of_a_time_that_had_a_run(
     ledger: Ledger, entries: Entries
 ) -> None:
-    """The id of a run has the time of the end that it followed; two jobs may end for one time."""
+    """The id of a run names the end that it followed: two jobs may end for one time."""
     keys = {"after": ["quick", "slow"], "after_match": "latest", "overlap": "allow"}
     jobs = loaded(ledger, entries, quick={}, slow={"overlap": "allow"}, both=keys)
     ran(ledger, jobs["slow"], 1)
@@ -229,12 +228,11 @@ def test_of_latest_the_last_to_end_may_be_of_a_time_that_had_a_run(
     ran(ledger, jobs["quick"], 3)
     end(ledger, run_id(jobs["slow"], 2))
     endings = Followers(ledger).endings(10)
-    memory = ledger.client.hgetall(ledger.keys.following("both"))
     turn(ledger)
     first = run_id(jobs["both"], 2)
-    assert ids(runs(ledger, "both")) == [first, f"{first}+slow"]
+    assert ids(runs(ledger, "both")) == [f"{first}+quick", f"{first}+slow"]
     # The beat that admitted it has died before it committed.
-    ledger.client.hset(ledger.keys.following("both"), mapping=memory)
+    ledger.client.delete(ledger.keys.following("both"))
     ledger.client.rpush(ledger.keys.endings, *endings)
     turn(ledger)
     assert len(runs(ledger, "both")) == 2
@@ -397,23 +395,6 @@ def test_many_endings_are_dealt_with_in_order(ledger: Ledger, entries: Entries) 
         tick_id("b", MIDNIGHT + timedelta(seconds=1199)),
     )
     assert len(Following(ledger)._followers.memories(["b"])["b"].times) == 100
-
-
-def test_a_beat_that_lost_its_lock_on_the_way_takes_half_as_many(
-    ledger: Ledger, entries: Entries
-) -> None:
-    lock = "redbeat::lock"
-    jobs = loaded(ledger, entries, a={}, b={"after": ["a"]})
-    for second in range(20):
-        ran(ledger, jobs["a"], second)
-    beat = Following(ledger.led_by(Leadership(lock, "beat")))
-    for _ in range(3):
-        beat.deal_with_endings()
-    assert beat._at_a_time == FIRST_ENDINGS // 8
-    ledger.client.set(lock, "beat")
-    beat.deal_with_endings()
-    assert len(runs(ledger, "b")) == 20
-    assert not Followers(ledger).endings(1)
 
 
 # What people are told.
