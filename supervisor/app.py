@@ -74,7 +74,6 @@ def supervise(
     redis_url: str | None = None,
     prefix: str | None = None,
     owner: str | None = None,
-    logging: bool = False,
     adopt_entries: bool = False,
     adopt_rows: bool = False,
 ) -> Celery:
@@ -88,8 +87,6 @@ def supervise(
       precedence.
     - `owner`: the name by which the ledger knows this app, by default the app's own
       (`Celery("proj")`). SUPERVISOR_OWNER takes precedence. A beat with another name cannot lead.
-    - `logging`: workers and beats render all lines, including Celery's and the app's own, as JSON
-      or for a terminal. They also do so if SUPERVISOR_LOG_FORMAT is set.
     - `adopt_entries`: RedBeat entries that the app's code saves become jobs like any other. Without
       it they run as before, without the guard.
     - `adopt_rows`: rows of django-celery-beat are jobs, as the app's code and admin save them.
@@ -103,7 +100,6 @@ def supervise(
             prefix=os.environ.get("SUPERVISOR_PREFIX") or prefix or DEFAULT_PREFIX
         ).prefix,
         "owner": os.environ.get("SUPERVISOR_OWNER") or owner,
-        "logging": logging or logs.is_chosen(),
         "adopt_entries": adopt_entries,
         "adopt_rows": adopt_rows,
     }
@@ -240,7 +236,7 @@ def _adjust(app: Celery, conf: Any) -> None:
             setattr(conf, key, value)
     if dotted(conf.get("beat_scheduler")) in ("", *REPLACED, *OWN):
         conf.beat_scheduler = GIVEN[SCHEDULER]
-    if app.supervisor["logging"] and conf.get("worker_hijack_root_logger"):  # type: ignore[attr-defined]
+    if logs.is_chosen() and conf.get("worker_hijack_root_logger"):
         signals.setup_logging.connect(_set_up_logging, weak=False)
     given = app.supervisor  # type: ignore[attr-defined]
     try:
