@@ -8,9 +8,9 @@ A tick's path, step 5 of 6. Next: ledger/finish.lua.
    one round trip. The client does not retry: a lease is trusted from when its renewal was sent.
 3. A child has one run at a time: the next lease that it asks for replaces the last. The death of a
    child is noticed at once, because its pidfd becomes readable, or without pidfds in the next
-   round. Its run is reported as lost (or timed out or cancelled, if that was recorded before),
-   which frees the lock for the run whose turn it is, with the time when the child was last seen at
-   work: at a renewal, or when it was killed. If the child had recorded how its work ended, and
+   round. Its run is reported as lost, or as timed out or cancelled if its worker ended it for that,
+   which frees the lock for the run whose turn it is. The report says when the child was last seen
+   at work: at a renewal, or when it was killed. If the child had recorded how its work ended, and
    could not report it, that end is reported instead. A child that gets no reply to `begin`, and
    gives up before the body, tells this process by how its delivery ends; the begin is undone once
    the ledger answers.
@@ -57,6 +57,9 @@ log = get_logger("supervisor.heartbeat")
 
 INTERVAL = timedelta(seconds=5)
 SHORTEST_SECONDS = 0.1
+
+#: Of the ends that the worker itself makes.
+REASONS = {RunState.TIMED_OUT: "hard time limit", RunState.CANCELLED: "revoked"}
 
 #: What a call may raise: no server, a server that refuses it, a ledger of another version.
 FAULTS = (RedisError, WrongSchema)
@@ -115,12 +118,12 @@ class Heartbeat(threading.Thread):
 
     def note_ending(self, token: str, outcome: RunState) -> None:
         """The worker is about to end this attempt, for a hard time limit or a revoke."""
-        reason = "hard time limit" if outcome is RunState.TIMED_OUT else "revoked"
         if lease := self._lease_of(token):
+            lease.ending = outcome
             if is_alive(lease.pid):
                 lease.note_work()
             try:
-                self._ledger.note_ending(lease.run_id, token, outcome, reason)
+                self._ledger.note_ending(lease.run_id, token, outcome, REASONS[outcome])
             except FAULTS as error:
                 log.warning("ending not noted", run=lease.run_id, error=str(error))
 
@@ -362,7 +365,7 @@ class Heartbeat(threading.Thread):
         return True
 
     def _finish_for(self, lease: Lease) -> None:
-        """Reports the end that the child recorded, or else that it died during its work."""
+        """Reports the end that the child recorded, or that it was ended for, or that it died."""
         if lease in self._to_undo:
             finished = self._ledger.undo_begin(lease.run_id, lease.token)
             if finished.ending is Ending.RESCUED:
@@ -371,8 +374,12 @@ class Heartbeat(threading.Thread):
             self._ledger.note_obstacle([lease.run_id], lease.work.worker, text)
             return
         reason = f"worker process {lease.pid} died"
-        recorded = self._table.end_of(lease.pid, lease.token)
-        if recorded is None:
+        if recorded := self._table.end_of(lease.pid, lease.token):
+            outcome, ended_at = recorded
+            note = "" if outcome is RunState.SUCCEEDED else f"{reason} before it could say why"
+        elif lease.ending:
+            outcome, ended_at, note = lease.ending, lease.at_work_at, REASONS[lease.ending]
+        else:
             finished = self._ledger.report_dead(
                 lease.run_id, lease.token, reason, lease.granted, lease.at_work_at
             )
@@ -383,8 +390,6 @@ class Heartbeat(threading.Thread):
             elif finished.ending is Ending.STALE:  # it had not begun, or its run is to start again
                 self._ledger.note_obstacle([lease.run_id], lease.work.worker, reason)
             return
-        outcome, ended_at = recorded
-        note = "" if outcome is RunState.SUCCEEDED else f"{reason} before it could say why"
         end = (lease.run_id, lease.token, outcome, note)
         report = partial(self._ledger.finish, *end, ended_at=ended_at, granted=lease.granted)
         finished = finish(self._ledger, lease.work, lease.token, lease.granted, report)

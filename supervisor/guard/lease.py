@@ -43,6 +43,7 @@ from enum import Enum, auto
 
 from supervisor.guard.child_table import ChildTable
 from supervisor.job.policies import OnLeaseLost
+from supervisor.job.run import RunState
 from supervisor.ledger.attempt import AttemptPhase, GrantedAttempt, Work
 from supervisor.ledger.run_request import CallArguments
 from supervisor.times import clock
@@ -112,14 +113,18 @@ class Lease:
     granted: GrantedAttempt | None = None
     """What the child was granted, once that was found in the child table."""
 
-    at_work_at: float | None = None
-    """When its child was last seen at work."""
+    at_work_at: float = 0.0
+    """When its child was last seen at work, or else when it began to be."""
+
+    ending: RunState | None = None
+    """What its worker ends it for: timed out, or cancelled by a revoke."""
 
     unbegun: str = ""
     """Why the child gave up before the body, once it did."""
 
     def __post_init__(self) -> None:
         self.trust_from(self.taken_at)
+        self.at_work_at = self.taken_at
 
     @property
     def run_id(self) -> str:

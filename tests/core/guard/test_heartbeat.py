@@ -6,7 +6,7 @@ import os
 import signal
 import subprocess
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -232,19 +232,40 @@ def test_a_zombie_is_at_work_no_more_when_it_is_killed(ledger: Ledger, child: Ch
     assert "overlaps" not in ledger.job(spec.name).counters
 
 
+@pytest.mark.parametrize("is_refused", [False, True], ids=["noted", "refused"])
 @pytest.mark.parametrize(
     ("outcome", "reason"),
     [(RunState.TIMED_OUT, "hard time limit"), (RunState.CANCELLED, "revoked")],
 )
-def test_what_was_marked_is_what_a_dead_child_is_reported_for(
-    ledger: Ledger, heartbeat: Heartbeat, child: Child, outcome: RunState, reason: str
+def test_what_a_child_was_killed_for_is_what_it_is_reported_for(
+    ledger: Ledger,
+    heartbeat: Heartbeat,
+    child: Child,
+    outcome: RunState,
+    reason: str,
+    is_refused: bool,
 ) -> None:
     spec = begun(ledger)
     heartbeat.watch(held(spec, child.pid))
-    heartbeat.note_ending("token", outcome)
-    child.kill()
+    with without_memory(ledger) if is_refused else nullcontext():
+        heartbeat.note_ending("token", outcome)
+        child.kill()
     wait_until(lambda: ledger.run(run_id(spec, 0)).state is outcome)
     assert ledger.run(run_id(spec, 0)).reason == reason
+
+
+def test_a_run_that_was_given_up_ends_by_the_limit_that_its_child_was_killed_for(
+    ledger: Ledger, child: Child
+) -> None:
+    """By a worker that wakes up from a freeze, before another attempt has begun."""
+    spec = lost(ledger)
+    heartbeat = Heartbeat(ledger, UNKNOWN)
+    heartbeat.watch(held(spec, child.pid))
+    ledger.rescue()
+    heartbeat.note_ending("token", RunState.TIMED_OUT)
+    child.kill()
+    wait_until(lambda: heartbeat._wait() or not heartbeat._leases)
+    assert ledger.run(run_id(spec, 0)).state is RunState.TIMED_OUT
 
 
 def test_however_many_runs_a_child_works_for_it_costs_one_descriptor(
