@@ -192,6 +192,14 @@ def test_a_run_that_is_stuck_between_stages_is_mended(ledger: Ledger, run: str) 
     assert open_steps(ledger, run) == ["convert"]
 
 
+def test_a_run_none_of_whose_steps_has_begun_lives_as_long_as_they_do(
+    ledger: Ledger, run: str
+) -> None:
+    lease_runs_out(ledger, run)
+    assert [rescue.kind for rescue in ledger.rescue()] == ["reasserted"]
+    succeed(ledger, run, "extract")
+
+
 def test_a_batch_whose_items_vanished_fails(ledger: Ledger) -> None:
     place = batch(ledger, items=3)
     begin(ledger, f"{place}#0", "token")
