@@ -129,7 +129,7 @@ local PLACED = { start = 'due', requeue = 'requeued', skip = 'skipped', wait = '
 -- One history row for a range of ticks that never become runs; it grows while the reason stays.
 local function pass_over(job, state, reason, id, first, last, ticks, history, notify, restored)
   count(job, state .. ':' .. reason, ticks)
-  call_each(hooks.on_pass, job, state, reason, id, first, last, ticks, notify, restored or {})
+  call_each(hooks.on_pass, job, state, reason, id, first, last, ticks, notify, restored)
   local newest = redis.call('ZREVRANGE', K.history(job), 0, 0)[1]
   if newest then
     local v = redis.call('HMGET', K.run(newest), 'state', 'reason')

@@ -150,14 +150,16 @@ def lasts(ledger: Ledger, run: str) -> tuple[int, int]:
     return ledger.client.pttl(lock), ledger.client.zscore(ledger.keys.leases, run) - now
 
 
-def test_a_step_that_renews_its_lease_renews_that_of_its_run(ledger: Ledger) -> None:
+@pytest.mark.parametrize("lost", ["", "token"], ids=["whole", "token lost"])
+def test_a_step_that_renews_its_lease_renews_that_of_its_run(ledger: Ledger, lost: str) -> None:
     spec = pipeline(ledger, lease_ttl="10m")
     ledger.admit(ticks(spec, 1))
     run = run_id(spec, 1)
     begin(ledger, f"{run}~extract")
     ledger.client.pexpire(ledger.keys.lock(spec.lock), 5_000)
     ledger.client.zadd(ledger.keys.leases, {run: ms_of(ledger.now()) + 5_000})
-    renew(ledger, f"{run}~extract")
+    ledger.client.hdel(ledger.keys.run(run), lost)
+    assert renew(ledger, f"{run}~extract") is LeaseState.RENEWED
     assert min(lasts(ledger, run)) > 600_000
 
 
