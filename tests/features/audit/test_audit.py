@@ -70,6 +70,26 @@ def test_a_tick_that_was_never_counted_is_found_and_named_once(
     assert ledger.job(spec.name).unaccounted_ticks == 1
 
 
+def test_a_missing_tick_is_named_by_one_audit_alone(ledger: Ledger, spec: JobSpec) -> None:
+    ledger.admit(ticks(spec, 1, 2))
+    dealt_with_until(ledger, spec.name, MIDNIGHT + timedelta(seconds=3))
+    [first] = audit(ledger, [spec], MIDNIGHT)
+    ledger.admit(ticks(spec, 4, 6))
+    [second] = audit(ledger, [spec], MIDNIGHT)
+    assert [at.second for at in first.missing] == [3]
+    assert [at.second for at in second.missing] == [5]
+
+
+def test_of_a_job_in_order_no_runs_are_read(ledger: Ledger, spec: JobSpec) -> None:
+    """Beat audits all jobs all the time."""
+    ledger.admit(ticks(spec, 1, 2))
+    ledger.client.config_resetstat()
+    assert audit(ledger, [spec], MIDNIGHT) == []
+    assert "cmdstat_zrevrange" not in ledger.client.info("commandstats")
+    ledger.history(spec.name)
+    assert "cmdstat_zrevrange" in ledger.client.info("commandstats")
+
+
 def test_a_tick_that_was_counted_twice_is_found(ledger: Ledger, spec: JobSpec) -> None:
     ledger.admit(ticks(spec, 1, 2))
     ledger.client.hincrby(ledger.keys.job(spec.name), "n:ticks", 1)
