@@ -161,6 +161,8 @@ def test_a_step_that_renews_its_lease_renews_that_of_its_run(ledger: Ledger, los
     ledger.client.hdel(ledger.keys.run(run), lost)
     assert renew(ledger, f"{run}~extract") is LeaseState.RENEWED
     assert min(lasts(ledger, run)) > 600_000
+    token = ledger.client.hget(ledger.keys.run(run), "token") or ""
+    assert ledger.client.get(ledger.keys.lock(spec.lock)) == token
 
 
 def test_a_step_renews_the_slot_that_its_run_holds(ledger: Ledger) -> None:
