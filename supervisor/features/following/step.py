@@ -32,7 +32,7 @@ from supervisor.store.failures import RedisError
 from supervisor.times import clock
 
 #: Endings that are dealt with at a time.
-ENDINGS_AT_A_TIME = 16
+ENDINGS_AT_A_TIME = 32
 
 #: What a turn of beat spends on them before it goes on. The leader's lock lasts for much longer.
 SECONDS_PER_TURN = 1.0
