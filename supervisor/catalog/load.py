@@ -233,11 +233,8 @@ def links_to_keep(ledger: Ledger, jobs: DesiredJobs) -> str:
 
     A job that follows others needs them, and no circle; one that is removed, that none follows it.
     """
-    has_after = any(spec and spec.after for spec in jobs.values())
-    if not has_after and None not in jobs.values():
-        return ""
-    linked, unlinked = ledger.links()
-    return f"{linked}/{unlinked}" if has_after else linked
+    is_linked = any(spec is None or spec.after for spec in jobs.values())
+    return ledger.links() if is_linked else ""
 
 
 def check_source(source: str) -> None:

@@ -117,10 +117,9 @@ class JobReads(Reader):
         for reply in self.functions.stream("due", calls):
             yield [(text, mark_from(values)) for text, *values in reply]
 
-    def links(self) -> tuple[str, str]:
-        """The versions of the last edit of an `after`, and of the last removal of a job."""
-        linked, unlinked = self.client.hmget(self.keys.beat, ["linked", "unlinked"])
-        return linked or "0", unlinked or "0"
+    def links(self) -> str:
+        """The version with which an `after` was edited or a job removed last."""
+        return self.client.hget(self.keys.beat, "linked") or "0"
 
     def origins(self) -> dict[str, Origin]:
         """Where the loaded jobs are from, by name."""

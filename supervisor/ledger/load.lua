@@ -10,9 +10,8 @@
 --       and where there is one:
 --       at            since when it holds in ms; now without it
 --       digest        of the schedule files that are loaded with it
---       seen          of files, the version with which files were loaded last, as the writer has seen it; of other
---                     sources, the last edit of an `after` that it has seen, or that and, after a slash, the last
---                     removal
+--       seen          the version, as the writer has seen it, with which files were loaded last, or of other sources,
+--                     with which an `after` was edited or a job removed last
 --
 --       A change has
 --         job         its name
@@ -69,17 +68,10 @@ local function refusal_of(change)
   if not call.at and change.due_at and change.due_at <= now then return refused('due') end
 end
 
-local function is_outdated()
-  local seen = call.seen
-  if not seen then return false end
-  if is_of_files then return seen ~= (hget(K.beat, 'files') or '0') end
-  local links = hget(K.beat, 'linked') or '0'
-  return seen ~= links and seen ~= links .. '/' .. (hget(K.beat, 'unlinked') or '0')
-end
-
 local function reply_of(reply) return cjson.encode(reply), reply.verdict end
 
-if is_outdated() then return reply_of({ verdict = 'outdated' }) end
+local last = hget(K.beat, is_of_files and 'files' or 'linked') or '0'
+if call.seen and call.seen ~= last then return reply_of({ verdict = 'outdated' }) end
 local more = 0
 for _, change in ipairs(call.changes) do
   local why_not = refusal_of(change)
@@ -149,7 +141,7 @@ local function remove(job)
   local text = hget(K.jobs, job)
   if not text then return end
   tell_features(job)
-  redis.call('HSET', K.beat, 'unlinked', version)
+  redis.call('HSET', K.beat, 'linked', version)
   redis.call('HDEL', K.jobs, job)
   redis.call('HDEL', K.sources, job)
   redis.call('DEL', K.message(job))
