@@ -10,12 +10,14 @@ from __future__ import annotations
 import logging
 import os
 import sys
-from io import StringIO
+from collections.abc import Iterator, Mapping
+from datetime import datetime
 from logging.handlers import WatchedFileHandler
 from typing import Any, TextIO
 
+import click
 import structlog
-from structlog.typing import EventDict, ExcInfo, Processor
+from structlog.typing import EventDict, Processor
 
 LOG_FORMAT = "SUPERVISOR_LOG_FORMAT"
 
@@ -168,25 +170,60 @@ def is_chosen() -> bool:
 
 
 def console_tail() -> tuple[Processor, ...]:
-    renderer = structlog.dev.ConsoleRenderer(
-        colors=sys.stderr.isatty(), exception_formatter=write_traceback
-    )
-    return escape_texts, renderer
+    has_colours = sys.stderr.isatty()
+
+    def render(_: Any, __: str, event: EventDict) -> str:
+        text = "\n".join(words_of(event))
+        return text if has_colours else f"{event['level']:<8} {click.unstyle(text)}"
+
+    return structlog.processors.format_exc_info, render
 
 
-def escape_texts(_: Any, __: str, event: EventDict) -> EventDict:
-    """Escapes texts, so that those of a job cannot begin a line or move the cursor."""
-    return {
-        key: escaped(value) if isinstance(value, str) else value for key, value in event.items()
-    }
+# A line for people.
 
 
-def write_traceback(stream: TextIO, error: ExcInfo) -> None:
-    """Leaves out the values of variables, which would show a job's arguments."""
-    plain = StringIO()
-    structlog.dev.plain_traceback(plain, error)
-    stream.write("\n".join(map(escaped, plain.getvalue().split("\n"))))
+#: Fields that have a place of their own in it, or none.
+PLACED = ("timestamp", "level", "event", "logger", "run", "job", "exception", "stack")
+
+COLOURS = {"warning": "yellow", "error": "red", "critical": "red"}
+
+#: How many items of a list are shown.
+MOST_SHOWN = 3
+
+
+def words_of(event: Mapping[str, Any]) -> Iterator[str]:
+    """``14:02:31 run skipped nightly@2026-11-23T13:43:05Z reason=overlap``, and a traceback."""
+    about = event.get("run") or event.get("job")
+    others = {name: short(event[name]) for name in event if name not in PLACED}
+    words, colour = escaped(str(event["event"])), COLOURS.get(str(event.get("level")))
+    words = click.style(words, fg=colour) if colour else words
+    fields = [f"{name}={escaped(value)}" for name, value in others.items() if value]
+    yield " ".join(filter(None, [time_of(event), words, escaped(str(about or "")), *fields]))
+    for name in ("exception", "stack"):
+        yield from (f"  {escaped(line)}" for line in str(event.get(name) or "").splitlines())
+
+
+def short(value: Any) -> str:
+    """``a, b, c and 2 more`` for a list; an empty text for an empty value."""
+    if value in (None, [], {}):
+        return ""
+    if not isinstance(value, list):
+        return str(value)
+    more = len(value) - MOST_SHOWN
+    if isinstance(value[0], dict):
+        return str(len(value))
+    shown = ", ".join(map(str, value[:MOST_SHOWN]))
+    return f"{shown} and {more} more" if more > 0 else shown
+
+
+def time_of(event: Mapping[str, Any]) -> str:
+    """The time of day in this machine's zone."""
+    try:
+        return f"{datetime.fromisoformat(str(event.get('timestamp'))).astimezone():%H:%M:%S}"
+    except ValueError:
+        return ""
 
 
 def escaped(text: str) -> str:
+    """A job's text cannot begin a line or move the cursor."""
     return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)

@@ -1,26 +1,20 @@
 """What `up` shows on a terminal: a short line for each event of its processes.
 
-The processes log JSON lines (logs.py). Of each the screen shows the time of day, the process, the
-event with its run or job, and then the other fields. Other output, such as that of a program that a
-job runs, is shown as it is, after the name of the process.
+The processes log JSON lines. Of each the screen shows the process, and the event as logs.py writes
+it for people. Other output, such as that of a program that a job runs, is shown as it is, after the
+name of the process.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
-from datetime import datetime
+from collections.abc import Iterable, Mapping
 from threading import Lock
 from typing import Any, TextIO
 
 import click
 
-from supervisor.logs import escaped
-
-#: Fields that have a place of their own in a line, or none.
-PLACED = ("timestamp", "level", "event", "logger", "run", "job", "exception", "stack")
-
-COLOURS = {"warning": "yellow", "error": "red", "critical": "red"}
+from supervisor.logs import escaped, words_of
 
 #: For the names of processes, in turn.
 NAME_COLOURS = ("cyan", "magenta", "blue", "green")
@@ -28,9 +22,6 @@ NAME_COLOURS = ("cyan", "magenta", "blue", "green")
 #: Libraries that log at level `info` how they start, and those of their loggers that log tasks.
 CHATTY = ("celery", "kombu", "uvicorn")
 OF_TASKS = ("celery.app.trace", "celery.worker.strategy")
-
-#: How many items of a list are shown.
-MOST_SHOWN = 3
 
 #: The names of most workers are shorter.
 NAME_WIDTH = 14
@@ -108,36 +99,3 @@ def is_chatter(event: Mapping[str, Any]) -> bool:
     is_info = event.get("level") in ("info", "debug")
     is_of_library = logger.partition(".")[0] in CHATTY
     return is_info and is_of_library and (is_of_run or logger not in OF_TASKS)
-
-
-def words_of(event: Mapping[str, Any]) -> Iterator[str]:
-    """``14:02:31 run skipped nightly@2026-11-23T13:43:05Z reason=overlap``, and a traceback."""
-    about = event.get("run") or event.get("job")
-    others = {name: short(event[name]) for name in event if name not in PLACED}
-    words, colour = escaped(str(event["event"])), COLOURS.get(str(event.get("level")))
-    words = click.style(words, fg=colour) if colour else words
-    fields = [f"{name}={escaped(value)}" for name, value in others.items() if value]
-    yield " ".join(filter(None, [time_of(event), words, escaped(str(about or "")), *fields]))
-    for name in ("exception", "stack"):
-        yield from (f"  {escaped(line)}" for line in str(event.get(name) or "").splitlines())
-
-
-def short(value: Any) -> str:
-    """``a, b, c and 2 more`` for a list; an empty text for an empty value."""
-    if value in (None, [], {}):
-        return ""
-    if not isinstance(value, list):
-        return str(value)
-    more = len(value) - MOST_SHOWN
-    if isinstance(value[0], dict):
-        return str(len(value))
-    shown = ", ".join(map(str, value[:MOST_SHOWN]))
-    return f"{shown} and {more} more" if more > 0 else shown
-
-
-def time_of(event: Mapping[str, Any]) -> str:
-    """The time of day in this machine's zone."""
-    try:
-        return f"{datetime.fromisoformat(str(event.get('timestamp'))).astimezone():%H:%M:%S}"
-    except ValueError:
-        return ""
