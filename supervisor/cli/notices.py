@@ -29,7 +29,7 @@ from supervisor.cli.common import (
     schedules_option,
 )
 from supervisor.cli.files import read_or_exit
-from supervisor.errors import NotConfigured, SupervisorError
+from supervisor.errors import SupervisorError
 
 if TYPE_CHECKING:
     from supervisor.features.notices.keys import Destination
@@ -50,19 +50,16 @@ def notify() -> None:
 
 
 @notify.command("test", epilog=examples("-A proj notify test", "-A proj notify test nightly"))
-@click.argument("target", required=False, metavar="[ADDRESS|JOB]")
+@click.argument("job", required=False)
 @schedules_option
 @json_option
 @pass_context
-def notify_test(
-    context: Context, target: str | None, schedules: Path | None, as_json: bool
-) -> None:
+def notify_test(context: Context, job: str | None, schedules: Path | None, as_json: bool) -> None:
     """Send a test notice to each address.
 
     To those in the schedule files and in SUPERVISOR_NOTIFY. With JOB, only to those of this job,
-    which may have been put at run time; with an ADDRESS such as '${SLACK_URL}', only to that one.
-    References are looked up in this environment: run it in that of beat. Exits 1 unless all
-    addresses take the notice.
+    which may have been put at run time. References are looked up in this environment: run it in
+    that of beat. Exits 1 unless all addresses take the notice.
     """
     from supervisor.features.notices.services import send
     from supervisor.features.outbound.answer import Answer
@@ -70,7 +67,7 @@ def notify_test(
     from supervisor.operate.tables import Columns
 
     results: list[dict[str, Any]] = []
-    for destination, places in destinations_of(context, target, schedules, as_json):
+    for destination, places in destinations_of(context, job, schedules, as_json):
         answer, why = send(destination, a_test())
         shown = str(masked_url(destination.url))
         results.append({"name": shown, "state": answer.value, "why": why, "of": places})
@@ -84,40 +81,26 @@ def notify_test(
 
 
 def destinations_of(
-    context: Context, target: str | None, schedules: Path | None, as_json: bool
+    context: Context, job: str | None, schedules: Path | None, as_json: bool
 ) -> Iterable[tuple[Destination, list[str]]]:
     """Each destination once, with what names it: jobs, or the setting. Raises SupervisorError."""
     from supervisor.features.notices.rules import service_destinations
     from supervisor.settings import NOTIFY
 
-    if target and ("://" in target or "${" in target):
-        return [(an_address(target), [])]
     specs = read_or_exit(context, schedules, as_json).specs
-    if target:
-        spec = specs.get(target) or context.ledger.spec(target)
+    if job:
+        spec = specs.get(job) or context.ledger.spec(job)
         named = [(to, spec.name) for to in spec.notify]
     else:
         named = [(to, spec.name) for spec in specs.values() for to in spec.notify]
         named += [(to, NOTIFY) for to in service_destinations(os.environ)]
     if not named:
         none = f"no job of the schedule files has 'notify', and {NOTIFY} is not set"
-        raise SupervisorError(f"{target} has no 'notify'" if target else none)
+        raise SupervisorError(f"{job} has no 'notify'" if job else none)
     first: dict[tuple[str, str | None], tuple[Destination, list[str]]] = {}
     for to, place in named:
         first.setdefault((to.url, to.secret), (to, []))[1].append(place)
     return first.values()
-
-
-def an_address(written: str) -> Destination:
-    """Raises NotConfigured."""
-    from supervisor.features.notices.keys import Destination, destination_fault
-    from supervisor.job.secrets import FORMS, malformed
-
-    if malformed(written):
-        raise NotConfigured(f"this has a reference that is none ({FORMS})")
-    if what := destination_fault(written):
-        raise NotConfigured(f"this is {what}")
-    return Destination(url=written)
 
 
 def a_test() -> Notice:

@@ -259,11 +259,10 @@ def new(name: str, role: str, as_json: bool) -> None:
     epilog=examples(
         "-A proj up",
         "-A proj up --port 9000 --concurrency 2",
-        "-A proj up --redis-url redis://127.0.0.1:6379/0",
+        "-A proj --redis-url redis://127.0.0.1:6379/0 up",
     ),
 )
 @schedules_option
-@click.option("--redis-url", help="Use this Redis instead of an embedded one.")
 @listening
 @click.option("--concurrency", "-c", type=int, help="Processes of the default worker.")
 @click.option("--serve/--no-serve", default=True, help="Also serve the page and /metrics.")
@@ -271,7 +270,6 @@ def new(name: str, role: str, as_json: bool) -> None:
 def up(
     context: Context,
     schedules: Path | None,
-    redis_url: str | None,
     host: str,
     port: int,
     proxied: bool,
@@ -281,7 +279,8 @@ def up(
 ) -> None:
     """Run Redis, beat, workers and the status page until Ctrl-C.
 
-    In the foreground, for development and small set-ups. Name the Celery app with -A.
+    In the foreground, for development and small set-ups. Name the Celery app with -A. With a
+    --redis-url, that Redis is used in place of an embedded one.
     """
     from supervisor import logs
     from supervisor.deploy.screen import Lines, Screen
@@ -295,7 +294,7 @@ def up(
             "name the Celery app: supervisor -A proj up"
             " (in an empty folder, supervisor init writes one)"
         )
-    if url := redis_url or context.given_url:
+    if url := context.given_url:
         connect(Settings(redis_url=url)).close()
     if serve:
         # Mistakes that would end the HTTP server again and again.
@@ -313,7 +312,7 @@ def up(
             app=context.app_name,
             schedules=context.schedules(schedules),
             topology=context.topology,
-            redis_url=redis_url or context.given_url,
+            redis_url=context.given_url,
             host=host,
             port=port,
             proxied=proxied,
