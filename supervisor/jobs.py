@@ -199,17 +199,16 @@ def pause(
     name: str,
     *,
     until: datetime | None = None,
-    note: str = "",
     app: Celery | None = None,
     by: str | Actor = "",
+    reason: str = "",
 ) -> None:
-    """Pauses a job of any source until a time, or until it is resumed.
+    """Pauses a job of any source until a time, or until it is resumed. The reason is shown with it.
 
     Raises UnknownJob, and InvalidRequest if `until` is in the past or is not a datetime.
     """
     check_type("until", until, datetime | None, "a datetime")
-    check_type("note", note, str, "a text")
-    control.pause(ledger_of(app)[0], name, note, until, by=actor_of(by))
+    control.pause(ledger_of(app)[0], name, until, by=actor_of(by), reason=reason)
 
 
 def resume(name: str, *, app: Celery | None = None, by: str | Actor = "", reason: str = "") -> None:

@@ -10,7 +10,6 @@ from zoneinfo import ZoneInfo
 import click
 
 from supervisor.cli.common import (
-    CommandFailed,
     Context,
     MomentText,
     MomentType,
@@ -24,7 +23,6 @@ from supervisor.cli.common import (
     progress,
     reason_option,
 )
-from supervisor.errors import REFUSED
 from supervisor.job.policies import OverlapPolicy
 
 if TYPE_CHECKING:
@@ -149,20 +147,11 @@ def backfill_ticks(
     from supervisor.operate import control
     from supervisor.operate.shapes import iso_utc
     from supervisor.operate.words import plural
-    from supervisor.schedule import schedule_of, ticks_between
-    from supervisor.times import INSTANT
 
     spec = scheduled(context, job)
     now = context.ledger.now()
     first, last = start.at(spec.zone, now), end.at(spec.zone, now)
-    if first >= last:
-        raise click.UsageError("--from must be before --to")
-    if last > now:
-        raise click.UsageError("--to is in the future: beat will run the job at those times")
-    ticks = ticks_between(schedule_of(spec), first - INSTANT, last - INSTANT, limit + 1)
-    if len(ticks) > limit:
-        what = f"there are more than {limit} nominal times: raise --limit, or take a shorter span"
-        raise CommandFailed(what, REFUSED)
+    ticks = control.backfill_times(spec, first, last, now, limit)
     if dry_run and as_json:
         results = (result(spec.name, "planned", None, tick) for tick in ticks)
         print_done("backfill", results, done=False)
@@ -195,45 +184,48 @@ def result(name: str, state: str, reason: str | None, tick: datetime) -> dict[st
 # pause, resume
 
 
-@click.command(epilog=examples("pause nightly --until 06:00 --note 'the mail server moves'"))
+@click.command(epilog=examples("pause nightly --until 06:00 --reason 'the mail server moves'"))
 @click.argument("names", metavar="JOB...", nargs=-1, required=True)
-@click.option("--note", default="", help="Shown with the job, and the reason in the record.")
 @click.option(
     "--until",
     type=MomentType(ahead=True),
     help="Resume the jobs at this time: 1h (from now), 06:00, 2026-03-01T06:00.",
 )
-@reason_option
+@click.option(
+    "--reason",
+    "--note",
+    "reason",
+    default="",
+    help="Why: shown with the job, and kept in the record of actions.",
+)
 @json_option
 @pass_context
 def pause(
     context: Context,
     names: tuple[str, ...],
-    note: str,
     until: MomentText | None,
     reason: str,
     as_json: bool,
 ) -> None:
     """Stop scheduled runs until the jobs are resumed.
 
-    `trigger` still works. The note is also the reason in the record of actions, unless --reason
-    gives another.
+    `trigger` still works.
     """
     from supervisor.operate import control
     from supervisor.operate.shapes import iso_utc
 
     ledger, by = context.ledger, context.actor
     now, results = ledger.now(), []
-    with context.acting("pause", ", ".join(names), reason or note, names):
+    with context.acting("pause", ", ".join(names), reason, names):
         specs = [ledger.spec(name) for name in names]
     for spec in specs:
         until_then = moment_of(until, spec.zone, now)
-        moment = control.pause(ledger, spec.name, note, until_then, by=by, reason=reason)
+        moment = control.pause(ledger, spec.name, until_then, by=by, reason=reason)
         end = moment and moment.astimezone(spec.zone).isoformat(timespec="seconds")
         until_when = f" until {end}" if end else ""
         click.echo(f"{spec.name} paused{until_when}", err=as_json)
         results.append(
-            {"name": spec.name, "state": "paused", "note": note, "until": iso_utc(moment)}
+            {"name": spec.name, "state": "paused", "note": reason, "until": iso_utc(moment)}
         )
     if as_json:
         print_done("pause", results)

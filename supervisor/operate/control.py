@@ -20,17 +20,14 @@ from supervisor.job.run import Run
 from supervisor.job.run_ids import StepId, backfill_id, manual_id
 from supervisor.job.secrets import masked
 from supervisor.job.spec import GuardedTaskSpec, JobSpec
-from supervisor.ledger.actions import Action, Actor, Change
+from supervisor.ledger.actions import LONGEST_REASON, Action, Actor, Change, short
 from supervisor.ledger.admission import Admission
 from supervisor.ledger.attempt import Cancellation
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.run_request import RunRequest
-from supervisor.schedule import schedule_of
+from supervisor.schedule import schedule_of, ticks_between
 from supervisor.schedule.emission import emission
-from supervisor.times import render_moment, to_come
-
-#: Characters of the note of a pause.
-LONGEST_NOTE = 500
+from supervisor.times import INSTANT, render_moment, to_come
 
 BY_HAND = "cancelled by hand"
 
@@ -118,25 +115,23 @@ def check_json(name: str, value: Any) -> int:
 def pause(
     ledger: Ledger,
     job: str,
-    note: str,
-    until: datetime | None,
+    until: datetime | None = None,
     *,
     by: Actor,
     reason: str = "",
 ) -> datetime | None:
     """Excludes the job's ticks until `until`, or until it is resumed. Returns the end.
 
-    until: without an offset, a time in the job's zone. reason: the note without one. Raises
+    until: without an offset, a time in the job's zone. reason: is shown with the job. Raises
     UnknownJob and InvalidRequest.
     """
-    with ledger.actions.trying(Action(by, "pause", job, reason or note, (job,))) as action:
+    with ledger.actions.trying(Action(by, "pause", job, reason, (job,))) as action:
         spec = ledger.spec(job)
         if isinstance(spec, GuardedTaskSpec):
             raise InvalidRequest(f"{job} has no ticks that a pause would exclude: code calls it")
-        if len(note) > LONGEST_NOTE:
-            raise InvalidRequest(f"a note has up to {LONGEST_NOTE} characters")
         moment = until and to_come("until", until, spec.zone, ledger.now())
         change = Change(job, "until", render_moment(moment) if moment else "it is resumed")
+        note = short(reason, LONGEST_REASON)
         ledger.pause(spec.name, note, moment, replace(action, changes=(change,)))
         return moment
 
@@ -153,6 +148,23 @@ def resume(ledger: Ledger, job: str, *, catch_up: bool = False, by: Actor, reaso
         ticks = missed_in_pause(spec, since, ledger.now()) if since and catch_up else []
         backfill(ledger, spec, ticks, overlap=None)
         return len(ticks)
+
+
+def backfill_times(
+    spec: JobSpec, start: datetime, end: datetime, now: datetime, most: int
+) -> list[datetime]:
+    """The nominal times from `start` to before `end`. Raises InvalidRequest, and Conflict for more
+    than `most`.
+    """
+    if start >= end:
+        raise InvalidRequest("from must be before to")
+    if end > now:
+        raise InvalidRequest("to is in the future: beat will run the job at those times")
+    ticks = ticks_between(schedule_of(spec), start - INSTANT, end - INSTANT, most + 1)
+    if len(ticks) > most:
+        what = f"there are more than {most} nominal times"
+        raise Conflict(f"{what}: take a shorter span, or raise --limit of `supervisor backfill`")
+    return ticks
 
 
 def backfill_ticks(

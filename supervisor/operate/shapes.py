@@ -29,7 +29,6 @@ from supervisor.ledger.actions import LONGEST_REASON, Outcome
 from supervisor.ledger.attempt import Cancellation
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.run_request import RunRequest
-from supervisor.operate.control import LONGEST_NOTE
 from supervisor.operate.repeating import MOST_REPEATS
 from supervisor.times import Duration, render_milliseconds
 
@@ -394,7 +393,11 @@ class Trigger(Request):
 
 
 class Pause(Request):
-    note: str = Field("", max_length=LONGEST_NOTE, description="Why; the page shows it.")
+    reason: str = Field(
+        "",
+        max_length=LONGEST_REASON,
+        description="Why: shown with the job, and kept in the record.",
+    )
     until: datetime | None = Field(
         None, description="When the job resumes; without an offset, a time of the job's zone."
     )

@@ -129,10 +129,9 @@ def parsed(name: str, text: str) -> Any:
 
 
 def pause(ledger: Ledger, job: str, fields: Fields, by: Actor) -> str:
-    """The reason is also the note that is shown with the job."""
-    request = {"note": fields.get("reason", ""), "until": fields.get("until") or None}
+    request = {"reason": fields.get("reason", ""), "until": fields.get("until") or None}
     body = validated(shapes.Pause, json.dumps(request))
-    control.pause(ledger, job, body.note, body.until, by=by)
+    control.pause(ledger, job, body.until, by=by, reason=body.reason)
     return job_url(job)
 
 

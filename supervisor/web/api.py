@@ -201,8 +201,7 @@ class Api(FeatureOperations):
     @operation("post", "/jobs/{job}/pause")
     def pause(self, job: str, body: shapes.Pause, by: Actor) -> shapes.Paused:
         """Exclude the job's ticks."""
-        note, reason = body.note, body.reason
-        until = control.pause(self._ledger, job, note, body.until, by=by, reason=reason)
+        until = control.pause(self._ledger, job, body.until, by=by, reason=body.reason)
         return shapes.Paused(job=job, until=until)
 
     @operation("post", "/jobs/{job}/resume")

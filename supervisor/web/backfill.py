@@ -11,13 +11,12 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
-from supervisor.errors import InvalidKey, InvalidRequest
+from supervisor.errors import Conflict, InvalidKey, InvalidRequest
 from supervisor.job.policies import OverlapPolicy
 from supervisor.job.spec import JobSpec
 from supervisor.ledger.ledger import Ledger
 from supervisor.operate import control
-from supervisor.schedule import schedule_of, ticks_between
-from supervisor.times import INSTANT, in_utc
+from supervisor.times import in_utc
 from supervisor.web.budget import Threads
 from supervisor.web.http import RequestRefused, actor_of, form_endpoint
 from supervisor.web.templating import job_url, page, root_of
@@ -38,16 +37,9 @@ class Backfill:
 
     @classmethod
     def of(cls, fields: Fields, spec: JobSpec, now: datetime) -> Backfill:
-        """Raises InvalidRequest."""
+        """Raises InvalidRequest and Conflict."""
         start, end = (moment(fields, name, spec) for name in ("from", "to"))
-        if start >= end:
-            raise InvalidRequest("from must be before to")
-        if end > now:
-            raise InvalidRequest("to is in the future: beat will run the job at those times")
-        ticks = ticks_between(schedule_of(spec), start - INSTANT, end - INSTANT, MOST_TIMES + 1)
-        if len(ticks) > MOST_TIMES:
-            what = f"there are more than {MOST_TIMES} times"
-            raise InvalidRequest(f"{what}: take a shorter span, or `supervisor backfill --limit`")
+        ticks = control.backfill_times(spec, start, end, now, MOST_TIMES)
         if not ticks:
             raise InvalidRequest("the job has no times in this span")
         word = fields.get("overlap", "")
@@ -73,7 +65,7 @@ def answer(ledger: Ledger, request: Request, fields: Fields, error: str = "") ->
     if "from" in fields and not error:
         try:
             backfill = Backfill.of(fields, spec, ledger.now())
-        except InvalidRequest as refusal:
+        except (InvalidRequest, Conflict) as refusal:
             error = str(refusal)
     return page(
         request,
@@ -97,7 +89,7 @@ def send(ledger: Ledger, request: Request, fields: Fields) -> Response:
             raise InvalidRequest(f"these are {len(ticks)} times by now: show them again")
         by, reason = actor_of(request), fields.get("reason", "")
         control.backfill_ticks(ledger, spec, ticks, backfill.overlap, by=by, reason=reason)
-    except (InvalidKey, InvalidRequest) as error:
+    except (InvalidKey, InvalidRequest, Conflict) as error:
         return answer(ledger, request, fields, str(error))
     return RedirectResponse(f"{root_of(request)}/{job_url(spec.name)}", 303)
 

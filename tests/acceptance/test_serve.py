@@ -249,7 +249,7 @@ def test_the_record_of_actions_waits_for_nobody(tmp_path: Path) -> None:
         ledger, by = Ledger.open(Settings(redis_url=server.url)), Actor("ann", "cli", "host")
         job(ledger)
         beat_says(ledger, actions_logged="0-0")
-        control.pause(ledger, "nightly", "stocktaking", None, by=by)
+        control.pause(ledger, "nightly", by=by, reason="stocktaking")
         token = {"SUPERVISOR_TOKEN": TOKEN, "SUPERVISOR_LOG_FORMAT": "json"}
         with serving(server.url, free_port(), said, **token):
             wait_until(lambda: "action recorded" in (tmp_path / "said").read_text(), 20)

@@ -26,12 +26,12 @@ from supervisor.features.notices.step import Maker
 from supervisor.features.outbound.store import LedgerOutbox
 from supervisor.job.reports import LINE_LENGTH, Reported, ReportedLine, ReportedProgress, kept_text
 from supervisor.job.run import RunState
-from supervisor.ledger.actions import Action, Actor
+from supervisor.ledger.actions import LONGEST_REASON, Action, Actor
 from supervisor.ledger.job_record import AT_RUN_TIME
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.run_reads import note_run
 from supervisor.ledger.run_request import RunRequest
-from supervisor.operate.control import LONGEST_NOTE, pause
+from supervisor.operate.control import pause
 from supervisor.testing import comes_due
 from supervisor.web.access import Access
 from supervisor.web.openapi import API
@@ -122,7 +122,7 @@ def written(ledger: Ledger, text: str) -> dict[str, str]:
     )
     begin(ledger, f"{whole}~part1", "step")
     ledger.finish(f"{whole}~part1", "step", RunState.FAILED, text, traceback=text)
-    pause(ledger, spec.name, text[:LONGEST_NOTE], None, by=BY)
+    pause(ledger, spec.name, by=BY, reason=text[:LONGEST_REASON])
     worker_is_there(ledger, text[:1000])
     beat_is_there(ledger, text[:1000], leads=False)
     told = {"leader": shown, "problems": json.dumps([text]), "last_reload_successful": 0}

@@ -113,7 +113,7 @@ class Examples:
         wait_until(lambda: self.runs(job="checksum-docs", outcome="succeeded"), 60, every=1)
         wrong = {"kwargs": {"tree": 17}, "overlap": "allow", "reason": "is the new share there?"}
         self.acts("ann", "jobs/checksum-docs/trigger", **wrong)
-        why = {"note": "the warehouse moves until Monday", "reason": "CHG-2041"}
+        why = {"reason": "the warehouse moves until Monday, CHG-2041"}
         self.acts("bob", "jobs/daily-summary/pause", **why)
         wait_until(self.has_cancelled, 60, every=1)
         wait_until(lambda: len(self.runs(job="sample-load", outcome="succeeded")) >= ends, 300, 2)

@@ -296,7 +296,7 @@ class JobAdmin(admin.ModelAdmin):
                 row.save(update_fields=["paused", "changed_at", "changed_by"])
         by = editor_of(request).actor
         if paused:
-            jobs.pause(row.name, note=f"by {by.name}", app=celery_app(), by=by)
+            jobs.pause(row.name, reason=f"by {by.name}", app=celery_app(), by=by)
         else:
             jobs.resume(row.name, app=celery_app(), by=by)
         return "Paused" if paused else "Resumed"

@@ -82,7 +82,6 @@ def test_a_put_gives_its_own_version_also_when_another_edits_at_once(
 
 NO_REQUESTS: dict[str, Callable[[Celery], object]] = {
     "until": lambda app: jobs.pause("report", until=cast("Any", "06:00"), app=app),
-    "note": lambda app: jobs.pause("report", note=cast("Any", None), app=app),
     "at": lambda app: jobs.trigger("report", at=cast("Any", "06:00"), app=app),
     "args": lambda app: jobs.trigger("report", args=cast("Any", "abc"), app=app),
     "kwargs": lambda app: jobs.trigger("report", kwargs=cast("Any", [1]), app=app),

@@ -401,5 +401,5 @@ def test_the_result_can_do_what_the_tasks_own_results_can(app: Celery, ledger: L
 def test_a_guarded_task_has_nothing_to_be_paused(app: Celery, ledger: Ledger) -> None:
     task_of(app).delay(1)
     with pytest.raises(InvalidRequest, match="code calls it"):
-        control.pause(ledger, "calls.work", "", None, by=Actor("alice", "cli"))
+        control.pause(ledger, "calls.work", by=Actor("alice", "cli"))
     assert not ledger.job("calls.work").paused

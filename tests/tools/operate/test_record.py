@@ -139,7 +139,7 @@ CALLS: dict[str, Callable[[Celery], object]] = {
     "put": lambda app: at_run_time.put("new", app=app, by="bob", reason="r", **HOURLY),
     "put_many": lambda app: at_run_time.put_many({"new": HOURLY}, app=app, by="bob", reason="r"),
     "remove": lambda app: at_run_time.remove("there", app=app, by="bob", reason="r"),
-    "pause": lambda app: at_run_time.pause("there", app=app, by="bob", note="r"),
+    "pause": lambda app: at_run_time.pause("there", app=app, by="bob", reason="r"),
     "resume": lambda app: at_run_time.resume("there", app=app, by="bob", reason="r"),
     "trigger": lambda app: at_run_time.trigger("there", app=app, by="bob", reason="r"),
 }
@@ -265,7 +265,7 @@ def test_what_has_no_answer_has_no_result(ledger: Ledger) -> None:
 def test_the_record_is_bounded_in_entries_and_in_size(ledger: Ledger) -> None:
     spec = job(ledger)
     long = Actor("x" * 9_000, "api", "y" * 9_000)
-    control.pause(ledger, spec.name, "", None, by=long, reason="z" * 9_000)
+    control.pause(ledger, spec.name, by=long, reason="z" * 9_000)
     [(_, fields)] = ledger.client.xrange(ledger.keys.actions)
     assert len(fields["entry"]) < 2_000
     with ledger.client.pipeline() as pipe:
@@ -284,7 +284,7 @@ def test_hostile_text_moves_no_cursor_and_breaks_no_json(
 ) -> None:
     spec = job(ledger)
     hostile = Actor(HOSTILE, "api", HOSTILE)
-    control.pause(ledger, spec.name, "", None, by=hostile, reason=HOSTILE)
+    control.pause(ledger, spec.name, by=hostile, reason=HOSTILE)
     shown = supervisor("log").stdout
     assert len(shown.splitlines()) == 2
     assert not set(shown) & set("\x1b\x07\u202e")
@@ -298,7 +298,7 @@ def test_hostile_text_moves_no_cursor_and_breaks_no_json(
 def test_log_filters_by_job_name_verb_and_time(supervisor: Supervisor, ledger: Ledger) -> None:
     for name in ("report-a", "report-b", "other"):
         job(ledger, name)
-        control.pause(ledger, name, "why not", None, by=ANN)
+        control.pause(ledger, name, by=ANN, reason="why not")
     control.resume(ledger, "other", by=Actor("bob", "page"))
 
     def found(*words: str) -> list[str]:
@@ -316,7 +316,7 @@ def test_log_filters_by_job_name_verb_and_time(supervisor: Supervisor, ledger: L
 def test_pages_of_the_record_go_on_where_the_last_ended(ledger: Ledger) -> None:
     spec = job(ledger)
     for number in range(5):
-        control.pause(ledger, spec.name, f"{number}", None, by=ANN)
+        control.pause(ledger, spec.name, by=ANN, reason=f"{number}")
     first = entries(ledger, limit=2)
     rest = entries(ledger, before=first[-1].id)
     assert [entry.action.reason for entry in (*first, *rest)] == ["4", "3", "2", "1", "0"]

@@ -248,7 +248,7 @@ def test_a_body_that_is_not_json_is_refused(bearer: httpx.Client, ledger: Ledger
 
 def test_pause_and_resume(bearer: httpx.Client, ledger: Ledger) -> None:
     job(ledger)
-    body = {"note": "the mail server moves", "until": "2126-03-01T02:00:00+01:00"}
+    body = {"reason": "the mail server moves", "until": "2126-03-01T02:00:00+01:00"}
     paused = bearer.post(f"{API}/jobs/nightly/pause", json=body)
     assert checked(paused, "/jobs/{job}/pause", 200)["until"] == "2126-03-01T01:00:00.000Z"
     assert ledger.job("nightly").paused_note == "the mail server moves"

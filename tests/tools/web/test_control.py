@@ -71,16 +71,6 @@ def test_times_that_make_no_sense_are_refused_alike(
     assert (ledger.job("nightly").paused, ledger.history("nightly")) == (False, [])
 
 
-def test_a_note_that_is_too_long_is_refused_alike(
-    ledger: Ledger, bearer: httpx.Client, redis_url: str
-) -> None:
-    job(ledger)
-    answer = bearer.post(f"{API}/jobs/nightly/pause", json={"note": "x" * 501})
-    assert answer.status_code == 400
-    assert supervisor_at(redis_url)("pause", "nightly", "--note", "x" * 501).exit_code == 2
-    assert not ledger.job("nightly").paused
-
-
 def test_a_local_time_is_the_same_instant_everywhere(
     ledger: Ledger, bearer: httpx.Client, redis_url: str
 ) -> None:

@@ -155,7 +155,7 @@ def test_what_the_api_refuses_is_entered_as_that(maker: httpx.Client, ledger: Le
     assert (conflict.action.verb, conflict.outcome) == ("put", Outcome.REFUSED)
     assert maker.post(f"{API}/jobs/nightly/pause", json={}).status_code == 404
     assert newest(ledger).error.startswith("unknown job 'nightly'")
-    assert maker.post(f"{API}/jobs/nightly/pause", json={"note": 5}).status_code == 400
+    assert maker.post(f"{API}/jobs/nightly/pause", json={"reason": 5}).status_code == 400
     assert len(ledger.actions.search(ActionQuery())) == 3
 
 
@@ -215,7 +215,7 @@ def test_a_login_that_cannot_be_entered_is_one_all_the_same(ledger: Ledger) -> N
 def test_the_api_gives_the_record_page_by_page(bearer: httpx.Client, ledger: Ledger) -> None:
     for name in ("report-a", "report-b", "other"):
         job(ledger, name)
-        control.pause(ledger, name, "", None, by=ANN)
+        control.pause(ledger, name, by=ANN)
 
     def found(query: str) -> list[Any]:
         answer = checked(bearer.get(f"{API}/actions?{query}"), "/actions", 200)
@@ -239,7 +239,7 @@ def test_the_page_shows_who_did_what_and_marks_nothing_up(
 ) -> None:
     job(ledger, "report")
     hostile = Actor(HOSTILE, "api", HOSTILE)
-    control.pause(ledger, "report", "", None, by=hostile, reason=HOSTILE)
+    control.pause(ledger, "report", by=hostile, reason=HOSTILE)
     for path in ("/record", "/record?job=report", "/jobs/report"):
         text = reader.get(path).text
         assert "&lt;b&gt; evil" in text
@@ -263,7 +263,7 @@ def test_a_jobs_page_shows_of_an_action_what_it_changed_of_that_job(
 def test_older_entries_are_a_page_further(reader: httpx.Client, ledger: Ledger) -> None:
     spec = job(ledger)
     for number in range(60):
-        control.pause(ledger, spec.name, f"number {number}.", None, by=ANN)
+        control.pause(ledger, spec.name, by=ANN, reason=f"number {number}.")
     text = reader.get("/record?by=ann").text
     assert ("number 59." in text, "number 9." in text) == (True, False)
     [older] = [line for line in text.splitlines() if 'rel="next"' in line]
@@ -298,13 +298,13 @@ def test_who_may_only_read_pushes_nothing_out_of_the_record(
 
 def test_a_server_logs_each_entry_also_those_of_before_it_started(ledger: Ledger) -> None:
     spec = job(ledger)
-    control.pause(ledger, spec.name, "before any server", None, by=ANN)
+    control.pause(ledger, spec.name, by=ANN, reason="before any server")
     with capture_logs() as lines:
         first = RecordLog(ledger, may_write=True)
         first.log_new()
-        control.pause(ledger, spec.name, "while it runs", None, by=ANN)
+        control.pause(ledger, spec.name, by=ANN, reason="while it runs")
         first.log_new()
-        control.pause(ledger, spec.name, "while none runs", None, by=ANN)
+        control.pause(ledger, spec.name, by=ANN, reason="while none runs")
         RecordLog(ledger, may_write=True).log_new()
     assert [line["reason"] for line in lines] == ["while it runs", "while none runs"]
     assert {line["event"] for line in lines} == {"action recorded"}
@@ -316,7 +316,7 @@ def test_a_server_of_people_whom_a_proxy_names_logs_what_it_missed(
 ) -> None:
     spec, access = job(ledger), Access(file=access_of(tmp_path, text=PROXY_ALONE).file)
     record_log(ledger, access).log_new()
-    control.pause(ledger, spec.name, "while none runs", None, by=ANN)
+    control.pause(ledger, spec.name, by=ANN, reason="while none runs")
     with capture_logs() as lines:
         record_log(ledger, access).log_new()
     assert [line["reason"] for line in lines] == ["while none runs"]
@@ -325,13 +325,13 @@ def test_a_server_of_people_whom_a_proxy_names_logs_what_it_missed(
 def test_a_server_that_may_only_read_logs_what_comes(ledger: Ledger) -> None:
     spec = job(ledger)
     RecordLog(ledger, may_write=True).log_new()
-    control.pause(ledger, spec.name, "before it started", None, by=ANN)
+    control.pause(ledger, spec.name, by=ANN, reason="before it started")
     before = digests(ledger.client)
     with capture_logs() as lines:
         reading = RecordLog(ledger, may_write=False)
         reading.log_new()
         assert digests(ledger.client) == before
-        control.pause(ledger, spec.name, "while it runs", None, by=ANN)
+        control.pause(ledger, spec.name, by=ANN, reason="while it runs")
         reading.log_new()
     assert [line["reason"] for line in lines] == ["while it runs"]
 
