@@ -33,6 +33,7 @@ from supervisor.web.strip import NEVER_STARTED, counted
 
 #: How far the axis reaches to both sides of its middle.
 REACHES = {
+    "1m": timedelta(minutes=1),
     "10m": timedelta(minutes=10),
     "1h": timedelta(hours=1),
     "6h": timedelta(hours=6),
