@@ -35,7 +35,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
-from typing import Any
+from typing import Any, Self
 
 # Hints for misspelt words.
 
@@ -75,9 +75,20 @@ WRONG, USAGE, NOT_FOUND, REFUSED, UNAVAILABLE = 1, 2, 3, 4, 5
 
 
 class SupervisorError(Exception):
-    """The base class of all errors below. The command line prints it and exits with `exit_code`."""
+    """The base class of all errors below. The command line prints it and exits with `exit_code`.
+
+    `args` are what it is made of, so that copies are equal: of pickle, and of Celery, which stores
+    a class and its `args`. Where they are no text, `_text` is.
+    """
 
     exit_code = WRONG
+    _text = ""
+
+    def __str__(self) -> str:
+        return self._text or super().__str__()
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({str(self)!r})"
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -101,7 +112,8 @@ class FilesInvalid(SupervisorError):
 
     def __init__(self, problems: Iterable[Problem]) -> None:
         self.problems: Sequence[Problem] = tuple(sorted(problems, key=lambda p: (p.file, p.line)))
-        super().__init__("\n".join(map(str, self.problems)))
+        self._text = "\n".join(map(str, self.problems))
+        super().__init__(self.problems)
 
 
 class ScheduleFilesInvalid(FilesInvalid):
@@ -128,7 +140,8 @@ class UnknownJob(NotFound):
     """No loaded job has this name."""
 
     def __init__(self, job: str, jobs: Iterable[str] = ()) -> None:
-        super().__init__(f"unknown job {job!r}{did_you_mean(job, jobs)}")
+        self._text = f"unknown job {job!r}{did_you_mean(job, jobs)}"
+        super().__init__(job)
 
 
 class UnreadableJob(UnknownJob):
@@ -137,17 +150,17 @@ class UnreadableJob(UnknownJob):
     exit_code = REFUSED
 
     def __init__(self, job: str) -> None:
+        super().__init__(job)
         what = f"job {job!r} was loaded by another version of celery-beat-supervisor"
-        NotFound.__init__(
-            self, f"{what}, and cannot be read by this one (docs/how-to/upgrading.md)"
-        )
+        self._text = f"{what}, and cannot be read by this one (docs/how-to/upgrading.md)"
 
 
 class UnknownRun(NotFound):
     """The ledger does not have this run, or no longer has it."""
 
     def __init__(self, run_id: str, why: str | None = None) -> None:
-        super().__init__(f"unknown run {run_id!r}" + (f": {why}" if why else ""))
+        self._text = f"unknown run {run_id!r}" + (f": {why}" if why else "")
+        super().__init__(run_id, why)
 
 
 class InvalidJob(SupervisorError, ValueError):
@@ -165,7 +178,8 @@ class InvalidJob(SupervisorError, ValueError):
         self.job = job
         self.problems = tuple(problems)
         self.places = tuple(places) or ((),) * len(self.problems)
-        super().__init__((f"job {job!r}: " if job else "") + "; ".join(problems))
+        self._text = (f"job {job!r}: " if job else "") + "; ".join(problems)
+        super().__init__(job, self.problems, self.places)
 
 
 class Conflict(SupervisorError):
@@ -183,7 +197,8 @@ class JobConflict(Conflict):
     def __init__(self, job: str, version: int) -> None:
         self.version = version
         state = f"its version is {version} by now" if version else "it is not loaded"
-        super().__init__(f"job {job!r} was changed by another: {state}; read it again")
+        self._text = f"job {job!r} was changed by another: {state}; read it again"
+        super().__init__(job, version)
 
 
 class JobElsewhere(Conflict):
@@ -191,10 +206,11 @@ class JobElsewhere(Conflict):
 
     def __init__(self, job: str, place: str, own_place: str = "") -> None:
         here = f", and this one is {own_place}" if own_place else ""
-        super().__init__(
+        self._text = (
             f"job {job!r} is loaded from elsewhere: {place or 'a schedule file'}{here}; change it"
             " there, or choose another name"
         )
+        super().__init__(job, place, own_place)
 
 
 class WrongSchema(SupervisorError):
@@ -204,10 +220,11 @@ class WrongSchema(SupervisorError):
 
     def __init__(self, of_ledger: int, own: int) -> None:
         hint = "install the version that the other processes run, and start this one again"
-        super().__init__(
+        self._text = (
             f"the ledger has schema {of_ledger} and this version of celery-beat-supervisor "
             f"writes schema {own}: {hint} (docs/how-to/upgrading.md)"
         )
+        super().__init__(of_ledger, own)
 
 
 class ForeignLedger(SupervisorError):
@@ -216,12 +233,13 @@ class ForeignLedger(SupervisorError):
     exit_code = REFUSED
 
     def __init__(self, owner: str, own: str) -> None:
-        super().__init__(
+        self._text = (
             f"the ledger is that of the app {owner!r}, and this is {own!r}: give one of them a "
             "prefix or a Redis database of its own; if they are Celery() objects of one project, "
             f"give each of them supervise(..., owner={owner!r}); if this app is to have the ledger "
             "from now on, because it was renamed, run `supervisor -A proj apply --take-over`"
         )
+        super().__init__(owner, own)
 
 
 class Unavailable(SupervisorError):
@@ -251,7 +269,8 @@ class InvalidGuard(SupervisorError, ValueError):
 
     def __init__(self, where: str, problems: Sequence[str]) -> None:
         self.problems = tuple(problems)
-        super().__init__(f"{where}: " + "; ".join(problems))
+        self._text = f"{where}: " + "; ".join(problems)
+        super().__init__(where, self.problems)
 
 
 class NotConfigured(SupervisorError):
@@ -264,7 +283,8 @@ class SecretMissing(SupervisorError, LookupError):
     """This process does not have the secret that a schedule file refers to."""
 
     def __init__(self, reference: str, why: str) -> None:
-        super().__init__(f"{reference}: {why}")
+        self._text = f"{reference}: {why}"
+        super().__init__(reference, why)
 
 
 class NoQueue(SupervisorError):
@@ -280,8 +300,9 @@ class JobRaised(SupervisorError):
     else that is not an Exception.
     """
 
-    def __init__(self, raised: BaseException) -> None:
-        super().__init__(f"{type(raised).__name__}: {raised}".removesuffix(": "))
+    @classmethod
+    def of(cls, raised: BaseException) -> Self:
+        return cls(f"{type(raised).__name__}: {raised}".removesuffix(": "))
 
 
 class RunInterrupted(BaseException):

@@ -105,7 +105,7 @@ def of_base(error: BaseException) -> Exception:
     """What counts as raised by the job: for gevent's Timeout, Celery's own time limit error."""
     if type(error).__module__ == "gevent.timeout":
         return TimeLimitExceeded(getattr(error, "seconds", None))
-    return JobRaised(error)
+    return JobRaised.of(error)
 
 
 def failure_in(error: Any) -> BaseException | None:

@@ -134,10 +134,10 @@ class GuardedTask(Task):  # type: ignore[type-arg]
         except SystemExit as error:
             if has_term_signal():
                 raise
-            raise self._retry_or(attempt, JobRaised(error)) from error
+            raise self._retry_or(attempt, JobRaised.of(error)) from error
         except MemoryError as error:
             # If it reached Celery, it would kill the worker, and the next that gets the message.
-            raise self._retry_or(attempt, JobRaised(error)) from error
+            raise self._retry_or(attempt, JobRaised.of(error)) from error
         except Exception as error:
             deferred = attempt.next.deferred if attempt.next else None
             again = deferred or self._retry_or(attempt, error)
