@@ -234,6 +234,7 @@ def test_a_run_never_starts_beside_itself_in_one_process(workers: Workers) -> No
 
     def knows() -> bool:
         """It found the message, or took the run back, whose message its socket may have lost."""
+        assert worker.poll() is None, workers.project.log_of(worker)
         is_kept_out = workers.project.events_of(worker, "run kept out")
         return bool(is_kept_out or workers.count("stays", "reasserted"))
 
