@@ -53,11 +53,11 @@ NEEDED = {
     "worker_prefetch_multiplier": 1,
     # A healthy run must not be killed because the broker's connection was lost.
     "worker_cancel_long_running_tasks_on_connection_loss": False,
+    # A channel error ends the worker by default (celery#6760). Redis causes one by refusing a
+    # worker's pop, as a server without replicas does; RabbitMQ by closing the channel of a worker
+    # that has not acknowledged a message within consumer_timeout.
+    "broker_channel_error_retry": True,
 }
-
-#: Set likewise where Redis is the broker. A server that lacks replicas, or has become one itself,
-#: refuses a worker's pop: a channel error, which ends the worker by default.
-NEEDED_WITH_REDIS = {"broker_channel_error_retry": True}
 
 #: A Redis that hangs must not hang the caller.
 TIMEOUTS = {"socket_timeout": 5, "socket_connect_timeout": 2}
@@ -93,8 +93,7 @@ def broker_address(conf: Any) -> str:
 
 def adjust_for_runs(conf: Any) -> None:
     """Sets what runs need in their worker, where the app has Celery's defaults."""
-    with_broker = NEEDED_WITH_REDIS if is_redis(broker_url_of(conf)) else {}
-    for name, needed in {**NEEDED, **with_broker}.items():
+    for name, needed in NEEDED.items():
         if conf.get(name) == DEFAULTS[name]:
             setattr(conf, name, needed)
 

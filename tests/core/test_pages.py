@@ -10,7 +10,7 @@ from pathlib import Path
 from supervisor.app import GIVEN, supervise
 from supervisor.job.policies import SkipReason
 from supervisor.job.run import FAILURES, MISSED_REASONS, OPEN_STATES, RunState
-from supervisor.sending.app_settings import NEEDED, NEEDED_WITH_REDIS
+from supervisor.sending.app_settings import NEEDED
 from supervisor.settings import DEFAULT_PREFIX, DEFAULT_URL, PAGE_URL
 from tools.bench import page
 from tools.bench.rows import ROWS, Row, measured
@@ -57,7 +57,7 @@ def test_every_parameter_of_supervise_is_on_the_page_with_its_default() -> None:
 
 
 def test_every_setting_that_supervise_gives_is_on_the_page() -> None:
-    given = {**NEEDED, **NEEDED_WITH_REDIS, **GIVEN}
+    given = {**NEEDED, **GIVEN}
     assert rows("setting") == {name: str(value) for name, value in given.items()}
 
 

@@ -40,8 +40,15 @@ jobs:
   many: {task: team.work, every: 24h, args: [3], paused: true, overlap: allow}
   nobodys: {task: team.work, every: 24h, paused: true, overlap: allow, queue: nowhere}
   hangs: {task: team.hang, every: 24h, paused: true}
+  long: {task: team.hold, every: 24h, paused: true, queue: long}
 """
 FREQUENT = ("often", "in-turn", "in-turn-too")
+
+#: After how many ms RabbitMQ closes the channel of an unacknowledged message, how often it looks.
+TIMEOUTS = """
+application:set_env(rabbit, consumer_timeout, {}),
+application:set_env(rabbit, channel_tick_interval, {}).
+"""
 
 LENGTHS = """
 from supervisor import logs
@@ -184,6 +191,23 @@ def test_the_run_of_a_killed_worker_starts_again(deployed: Deployed) -> None:
     outcomes = [attempt.outcome for attempt in deployed.ledger.run(run.id).attempts]
     assert outcomes == ["lost", "succeeded"]
     deployed.workers.remove(worker)
+
+
+def test_a_run_longer_than_the_consumer_timeout_ends_no_worker(deployed: Deployed) -> None:
+    project = deployed.project
+    deployed.broker.ctl("eval", TIMEOUTS.format(1000, 1000))
+    worker = project.worker(queues="long")
+    [run] = deployed.trigger("long")
+    if deployed.acks_late:
+        wait_until(lambda: project.events_of(worker, "delivery dropped"), 30)
+    deployed.broker.ctl("eval", TIMEOUTS.format(1_800_000, 60_000))
+    project.let_end(run.id)
+    wait_until(lambda: deployed.have_ended([run]), 20)
+    [next_run] = deployed.trigger("long")
+    project.let_end(next_run.id)
+    wait_until(lambda: deployed.have_ended([next_run]), 30)
+    assert worker.poll() is None
+    assert len(deployed.starts(run)) == 1
 
 
 def test_while_the_broker_is_away_beat_goes_on_and_no_tick_is_lost(deployed: Deployed) -> None:
