@@ -22,7 +22,7 @@ from supervisor.logs import get_logger
 from supervisor.sending.queues import UNAVAILABLE
 from supervisor.sending.recording import Recording
 from supervisor.sending.sender import Sender
-from supervisor.sending.templates import ELSEWHERE, messages_of
+from supervisor.sending.templates import CANNOT_BE_MADE, ELSEWHERE, messages_of
 
 #: For how long a turn makes messages while nothing is due: about a hundred.
 MAKING_SECONDS = 0.05
@@ -97,6 +97,6 @@ class JobMessages:
             fields = messages_of(self._app, recording, self._as_admitted(spec), send)
         except UNAVAILABLE:
             raise
-        except Exception as error:  # noqa: BLE001 - each run will meet it, and end with it
-            return {"apart": f"it cannot be made: {error}"}
+        except Exception as error:  # noqa: BLE001 - of the app's own code, or of the arguments
+            return {"apart": f"{CANNOT_BE_MADE}{error}"}
         return {"apart": "the app's own code changes it"} if changes else fields

@@ -15,6 +15,7 @@ from supervisor.ledger.presence import BeatProcess, WorkerProcess
 from supervisor.ledger.queues import Queue
 from supervisor.operate.deployment import AppSetup, Deployment
 from supervisor.operate.words import listed, span
+from supervisor.sending.templates import CANNOT_BE_MADE
 
 CLOCKS_APART = timedelta(seconds=1)
 
@@ -271,6 +272,15 @@ def files(deployment: Deployment) -> Findings:
 
 def messages(deployment: Deployment) -> Findings:
     for reason, jobs in sorted(deployment.apart.items()):
+        if reason.startswith(CANNOT_BE_MADE):
+            error = reason.removeprefix(CANNOT_BE_MADE)
+            yield Finding(
+                f"no message can be made of {listed(jobs, 5)}: {error}",
+                "each run fails, or is not sent",
+                "`supervisor -A proj check` names arguments that the task does not take; restart "
+                "beat if its code is older than the workers'",
+            )
+            continue
         yield Finding(
             f"Celery makes the message of each run of {listed(jobs, 5)}: {reason}",
             "beat sends a few hundred of them a second, instead of thousands",

@@ -62,6 +62,9 @@ def parts_of(spec: JobSpec, lock: str = "") -> Iterator[tuple[str, str, str, Ass
 
 ELSEWHERE = "the broker's queues are not beside the ledger"
 
+#: Before an error. Each run will meet it, and end with it.
+CANNOT_BE_MADE = "it cannot be made: "
+
 
 def why_job_apart(app: Celery, spec: JobSpec) -> str | None:
     """As `why_apart`, of all tasks of the job whose messages can be made once."""

@@ -64,6 +64,14 @@ def test_why_celery_makes_each_message_is_a_note(healthy: Ledger, redis_url: str
     assert f"each run of {spec.name}: a router of task_routes is code" in finding["what"]
 
 
+def test_a_message_that_cannot_be_made_is_wrong(healthy: Ledger, redis_url: str) -> None:
+    [spec, *_] = healthy.scheduled().values()
+    job_has(healthy, spec.name, apart="it cannot be made: f() takes 1 argument but 2 were given")
+    [finding] = said(redis_url)
+    assert (finding["check"], finding["wrong"]) == ("messages", True)
+    assert f"of {spec.name}: f() takes 1 argument but 2 were given" in finding["what"]
+
+
 def test_doctor_finds_nothing_wrong_in_a_healthy_deployment(
     healthy: Ledger, redis_url: str
 ) -> None:
