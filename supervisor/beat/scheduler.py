@@ -103,9 +103,7 @@ class SupervisedScheduler(RedBeatScheduler):  # type: ignore[misc]
         self._leader = self._ledger.leader(lock, conf.schedule_key, owner_of(app))
         # RedBeat would take the lock for itself when beat starts, and die when it loses it.
         self.lock_key = None
-        self._steps = TurnSteps(
-            app, self._ledger, self._leader, self, lambda: bool(self._leads), PARTS
-        )
+        self._steps = TurnSteps(app, self._ledger, self._leader, self, PARTS)
         self._leads: bool | None = None
         self._led_at = self._followed_at = 0.0
         self._last_turn_at: datetime | None = None

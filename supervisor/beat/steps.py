@@ -56,12 +56,11 @@ class TurnSteps:
         ledger: Ledger,
         leader: Leader,
         scheduler: RedBeatScheduler,
-        leads: Callable[[], bool],
         make_parts: Iterable[MakePart],
     ) -> None:
         files, ledger = schedules_of(app), ledger.led_by(leader.leadership)
         self.entries = Entries(app, ledger)
-        beat = BeatContext(app, ledger, self.entries, leads)
+        beat = BeatContext(app, ledger, self.entries)
         self._parts = tuple(make(beat) for make in make_parts)
         self.log = AdmissionLog()
         self.reloading = Reloading(files, ledger, self.entries) if files else None

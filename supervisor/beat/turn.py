@@ -97,9 +97,6 @@ class BeatContext:
     ledger: Ledger
     entries: Entries
 
-    leads: Callable[[], bool]
-    """Whether this beat leads now."""
-
     senders: dict[str, Callable[[Any], Any]] = field(default_factory=dict)
     """How features send to other servers, by the kind of what is sent. Each adds its own."""
 

@@ -267,13 +267,6 @@ class JobReads(Reader):
         """The hash of each job, which `job_from` reads."""
         return self.read_each(jobs, lambda pipe, job: pipe.hgetall(self.keys.job(job)))
 
-    def integers_of(
-        self, jobs: Iterable[str], fields: Sequence[str]
-    ) -> Iterator[tuple[str, tuple[int, ...]]]:
-        """Each job with these fields of its hash, which hold integers; 0 for one that it lacks."""
-        rows = self.read_each(jobs, lambda pipe, job: pipe.hmget(self.keys.job(job), fields))
-        return ((job, tuple(int(value or 0) for value in values)) for job, values in rows)
-
     def open_runs_of(self, jobs: Sequence[str]) -> dict[str, OpenRuns]:
         """The open runs of each job that has any. Each call counts some, and the next goes on."""
         counts: dict[str, OpenRuns] = {}

@@ -9,14 +9,12 @@ from supervisor.features.adoption import step as adoption
 from supervisor.features.audit import step as audit
 from supervisor.features.following import step as following
 from supervisor.features.notices import step as notices
-from supervisor.features.opentelemetry import step as opentelemetry
 from supervisor.features.outbound import step as outbound
 from supervisor.features.pings import step as pings
 from supervisor.features.sentry import step as sentry
 from supervisor.features.summary import step as summary
 
 PARTS: tuple[Callable[[BeatContext], Part], ...] = (
-    opentelemetry.part,
     adoption.part,
     notices.part,
     following.part,

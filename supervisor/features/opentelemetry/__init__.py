@@ -1,1 +1,1 @@
-"""OpenTelemetry: beat reports counters of runs, and workers report traces and durations."""
+"""OpenTelemetry: traces of runs, and how long their attempts take."""

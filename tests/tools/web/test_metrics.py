@@ -9,7 +9,6 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-import opentelemetry.sdk.metrics  # noqa: F401 - as an app's does: without it nothing is counted
 import pytest
 import redis
 from celery import Celery
@@ -21,7 +20,6 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from supervisor.catalog.guards import guarded_task_spec
 from supervisor.errors import NotConfigured
-from supervisor.features.opentelemetry.step import RunCounters
 from supervisor.job.run import RunState
 from supervisor.job.spec import JobSpec
 from supervisor.ledger.attempt import LeaseState
@@ -51,7 +49,7 @@ from tests.jobs import (
 )
 from tests.presence import beat_is_there, beat_says, worker_is_there
 from tests.programs import needed
-from tests.waiting import scaled, wait_until
+from tests.waiting import scaled
 
 COUNTED = [name for row in COUNTERS for name, _ in row.series]
 
@@ -503,50 +501,3 @@ def test_a_run_that_moves_on_is_seen_where_nothing_is_counted_of_its_job(ledger:
     ledger.finish(run_id(first, 0), "token", RunState.SUCCEEDED)
     assert ledger.client.hgetall(of_second) == counted
     assert f"{waiting} 0.0" in text_of(metrics)
-
-
-# What beats count for OpenTelemetry, one after the other
-
-
-def succeeded(ledger: Ledger, spec: JobSpec, second: int) -> None:
-    at_work(ledger, spec, second)
-    ledger.finish(run_id(spec, second), "token", RunState.SUCCEEDED)
-
-
-def counts(times: int) -> dict[tuple[str, str], int]:
-    return {("nightly", "n:started"): times, ("nightly", "n:finished:succeeded"): times}
-
-
-def test_each_leading_beat_counts_what_happens_while_it_leads(ledger: Ledger) -> None:
-    spec = job(ledger)
-    leader: list[str] = ["first"]
-    first, second = (
-        RunCounters(ledger, lambda own=own: leader == [own]) for own in ("first", "second")
-    )
-    succeeded(ledger, spec, 1)
-    first.begin()
-    assert first.added() == {}
-    succeeded(ledger, spec, 2)
-    wait_until(lambda: first.added() == counts(1))
-    leader[:] = ["second"]
-    second.begin()
-    assert second.added() == {}
-    succeeded(ledger, spec, 3)
-    wait_until(lambda: second.added() == counts(1))
-    assert first.added() == counts(1)
-    leader[:] = ["first"]
-    first.begin()
-    assert first.added() == counts(1)
-
-
-def test_a_job_that_was_put_again_is_counted_from_its_beginning(ledger: Ledger) -> None:
-    spec = job(ledger)
-    counters = RunCounters(ledger, lambda: True)
-    for second in (1, 2):
-        succeeded(ledger, spec, second)
-    counters.begin()
-    assert counters.added() == {}
-    ledger.client.delete(ledger.keys.job(spec.name))
-    job_has(ledger, spec.name, created=1)
-    succeeded(ledger, spec, 3)
-    wait_until(lambda: counters.added() == counts(1))
