@@ -151,7 +151,6 @@ def get(name: str, *, app: Celery | None = None) -> Job:
 
 
 def list(
-    prefix: str = "",
     *,
     label: str | None = None,
     source: str | None = None,
@@ -159,7 +158,6 @@ def list(
 ) -> builtins.list[Job]:
     """Returns the loaded jobs, sorted by name.
 
-    - `prefix`: only jobs whose names begin with it.
     - `label`: only jobs with this label, as `tenant=acme`, or `tenant` for any value.
     - `source`: only jobs of this source.
     """
@@ -167,9 +165,7 @@ def list(
     return [
         job
         for job in jobs_of(ledger, None)
-        if job.name.startswith(prefix)
-        and source in (None, job.source)
-        and (label is None or job.spec.has_label(label))
+        if source in (None, job.source) and (label is None or job.spec.has_label(label))
     ]
 
 

@@ -270,14 +270,13 @@ schedules_option = click.option(
 
 #: These choose among the loaded jobs.
 choosing = option_group(
-    click.option("--prefix", default="", help="Only jobs whose names begin with this."),
     click.option("--source", help="Only jobs from this source: files, runtime, redbeat, django."),
     click.option("--label", help="Only jobs with this label: tenant=acme, or tenant."),
 )
 
 
-def is_chosen(spec: JobSpec, prefix: str, label: str | None) -> bool:
-    return spec.name.startswith(prefix) and (label is None or spec.has_label(label))
+def is_chosen(spec: JobSpec, label: str | None) -> bool:
+    return label is None or spec.has_label(label)
 
 
 class DurationType(click.ParamType):  # type: ignore[type-arg]

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from supervisor.ledger.ledger import Ledger
 
 
-@click.command(epilog=examples("jobs", "jobs --prefix acme-", "jobs --label tenant=acme --json"))
+@click.command(epilog=examples("jobs", "jobs --label tenant=acme --json"))
 @click.option(
     "--unguarded",
     is_flag=True,
@@ -50,7 +50,6 @@ if TYPE_CHECKING:
 def jobs(
     context: Context,
     unguarded: bool,
-    prefix: str,
     source: str | None,
     label: str | None,
     as_json: bool,
@@ -64,7 +63,7 @@ def jobs(
         print_unguarded(context, as_json)
         return
     ledger = context.ledger
-    specs = [spec for spec in ledger.specs().values() if is_chosen(spec, prefix, label)]
+    specs = [spec for spec in ledger.specs().values() if is_chosen(spec, label)]
     records = [
         record for record in ledger.records_of(specs) if source in (None, record.origin.source)
     ]
@@ -186,7 +185,7 @@ def remove(
         click.echo(f"{name} removed")
 
 
-@click.command(epilog=examples("export", "export --prefix acme- -o acme.yaml"))
+@click.command(epilog=examples("export", "export --label tenant=acme -o acme.yaml"))
 @click.argument("names", nargs=-1, metavar="[NAME]...")
 @choosing
 @to_file
@@ -194,7 +193,6 @@ def remove(
 def export(
     context: Context,
     names: tuple[str, ...],
-    prefix: str,
     source: str | None,
     label: str | None,
     output: Path | None,
@@ -217,7 +215,7 @@ def export(
     specs = [
         spec
         for name, spec in loaded.specs.items()
-        if is_chosen(spec, prefix, label) and source in (None, loaded.origins[name].source)
+        if is_chosen(spec, label) and source in (None, loaded.origins[name].source)
     ]
     text = schedule_json(specs, context.prefix) if as_json else schedule_text(specs, context.prefix)
     if output is None:

@@ -173,9 +173,7 @@ def take_all(examples: Examples, page: Page, album: Album, ends: int) -> None:
     log_in(page, examples.address, examples.tokens["ann"])
     album.take("page", f"{examples.address}/", "checksum-docs", "waiting", "skipped")
     album.take("failure", f"{examples.address}/runs/{failed}", "TypeError", "Traceback")
-    album.take(
-        "timeline", f"{examples.address}/jobs/load-report?reach=1m", "running", "blocked by"
-    )
+    album.take("timeline", f"{examples.address}/jobs/load-report?reach=1m", "running", "blocked by")
     album.take("queues", f"{examples.address}/queues", "serial.checksum-docs", "present")
     album.take("record", f"{examples.address}/record", "CHG-2041", "ann")
 

@@ -162,7 +162,6 @@ def test_jobs_are_listed_and_exported_by_label_source_and_prefix(
     assert names("--source", "files") == ["of-a-file"]
     assert names("--label", "tenant=acme") == ["of-a-file", "one"]
     assert names("--label", "tenant", "--source", "runtime") == ["one", "two"]
-    assert names("--prefix", "t") == ["three", "two"]
 
 
 def test_putting_and_removing_take_the_app(file: Path, supervisor: Supervisor) -> None:
