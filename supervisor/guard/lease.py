@@ -101,7 +101,7 @@ class Lease:
 
     taken_at: float = field(default_factory=clock)
     state: State = State.REQUESTED
-    trusted_until: float = 0.0
+    trusted_until: float = field(init=False)
     is_interrupted: bool = False
 
     kill_at: float | None = None

@@ -80,6 +80,10 @@ JUDGES = {
     "*.lua": tests_of(*RUNS, *STEPS, *REST),
     "*/emission.py": ["tests/core/schedule/test_emission.py", *tests_of("beat_ticks")],
     "*/features/audit/step.py": [*tests_of("audit"), "tests/tools/operate/test_checkup.py"],
+    "*/guard/attempt.py": [
+        *("tests/core/worker/test_requests.py", *tests_of("attempts", "run_log", "tracebacks")),
+        *("tests/core/guard/test_reports.py", *HEARTBEAT),
+    ],
     "*/guard/*.py": list(HEARTBEAT),
 }
 
