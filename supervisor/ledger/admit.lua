@@ -184,7 +184,7 @@ local function admit(run, fields)
     return 'delay'
   end
   local parts = { lines = lines, has_arguments = run.args or run.kwargs or run.options }
-  return place({ id = id, job = job, rules = rules, requeues = 0, token = '', slot = 1, wait_until = wait_until,
+  return place({ id = id, job = job, rules = rules, requeues = 0, token = '', wait_until = wait_until,
     expires = expires, nominal = nominal, kind = kind, stage = run.steps and '' or nil, rules_text = rules_text },
     { record = record, parts = parts, is_free = is_free })
 end

@@ -12,7 +12,7 @@ function living_holders(lock)
   for _, slot in ipairs(slots_of(held)) do
     local id = held[slot]
     if redis.call('EXISTS', slot_key(lock, slot)) == 0 then
-      local job, kind = hget(K.run(id), 'job') or '', rescue_silent(id)
+      local job, kind = hget(K.run(id), 'job'), rescue_silent(id)
       if kind then rescues[#rescues + 1] = { kind = kind, run_id = id, job = job } end
       if redis.call('EXISTS', slot_key(lock, slot)) == 0 then give_back(lock, slot, id, '') end
       has_changed = true

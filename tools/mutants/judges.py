@@ -82,7 +82,7 @@ JUDGES = {
     "*/features/audit/step.py": [*tests_of("audit"), "tests/tools/operate/test_checkup.py"],
     "*/guard/attempt.py": [
         *("tests/core/worker/test_requests.py", *tests_of("attempts", "run_log", "tracebacks")),
-        *("tests/core/guard/test_reports.py", *HEARTBEAT),
+        *("tests/core/guard/test_late_grants.py", "tests/core/guard/test_reports.py", *HEARTBEAT),
     ],
     "*/guard/*.py": list(HEARTBEAT),
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sqlite3
 from collections.abc import Iterator
@@ -124,6 +125,7 @@ def test_a_begin_whose_reply_was_lost_is_granted_again(
         lease_runs_out(ledger, run_id(spec, 0))
     again = begin(ledger, run_id(spec, 0))
     assert (again.fencing_token, again.attempt) == (first.fencing_token, 1)
+    assert renew(ledger, run_id(spec, 0)) is LeaseState.RENEWED
 
 
 def test_a_serial_queue_stays_taken_when_its_state_is_lost(ledger: Ledger) -> None:
@@ -307,6 +309,23 @@ def test_a_run_ends_though_the_one_that_waits_for_it_is_broken(ledger: Ledger) -
     assert lock_is_free(ledger, spec)
     assert [rescue.kind for rescue in ledger.rescue()] == ["failed"]
     assert ledger.rescue() == (), "it is looked at again a minute later"
+
+
+@pytest.mark.parametrize("has_children", [True, False], ids=["child", "worker itself"])
+def test_an_attempt_runs_until_it_leaves_the_code_of_its_job(
+    ledger: Ledger, *, has_children: bool
+) -> None:
+    """What only reports its end is not killed for a lease that was lost meanwhile."""
+    run = run_id(admitted(ledger, 0), 0)
+    guard = Guard(ledger, lambda _: None, "worker")
+    if not has_children:
+        guard.table.run_here()
+    attempt = Attempt(guard, delivery(run))
+    assert attempt.begin() is None
+    with attempt.running(Reporter(lambda: ledger.reports), None):
+        assert guard.table.is_running(os.getpid(), "token")
+    assert not guard.table.is_running(os.getpid(), "token")
+    attempt.end(RunState.SUCCEEDED)
 
 
 def test_a_run_that_was_to_end_before_its_body_does_not_start_it(ledger: Ledger) -> None:
