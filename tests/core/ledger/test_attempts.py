@@ -17,6 +17,7 @@ import pytest
 from supervisor.errors import RunCancelled
 from supervisor.features.outbound.store import ReportKind, RunReport
 from supervisor.guard.attempt import Attempt, Phase
+from supervisor.guard.child_table import ChildTable
 from supervisor.guard.guard import Guard
 from supervisor.guard.interrupts import CANCELLED
 from supervisor.guard.progress import Reporter
@@ -317,7 +318,7 @@ def test_an_attempt_runs_until_it_leaves_the_code_of_its_job(
 ) -> None:
     """What only reports its end is not killed for a lease that was lost meanwhile."""
     run = run_id(admitted(ledger, 0), 0)
-    guard = Guard(ledger, lambda _: None, "worker")
+    guard = Guard(ledger, lambda _: None, "worker", table=ChildTable())
     if not has_children:
         guard.table.run_here()
     attempt = Attempt(guard, delivery(run))

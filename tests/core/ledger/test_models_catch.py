@@ -53,7 +53,7 @@ BREAKS = {
     ),
     "a run that ends is not told to its followers": (
         "followers",
-        "local waiting = hget(K.run(id), 'followed_by')",
+        "local waiting = not first and hget(K.run(id), 'followed_by') or nil",
         "local waiting = nil",
     ),
     "a run that has begun is given up": (
