@@ -15,6 +15,7 @@ from supervisor.catalog.load import load, put_jobs
 from supervisor.catalog.put_checks import judged
 from supervisor.errors import Conflict, InvalidJob, InvalidRequest, JobConflict, UnknownJob
 from supervisor.features.audit.spans import AuditSpans
+from supervisor.features.audit.step import audit
 from supervisor.job.run import RunState
 from supervisor.job.spec import JobSpec
 from supervisor.ledger.admission import Placement
@@ -311,6 +312,13 @@ def test_ticks_of_the_old_times_are_decided_and_counted_once(app: Celery, ledger
     assert missed.reason == "edited"
     assert len(runs) == 1 + ticks - missed.ticks >= 1 + 15
     assert ledger.job("report").unaccounted_ticks == 0
+
+
+def test_the_audit_of_new_times_begins_with_them(app: Celery, ledger: Ledger) -> None:
+    put(app, every="2h")
+    begun(ledger, ledger.now() - timedelta(seconds=60))
+    new = put(app, every="1s").spec
+    assert audit(ledger, [new], ledger.now()) == []
 
 
 def test_a_tick_that_beat_read_before_an_edit_is_not_admitted_after_it(

@@ -18,7 +18,7 @@ from supervisor.guard import lease as lease_module
 from supervisor.guard.attempt import Attempt
 from supervisor.guard.child_table import ChildTable
 from supervisor.guard.guard import Guard
-from supervisor.guard.heartbeat import Heartbeat
+from supervisor.guard.heartbeat import Expected, Heartbeat
 from supervisor.guard.lease import SURELY_OVER_SECONDS, Lease, State
 from supervisor.job.run import RunState
 from supervisor.job.spec import JobSpec
@@ -140,6 +140,16 @@ def test_of_a_child_that_died_after_its_report_nothing_is_logged(
         child.kill()
         wait_until(lambda: lease.state is State.DEAD and not heartbeat._leases)
     assert [line["event"] for line in logged] == []
+
+
+def test_a_delivery_that_its_child_has_not_begun_is_not_watched(
+    ledger: Ledger, child: Child
+) -> None:
+    spec, heartbeat = admitted(ledger, 0), Heartbeat(ledger, ChildTable())
+    expected = Expected(lambda: child.pid, lambda pid, _: held(spec, pid), renewal_seconds=1)
+    heartbeat.expect("token", expected)
+    heartbeat._renewal_round()
+    assert not heartbeat._leases
 
 
 def test_an_overlap_is_measured_though_no_renewal_had_told_of_the_begin(

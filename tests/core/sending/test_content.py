@@ -138,6 +138,16 @@ def test_steps_and_items_have_their_own(ledger: Ledger) -> None:
         assert isinstance(begins(ledger, item, [value, "all"], {}, task="proj.each"), Grant)
 
 
+def test_a_step_that_is_tried_often_begins_each_time(ledger: Ledger) -> None:
+    spec = job(ledger, task=None, steps=[{"task": TASK, "priority": 1, "args": [1]}])
+    ledger.admit(ticks(spec, 0))
+    step = f"{run_id(spec, 0)}~nightly"
+    for token in ("first", "second", "third"):
+        assert isinstance(begins(ledger, step, [1], {}, token=token), Grant)
+        ledger.retry(step, token, timedelta())
+        ledger.rescue()
+
+
 class Adds(Task):  # type: ignore[type-arg]
     """A task that gives each of its messages an argument of the process that sends it."""
 
