@@ -152,6 +152,17 @@ def test_a_delivery_that_its_child_has_not_begun_is_not_watched(
     assert not heartbeat._leases
 
 
+def test_what_has_not_begun_is_trusted_as_long_as_the_ledger_answers(
+    ledger: Ledger, child: Child
+) -> None:
+    lease = held(admitted(ledger, 0, lease_ttl="30s"), child.pid)
+    heartbeat = Heartbeat(ledger, UNKNOWN)
+    heartbeat.watch(lease)
+    lease.trust_from(clock() - 60)
+    heartbeat._renewal_round()
+    assert (lease.state, lease.trusted_until > clock()) == (State.REQUESTED, True)
+
+
 def test_an_overlap_is_measured_though_no_renewal_had_told_of_the_begin(
     ledger: Ledger, heartbeat: Heartbeat, child: Child
 ) -> None:

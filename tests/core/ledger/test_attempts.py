@@ -16,7 +16,7 @@ import pytest
 
 from supervisor.errors import RunCancelled
 from supervisor.features.outbound.store import ReportKind, RunReport
-from supervisor.guard.attempt import Attempt, Phase
+from supervisor.guard.attempt import Attempt, NextAttempt, Phase
 from supervisor.guard.child_table import ChildTable
 from supervisor.guard.guard import Guard
 from supervisor.guard.interrupts import CANCELLED
@@ -338,6 +338,16 @@ def test_a_run_that_was_to_end_before_its_body_does_not_start_it(ledger: Ledger)
         pytest.fail("the body began")
     assert attempt.phase is Phase.LEFT
     attempt.end(RunState.CANCELLED)
+
+
+def test_an_attempt_that_fails_is_tried_again_as_its_job_or_its_code_says(ledger: Ledger) -> None:
+    attempt = Attempt(Guard(ledger, lambda _: None, "worker"), delivery("nightly@1"))
+    error, by_code = ValueError("no"), CallArguments(args=[7])
+    delay = attempt.retry_by_backoff(error)
+    assert attempt.next == NextAttempt(delay, error)
+    attempt.next = NextAttempt(timedelta(hours=1), None, by_code)
+    assert attempt.retry_by_backoff(error) == delay
+    assert attempt.next == NextAttempt(delay, error, by_code)
 
 
 # The recipe of docs/how-to/guarded-tasks.md: a store refuses the write of a run that lost its lease

@@ -199,6 +199,17 @@ def test_an_attempt_given_up_overlaps_once_more_run_than_may(ledger: Ledger) -> 
     assert ledger.run(run_id(spec, 4)).overlapped_with is None
 
 
+def test_a_run_that_is_queued_overlaps_with_none(ledger: Ledger) -> None:
+    spec = job(ledger, overlap="queue_all", max_running=2, on_crash="fail")
+    at_work(ledger, spec, 0)
+    lease_runs_out(ledger, run_id(spec, 0))
+    ledger.rescue()
+    ledger.admit(ticks(spec, 1, 2))
+    begin(ledger, run_id(spec, 1), "beside")
+    assert renew(ledger, run_id(spec, 0)) is LeaseState.LOST
+    assert "overlaps" not in ledger.job(spec.name).counters, "two may run"
+
+
 @pytest.mark.parametrize("is_cancelled", [False, True], ids=["open", "cancelled"])
 def test_an_attempt_given_up_does_not_overlap_with_a_begin_that_is_undone(
     ledger: Ledger, is_cancelled: bool

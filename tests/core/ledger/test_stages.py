@@ -205,6 +205,13 @@ def test_a_run_none_of_whose_steps_has_begun_lives_as_long_as_they_do(
     succeed(ledger, run, "extract")
 
 
+def test_what_is_left_of_an_ended_run_is_looked_at_once(ledger: Ledger, run: str) -> None:
+    fail(ledger, run, "extract")
+    ledger.client.zadd(ledger.keys.leases, {run: 1})
+    assert ledger.rescue() == ()
+    assert ledger.client.zscore(ledger.keys.leases, run) is None
+
+
 def test_a_batch_whose_items_vanished_fails(ledger: Ledger) -> None:
     place = batch(ledger, items=3)
     begin(ledger, f"{place}#0", "token")
