@@ -373,29 +373,25 @@ class Heartbeat(threading.Thread):
             text = f"its worker could not begin it: {lease.unbegun}"
             self._ledger.note_obstacle([lease.run_id], lease.work.worker, text)
             return
+        run, token, granted = lease.run_id, lease.token, lease.granted
         reason = f"worker process {lease.pid} died"
-        if recorded := self._table.end_of(lease.pid, lease.token):
-            outcome, ended_at = recorded
-            note = "" if outcome is RunState.SUCCEEDED else f"{reason} before it could say why"
-        elif lease.ending:
-            outcome, ended_at, note = lease.ending, lease.at_work_at, REASONS[lease.ending]
+        recorded = self._table.end_of(lease.pid, token)
+        outcome, ended_at = recorded or (lease.ending, lease.at_work_at)
+        if outcome is None:
+            finished = self._ledger.report_dead(run, token, reason, granted, ended_at)
         else:
-            finished = self._ledger.report_dead(
-                lease.run_id, lease.token, reason, lease.granted, lease.at_work_at
-            )
-            self._note_overlap(lease, finished.overlapped_with)
-            if finished.is_first:  # not what the child reported before it died
-                _, event = RUN_EVENTS[finished.ending]
-                log.warning(event, job=lease.work.job, run=lease.run_id, reason=reason)
-            elif finished.ending is Ending.STALE:  # it had not begun, or its run is to start again
-                self._ledger.note_obstacle([lease.run_id], lease.work.worker, reason)
-            return
-        end = (lease.run_id, lease.token, outcome, note)
-        report = partial(self._ledger.finish, *end, ended_at=ended_at, granted=lease.granted)
-        finished = finish(self._ledger, lease.work, lease.token, lease.granted, report)
+            why = f"{reason} before it could say why" if recorded else REASONS[outcome]
+            note = "" if outcome is RunState.SUCCEEDED else why
+            end = (run, token, outcome, note)
+            report = partial(self._ledger.finish, *end, ended_at=ended_at, granted=granted)
+            finished = finish(self._ledger, lease.work, token, granted, report)
         self._note_overlap(lease, finished.overlapped_with)
-        if finished.ending is Ending.ENDED:  # not by the child itself before
-            log.warning("run ended", job=lease.work.job, run=lease.run_id, outcome=outcome.value)
+        if finished.is_first:  # not what the child reported before it died
+            _, event = RUN_EVENTS[finished.ending]
+            word = outcome and outcome.value
+            log.warning(event, job=lease.work.job, run=run, outcome=word, reason=reason)
+        elif finished.ending is Ending.STALE:  # it had not begun, or its run is to start again
+            self._ledger.note_obstacle([run], lease.work.worker, reason)
 
     def _forget(self, lease: Lease) -> None:
         if lease in self._to_undo:

@@ -116,11 +116,14 @@ def test_a_dead_child_gives_its_lock_to_the_next_run_at_once(
     assert ledger.run(run_id(spec, 0)).reason == f"worker process {child.pid} died"
 
 
+@pytest.mark.parametrize("ending", [None, RunState.TIMED_OUT], ids=str)
 def test_a_child_that_died_before_it_began_is_named_by_its_run(
-    ledger: Ledger, heartbeat: Heartbeat, child: Child
+    ledger: Ledger, heartbeat: Heartbeat, child: Child, ending: RunState | None
 ) -> None:
     spec = admitted(ledger, 0)
     heartbeat.watch(held(spec, child.pid))
+    if ending:
+        heartbeat.note_ending("token", ending)
     child.kill()
     wait_until(lambda: ledger.run(run_id(spec, 0)).obstacle)
     run = ledger.run(run_id(spec, 0))
