@@ -319,14 +319,6 @@ class Unguarded(Shape):
     reason: str = Field(description="Why it is not a job.")
 
 
-class Beat(Shape):
-    leader: str | None
-    last_tick_at: Instant | None
-    last_reload_successful: bool | None
-    last_reload_at: Instant | None
-    problems: list[str]
-
-
 class Paused(Shape):
     job: str
     until: Instant | None

@@ -179,11 +179,6 @@ class Api(FeatureOperations):
         """RedBeat's entries that are no job, up to 1,000; none where no Celery app was named."""
         return [shapes.Unguarded.model_validate(entry) for entry in self._edits.unguarded()]
 
-    @operation("get", "/beat")
-    def beat(self) -> shapes.Beat:
-        """The beat that leads, and its last tick and reload."""
-        return shapes.Beat.model_validate(self._ledger.beat())
-
     @operation("get", "/actions", queries=ACTIONS_QUERIES)
     def actions(self, query: Mapping[str, str]) -> list[RecordedAction]:
         """The record of actions: who did what, and why."""

@@ -64,7 +64,6 @@ NEEDS: Mapping[str, Role | None] = {
     "GET /api/v1/queues": Role.VIEWER,
     "GET /api/v1/actions": Role.VIEWER,
     "GET /api/v1/unguarded": Role.VIEWER,
-    "GET /api/v1/beat": Role.VIEWER,
     **{route: role for routes in ROUTES for route, (role, _) in routes.items()},
 }
 

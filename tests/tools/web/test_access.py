@@ -17,7 +17,7 @@ from tests.jobs import job
 from tests.tools.web.conftest import Serve
 from tests.tools.web.visits import FROM_ANOTHER_SITE, FROM_OUR_PAGE, TOKEN, log_in
 
-READ_BY_ALL_HERE = ("/", "/queues", "/metrics", "/api/v1/jobs", "/api/v1/beat")
+READ_BY_ALL_HERE = ("/", "/queues", "/metrics", "/api/v1/jobs")
 BEARER = {"authorization": f"Bearer {TOKEN}"}
 PUBLIC = Access(TOKEN, is_local=False)
 
