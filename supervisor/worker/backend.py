@@ -11,6 +11,7 @@ import os
 from collections.abc import Callable
 from typing import Any
 
+from billiard.exceptions import WorkerLostError
 from celery import Task, states
 from celery.app.task import Context
 from celery.backends.base import DisabledBackend
@@ -44,6 +45,24 @@ def store_started(task: Any, request: Context, *, is_run: bool) -> None:
         raise
     except Exception:  # each backend has errors of its own
         log.exception("start not stored", run=request.id)
+
+
+def store_lost(task: Any, request: Context) -> None:
+    """The end of a run that was lost, for its caller, and for its chord.
+
+    With `reject_on_worker_lost` Celery stores nothing of a child that died, as its message comes
+    again. This is that message, and the run is not run again.
+    """
+    if not (task.acks_late and task.reject_on_worker_lost and keeps_results(task, request)):
+        return
+    try:
+        if task.backend.get_state(request.id) not in states.READY_STATES:
+            error = WorkerLostError("the run is lost: its worker's process died")
+            task.backend.mark_as_failure(request.id, error, request=request)
+    except SoftTimeLimitExceeded:
+        raise
+    except Exception:  # each backend has errors of its own
+        log.exception("loss not stored", run=request.id)
 
 
 def publisher_of_progress(task: Any) -> Callable[[ReportedProgress], None]:

@@ -57,6 +57,7 @@ from supervisor.sending.guarded_calls import GuardedCalls
 from supervisor.sending.publisher import publisher_of
 from supervisor.worker.backend import (
     publisher_of_progress,
+    store_lost,
     store_started,
     take_over_started,
 )
@@ -95,7 +96,10 @@ class GuardedTask(Task):  # type: ignore[type-arg]
             guard = guard_of(self.app, os.getpid())
             delivery = Delivery(header, token, request.retries)
             content = getattr(request, CONTENT, None)
-            ignore_refused(begun(Attempt(guard, delivery, content)))
+            refused = begun(Attempt(guard, delivery, content))
+            if refused and refused.detail == RunState.LOST:
+                store_lost(self, request)
+            ignore_refused(refused)
         store_started(self, request, is_run=header is not None)
         super().before_start(task_id, args, kwargs)
 

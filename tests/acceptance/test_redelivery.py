@@ -10,7 +10,7 @@ from signal import SIGCONT, SIGQUIT, SIGSTOP
 
 import pytest
 import redis
-from celery import Celery
+from celery import Celery, states
 
 from supervisor.installed import numbers
 from supervisor.schedule.ticks import Tick
@@ -141,6 +141,21 @@ def test_a_killed_child_leaves_one_further_attempt(workers: Workers) -> None:
     assert workers.outcomes(run) == ["lost", "succeeded"]
     assert len(workers.starts(run)) == 2
     assert len(workers.ends(run)) == 1
+
+
+@needs_children("one is killed")
+def test_the_caller_of_a_run_that_is_lost_learns_of_it(project: Project) -> None:
+    project.extend(SETTINGS + "app.conf.result_backend = app.conf.broker_url")
+    project.schedule("jobs: {hang: {task: team.hang, every: 24h, on_crash: fail}}")
+    workers = Workers(project)
+    project.beat()
+    wait_until(project.ledger.scheduled, 20)
+    project.worker(processes=1)
+    run = workers.trigger("hang")
+    os.kill(workers.start_of(run).pid, 9)
+    project.run_when(run.id, "lost")
+    with Celery(backend=project.url) as app:
+        wait_until(lambda: app.AsyncResult(run.id).state == states.FAILURE, 20)
 
 
 @needs_children("the worker waits for what it runs")
