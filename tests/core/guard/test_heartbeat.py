@@ -19,6 +19,7 @@ from supervisor.guard.attempt import Attempt
 from supervisor.guard.child_table import ChildTable
 from supervisor.guard.guard import Guard
 from supervisor.guard.heartbeat import Expected, Heartbeat
+from supervisor.guard.interrupts import is_alive as is_process_alive
 from supervisor.guard.lease import SURELY_OVER_SECONDS, Lease, State
 from supervisor.job.run import RunState
 from supervisor.job.spec import JobSpec
@@ -164,6 +165,10 @@ def test_what_has_not_begun_is_trusted_as_long_as_the_ledger_answers(
     lease.trust_from(clock() - 60)
     heartbeat._renewal_round()
     assert (lease.state, lease.trusted_until > clock()) == (State.REQUESTED, True)
+
+
+def test_a_process_that_is_no_child_is_alive_as_long_as_it_runs(dead_pid: int) -> None:
+    assert [is_process_alive(pid) for pid in (os.getpid(), dead_pid)] == [True, False]
 
 
 def test_an_overlap_is_measured_though_no_renewal_had_told_of_the_begin(

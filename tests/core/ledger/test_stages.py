@@ -343,6 +343,15 @@ def test_a_batch_of_one_item_has_its_state(ledger: Ledger) -> None:
     assert counts(ledger, place) == {"total": 1, "succeeded": 1, "failed": 0}
 
 
+def test_a_batch_that_has_ended_is_not_ended_again_by_an_item(ledger: Ledger) -> None:
+    """No function leaves one open below it; a server that lost its last writes may."""
+    place = batch(ledger, items=1)
+    ledger.client.hset(ledger.keys.run(place), mapping={"state": "failed", "finished": 1})
+    end(ledger, place, 0)
+    assert ledger.run(place).state is RunState.FAILED
+    assert open_steps(ledger, run_of(place)) == ["words"]
+
+
 def test_items_are_queued_in_portions_as_there_is_room_for_one(ledger: Ledger) -> None:
     place = batch(ledger, items=ITEMS_AT_ONCE + ITEMS_PER_FILL + 7)
     for item in range(ITEMS_PER_FILL - 1):
