@@ -59,10 +59,12 @@ def vanish(ledger: Ledger, spec: JobSpec, run: str) -> None:
 def test_a_lock_key_that_vanished_before_its_time_is_put_back(ledger: Ledger) -> None:
     spec = admitted(ledger, 0)
     lose_lock(ledger, spec)
+    ends_at = ledger.client.zscore(ledger.keys.leases, run_id(spec, 0))
     [blocked] = ledger.admit(ticks(spec, 1))
     assert blocked.blocked_by == run_id(spec, 0)
     assert blocked.rescues == (Rescue("reasserted", run_id(spec, 0), spec.name),)
     assert not lock_is_free(ledger, spec)
+    assert ledger.client.zscore(ledger.keys.leases, run_id(spec, 0)) == ends_at
 
 
 def test_a_queued_run_whose_lock_key_vanished_begins(ledger: Ledger) -> None:
