@@ -13,16 +13,19 @@ from celery import Celery
 
 from supervisor.deploy.embedded import EmbeddedServer
 from supervisor.errors import NotConfigured
-from supervisor.job.run import Run
+from supervisor.job.run import Run, RunState
 from supervisor.job.run_ids import StepId
 from supervisor.ledger.ledger import Ledger
 from supervisor.sending.publisher import publisher_of
 from supervisor.store.keys import Keys
+from supervisor.times import ms_of, to_ms
 
 __all__ = [
     "EmbeddedServer",
     "comes_due",
     "empty",
+    "has_run_for",
+    "leadership_runs_out",
     "lease_runs_out",
     "ledger_of",
     "server_changes",
@@ -71,20 +74,42 @@ def lease_runs_out(ledger: Ledger, run_id: str) -> None:
     """As if the worker of a running run had been silent for its whole `lease_ttl`.
 
     The next turn of beat, or `ledger.rescue()`, does what `on_crash` says. Of a run that is queued,
-    its `start_deadline` has passed.
+    its `start_deadline` has passed; of one that waits, its `max_wait`.
     """
-    client, keys, rules = ledger.client, ledger.keys, ledger.run(run_id).rules
-    slot, token = client.hmget(keys.run(run_id), ["slot", "token"])
+    client, keys, run = ledger.client, ledger.keys, ledger.run(run_id)
+    record = keys.run(run_id)
+    if run.state is RunState.WAITING:
+        if client.hexists(record, "wait_until"):
+            client.hset(record, "wait_until", 1)
+            client.zadd(keys.leases, {run_id: 1})
+        return
+    slot, token = client.hmget(record, ["slot", "token"])
     if StepId.of(run_id) is None:
-        client.delete(slot_key(keys, rules.lock, int(slot or 1)))
-    if rules.serial and client.get(keys.lock(rules.serial)) == token:
-        client.delete(keys.lock(rules.serial))
+        client.delete(slot_key(keys, run.rules.lock, int(slot or 1)))
+    if run.rules.serial and client.get(keys.lock(run.rules.serial)) == token:
+        client.delete(keys.lock(run.rules.serial))
     # Of two that ran out, the one in the lower slot did so first.
     client.zadd(keys.leases, {run_id: int(slot or 1)})
 
 
 def slot_key(keys: Keys, lock: str, slot: int) -> str:
     return keys.lock(lock) + ("" if slot == 1 else f":{slot}")
+
+
+def has_run_for(ledger: Ledger, run_id: str, time: timedelta) -> None:
+    """As if the attempt that is running had begun that long ago, or one that ended had taken as
+    long."""
+    record = ledger.keys.run(run_id)
+    until = int(ledger.client.hget(record, "finished") or ms_of(ledger.now()))
+    ledger.client.hset(record, "started", until - to_ms(time))
+
+
+def leadership_runs_out(ledger: Ledger, lock: str = "redbeat::lock") -> None:
+    """As if the beat that leads had been silent for 12 seconds: the next one that asks leads.
+
+    lock: RedBeat's `redbeat_lock_key`, if the app sets one or a prefix.
+    """
+    ledger.client.delete(lock)
 
 
 def server_changes(ledger: Ledger) -> None:

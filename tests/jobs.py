@@ -9,53 +9,74 @@ from celery import Celery
 
 from supervisor.beat.job_messages import JobMessages
 from supervisor.guard.delivery import Delivery
-from supervisor.job.content import content_of_job
 from supervisor.job.run import RunState
 from supervisor.job.spec import JobSpec
 from supervisor.ledger.attempt import Grant, GrantedAttempt, LeaseState
+from supervisor.ledger.job_record import FILES
 from supervisor.ledger.leader import Poll
 from supervisor.ledger.ledger import Ledger
+from supervisor.ledger.loading import EntryKeys, JobChange, LoadVerdict
 from supervisor.ledger.specs import read_job
 from supervisor.schedule.ticks import Tick
 from supervisor.sending.publisher import Publisher
-from supervisor.testing import comes_due
+from supervisor.testing import comes_due, has_run_for
 from supervisor.times import ms_of
 
 MIDNIGHT = datetime(2026, 3, 1, tzinfo=UTC)
 
+ENTRIES = EntryKeys("redbeat:", "redbeat::schedule")
 
-def job(ledger: Ledger, name: str = "nightly", **keys: Any) -> JobSpec:
-    """A job that the ledger has loaded."""
+
+def job(
+    ledger: Ledger,
+    name: str = "nightly",
+    *,
+    since: datetime | None = MIDNIGHT - timedelta(days=1),
+    place: str = "jobs.yaml:1",
+    source: str = FILES,
+    **keys: Any,
+) -> JobSpec:
+    """A job that the ledger has loaded, by default from a file and before the tests' ticks.
+
+    since: None for one of whose ticks it does not know which have been dealt with.
+    """
     spec = JobSpec(**{"name": name, "task": "proj.nightly", "every": "1s", **keys})
-    ledger.client.hset(ledger.keys.jobs, name, spec.model_dump_json(exclude_defaults=True))
-    if content := content_of_job(spec):
-        ledger.client.set(ledger.keys.content(name), content)
+    has_times = since is not None
+    change = JobChange(name, spec, place=place, definition="{}", has_new_times=has_times)
+    load(ledger, since, change, source)
     return spec
 
 
-def pause(ledger: Ledger, spec: JobSpec, *, until: datetime | None = None) -> None:
-    """A pause that began long before the ticks of the tests."""
-    ledger.pause(spec.name, until=until)
-    job_has(ledger, spec.name, paused_at=0)
+def load(ledger: Ledger, since: datetime | None, change: JobChange, source: str = FILES) -> None:
+    reply = ledger.load([change], ENTRIES, source, at=since)
+    assert reply.verdict is LoadVerdict.LOADED, reply
+
+
+def pause(
+    ledger: Ledger,
+    spec: JobSpec,
+    note: str = "",
+    *,
+    since: datetime = MIDNIGHT - timedelta(days=1),
+    until: datetime | None = None,
+) -> None:
+    """A pause that began, by default, before the ticks of the tests."""
+    load(ledger, since, JobChange(spec.name, spec, definition="{}", is_paused=True))
+    ledger.pause(spec.name, note, until)
+
+
+def reload(ledger: Ledger, spec: JobSpec, since: datetime) -> None:
+    """The job has its times since then; runs of ticks before that stay."""
+    load(ledger, since, JobChange(spec.name, spec, definition="{}", has_new_times=True))
 
 
 def job_has(ledger: Ledger, name: str, **fields: Any) -> None:
-    """As if this had been counted or noted of the job."""
+    """As if this had been counted or noted of the job, for what shows it."""
     ledger.client.hset(ledger.keys.job(name), mapping=fields)
 
 
-def dealt_with_until(ledger: Ledger, name: str, at: datetime) -> None:
-    """As if the job's ticks up to then had been dealt with, and no later one."""
-    job_has(ledger, name, watermark=ms_of(at))
-
-
-def came_from(ledger: Ledger, name: str, place: str) -> None:
-    """As if a schedule file had brought the job."""
-    ledger.client.hset(ledger.keys.sources, name, f"files 7 {place}")
-
-
-def began_at(ledger: Ledger, run: str, at: datetime) -> None:
-    ledger.client.hset(ledger.keys.run(run), "started", ms_of(at))
+def remove(ledger: Ledger, spec: JobSpec) -> None:
+    load(ledger, None, JobChange(spec.name, None))
 
 
 def ticks(spec: JobSpec, *seconds: int) -> list[Tick]:
@@ -144,38 +165,7 @@ def lasted(ledger: Ledger, spec: JobSpec, *seconds: float) -> None:
         run = run_id(spec, number)
         at_work(ledger, spec, number, f"token {number}")
         ledger.finish(run, f"token {number}", RunState.SUCCEEDED)
-        ended = int(ledger.client.hget(ledger.keys.run(run), "finished"))
-        ledger.client.hset(ledger.keys.run(run), "started", ended - round(1000 * took))
-
-
-def has_worked_for(ledger: Ledger, run: str, seconds: float) -> None:
-    """As if the attempt that is running had begun that long ago."""
-    ledger.client.hset(ledger.keys.run(run), "started", ms_of(ledger.now()) - round(1000 * seconds))
-
-
-def loaded_ago(ledger: Ledger, spec: JobSpec, ago: timedelta) -> None:
-    """As if the job's times were as they are for that long."""
-    ledger.client.hset(ledger.keys.job(spec.name), "loaded", ms_of(ledger.now() - ago))
-
-
-def has_waited(ledger: Ledger, run: str) -> None:
-    """As if a waiting run had done so for its whole `max_wait`."""
-    ledger.client.hset(ledger.keys.run(run), "wait_until", 1)
-
-
-def take_messages(ledger: Ledger) -> None:
-    """As if workers had taken all messages of the default queue, and done nothing yet."""
-    ledger.client.delete("celery")
-
-
-def lose_lock(ledger: Ledger, spec: JobSpec) -> None:
-    """As after the loss of the server's last writes: the lock is gone, and no run has ended."""
-    ledger.client.delete(ledger.keys.lock(spec.lock))
-
-
-def lose_run(ledger: Ledger, run: str) -> None:
-    """As after the loss of the server's last writes, or where a history has become too long."""
-    ledger.client.delete(ledger.keys.run(run))
+        has_run_for(ledger, run, timedelta(seconds=took))
 
 
 def fails(ledger: Ledger, run: str) -> str:

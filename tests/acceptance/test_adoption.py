@@ -12,6 +12,7 @@ from redbeat.decoder import RedBeatJSONDecoder
 from redis import Redis
 
 from tests.acceptance import warm
+from tests.queues import take_all
 from tests.waiting import status_of, wait_until
 
 #: As it is before, and after: the line of supervise() is added by `adopted`.
@@ -131,7 +132,7 @@ def adopt_run_and_release(shop: Shop) -> None:
     beat.terminate()
     status_of(beat, 60)
     before = shop.entries()
-    shop.client.delete("celery")
+    take_all(shop.client)
 
     adopted = shop.supervisor("adopt")
     assert "adopted.yaml: 4 jobs" in adopted.stdout

@@ -14,6 +14,7 @@ from redis import Redis
 from supervisor.job.run import Run, RunState
 from supervisor.ledger.run_request import RunRequest
 from tests.acceptance.workers import Workers
+from tests.queues import put
 from tests.waiting import wait_until
 
 WORKERS = 1
@@ -85,7 +86,7 @@ def test_no_message_ends_or_wedges_a_worker(workers: Workers) -> None:
     workers.project.ledger.cancel(run.id, "its message is forged")
     messages = [json.dumps(forged(message, path, value)).encode() for path, value in WRONG]
     with Redis.from_url(workers.project.url) as broker:
-        broker.lpush("celery", *messages, *RAW)
+        put(broker, *messages, *RAW)
         wait_until(lambda: not broker.llen("celery") or before[0].poll() is not None, 60)
     for _ in range(2 * workers.processes * len(before)):
         workers.project.run_when(workers.trigger("work").id, "succeeded", 60)
@@ -100,7 +101,7 @@ def test_a_run_starts_with_the_arguments_of_the_ledger_alone(workers: Workers) -
     forgeries = [("body", own), ("headers.task", "team.remember")]
     given = workers.project.directory / "given.json"
     with Redis.from_url(workers.project.url) as broker:
-        broker.lpush("celery", *(json.dumps(forged(message, *forgery)) for forgery in forgeries))
+        put(broker, *(json.dumps(forged(message, *forgery)) for forgery in forgeries))
         ledger = workers.project.ledger
         wait_until(
             lambda: (
@@ -120,6 +121,6 @@ def test_a_run_starts_with_the_arguments_of_the_ledger_alone(workers: Workers) -
         assert (logged["run"], logged["job"]) == (run.id, "spend")
         assert "its message had another task" in workers.project.supervisor("why", run.id).stdout
         # Where references to secrets are, the ledger knows as well.
-        broker.lpush("celery", json.dumps(forged(message, "headers.supervisor.references", [])))
+        put(broker, json.dumps(forged(message, "headers.supervisor.references", [])))
     workers.project.run_when(run.id, "succeeded", 60)
     assert json.loads(given.read_text()) == [[], {"password": "of workers alone"}]

@@ -14,6 +14,7 @@ from supervisor.job.run import Run
 from supervisor.ledger.leader import ABSENCE
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.run_request import RunRequest
+from supervisor.testing import leadership_runs_out
 from supervisor.times import ms_of
 from tests.acceptance.project import Project, Sign
 from tests.listener import Listener, listening
@@ -53,8 +54,7 @@ jobs: {import: {task: team.fail, every: 1d}}
         wait_until(lambda: len(hook.heard) > tried, 40)
         beat.kill()
         beat.wait()
-        for lock in project.ledger.client.scan_iter("*redbeat*:lock"):
-            project.ledger.client.delete(lock)
+        leadership_runs_out(project.ledger)
         hook.status, hook.hangs, tried = 200, False, len(hook.heard)
         project.beat()
         wait_until(lambda: len(hook.heard) > tried, 40)
@@ -82,8 +82,7 @@ def told_outages(listener: Listener) -> list[str]:
 def silent_for_long(ledger: Ledger) -> None:
     """The beat that was killed; its lock has run out."""
     beat_says(ledger, last_tick=ms_of(ledger.now() - ABSENCE))
-    for lock in ledger.client.scan_iter("*redbeat*:lock"):
-        ledger.client.delete(lock)
+    leadership_runs_out(ledger)
 
 
 def test_outages_of_redis_and_of_beat_are_told_and_closed(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from celery.schedules import schedule
 from redbeat import RedBeatSchedulerEntry
 
 from tests.acceptance.project import Process, Project, overlapping
+from tests.queues import take_all
 from tests.waiting import scaled, status_of, wait_until
 
 JOBS = "jobs:\n  same: {task: team.work, every: 1s}\n"
@@ -50,7 +51,7 @@ def test_a_stock_beat_emits_no_job_of_a_ledger_and_ours_does_again(project: Proj
     wait_until(lambda: project.ledger.history("same", 1), 60)
     beat.terminate()
     status_of(beat, 60)
-    client.delete("celery")
+    take_all(client)
     stock = stock_beat(project)
     wait_until(lambda: client.llen("stock") > 3 or stock.poll() is not None, 60)
     assert stock.poll() is None

@@ -15,6 +15,7 @@ from supervisor.job.run import Run, RunState
 from tests.acceptance.project import Project
 from tests.acceptance.workers import Workers
 from tests.conftest import DATABASES, database, emptied
+from tests.queues import put, taken
 from tests.waiting import wait_until
 from tests.written import json_lines
 
@@ -171,7 +172,7 @@ def test_a_body_too_deep_for_the_pool_gives_its_place_back(workers: Workers) -> 
                     "delivery_info": {"exchange": "", "routing_key": "celery"},
                 },
             }
-            broker.lpush("celery", json.dumps(message))
+            put(broker, json.dumps(message))
     assert works(workers)
     assert workers.alive == before
 
@@ -206,9 +207,9 @@ def test_a_run_says_that_its_message_was_refused(
 ) -> None:
     run = workers.trigger("apart")
     with Redis.from_url(workers.project.url) as broker:
-        message = json.loads(wait_until(lambda: broker.rpop("apart")))
+        message = wait_until(lambda: taken(broker, "apart"))
         message["headers"] |= headers
-        broker.lpush("celery", json.dumps(message))
+        put(broker, json.dumps(message))
     obstacle = wait_until(lambda: run_now(workers)(run).obstacle)
     assert said in obstacle.text
     workers.project.ledger.cancel(run.id, "the test is over")

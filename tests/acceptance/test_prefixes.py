@@ -90,21 +90,23 @@ def test_two_ledgers_that_share_a_queue_get_all_runs_done_and_report_it(
     both = {prefix: sharing(tmp_path, redis_url, prefix) for prefix in prefixes}
     for project in both.values():
         stack.callback(project.stop)
-    # Each has a run while only the other's worker is there, and then for its own.
-    runs, worker = {}, both["two"].hire(processes=1)
-    for prefix, other in (prefixes, prefixes[::-1]):
-        ledger = ledgers[prefix]
+    # Both have a run while only one's worker is there, and then the other's.
+    worker = both["two"].hire(processes=1)
+    runs = {}
+    for prefix, ledger in ledgers.items():
         wait_until(ledger.scheduled, 60)
         runs[prefix] = ledger.trigger(ledger.spec("j")).id
-        shared = partial(both[other].events, "worker1", "queue shared with another ledger")
-        [logged] = wait_until(shared, 60)
-        assert (logged["queue"], logged["other"]) == ("celery", f"{prefix} of {prefix}")
-        found = both[other].supervisor("doctor").stdout
-        assert f"the queue celery is shared with another ledger: {prefix} of {prefix}" in found
-        worker.terminate()
-        status_of(worker)
-        worker = both[prefix].hire(processes=1)
-        wait_until(lambda: ledger.run(runs[prefix]).state == "succeeded", 200)  # noqa: B023
+    [logged] = wait_until(
+        partial(both["two"].events, "worker1", "queue shared with another ledger"), 60
+    )
+    assert (logged["queue"], logged["other"]) == ("celery", "one of one")
+    found = both["two"].supervisor("doctor").stdout
+    assert "the queue celery is shared with another ledger: one of one" in found
+    wait_until(lambda: ledgers["two"].run(runs["two"]).state == "succeeded", 60)
+    worker.terminate()
+    status_of(worker)
+    both["one"].hire(processes=1)
+    wait_until(lambda: ledgers["one"].run(runs["one"]).state == "succeeded", 200)
     for prefix, project in both.items():
         assert [(s.run, s.event) for s in project.witness()] == [
             (runs[prefix], "start"),

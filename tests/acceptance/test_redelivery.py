@@ -14,9 +14,10 @@ from celery import Celery, states
 
 from supervisor.installed import numbers
 from supervisor.schedule.ticks import Tick
-from supervisor.times import ms_of
+from supervisor.testing import leadership_runs_out
 from tests.acceptance.project import POOL, Project, needs_children
 from tests.acceptance.workers import Workers
+from tests.damage import lose, stray
 from tests.waiting import status_of, wait_until
 from tools.matrix import since
 
@@ -187,9 +188,9 @@ def test_a_tick_that_two_beats_published_works_once(project: Project) -> None:
     wait_until(lambda: ledger.client.zcard(ledger.keys.sent))
     # A beat that falls asleep between sending the message and writing that down.
     first.send_signal(SIGSTOP)
-    ledger.client.zrem(ledger.keys.sent, tick.run_id)
-    ledger.client.zadd(ledger.keys.outbox, {tick.run_id: ms_of(ledger.now())})
-    ledger.client.delete("redbeat::lock")
+    lose(ledger, ledger.keys.sent)
+    stray(ledger, ledger.keys.outbox, tick.run_id)
+    leadership_runs_out(ledger)
     project.beat()
     wait_until(lambda: ledger.client.llen("celery") == 2)
     first.send_signal(SIGCONT)

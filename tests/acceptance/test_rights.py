@@ -14,6 +14,7 @@ from supervisor.ledger.ledger import Ledger
 from supervisor.settings import Settings
 from tests.acceptance.nodes import SERVER, Node, answers
 from tests.acceptance.project import Project
+from tests.damage import lose_functions
 from tests.ports import free_port
 from tests.programs import needed
 from tests.waiting import scaled, wait_until
@@ -49,8 +50,9 @@ def test_a_right_that_beat_lacks_is_a_fault_and_script_is_none_of_them(
         commands=["-script", "-info"],
     )
     url = f"redis://127.0.0.1:{node.port}/0"
-    Ledger.open(Settings(url)).acknowledge_server()
-    admin.function_flush()
+    ledger = Ledger.open(Settings(url))
+    ledger.acknowledge_server()
+    lose_functions(ledger)
     project = Project(tmp_path / "team", url.replace("//", "//beat:x@"))
     stack.callback(project.stop)
     project.schedule(JOBS)

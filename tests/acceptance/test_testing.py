@@ -14,7 +14,7 @@ from supervisor.errors import NotConfigured
 from supervisor.job.run import RunState
 from supervisor.ledger.ledger import Ledger
 from supervisor.testing import empty, lease_runs_out, wait_for_end
-from tests.jobs import admitted, at_work, job, run_id
+from tests.jobs import admitted, at_work, begun, job, lock_is_free, run_id, ticks
 from tests.test_code_blocks import BLOCKS
 from tests.waiting import scaled
 
@@ -76,3 +76,17 @@ def test_a_lease_that_runs_out_frees_the_serial_queue_as_well(ledger: Ledger) ->
     ledger.rescue()
     assert ledger.run(run_id(silent, 0)).state is RunState.LOST
     at_work(ledger, other, 0)
+
+
+@pytest.mark.parametrize(
+    ("keys", "state"), [({}, RunState.WAITING), ({"max_wait": "1h"}, RunState.SKIPPED)]
+)
+def test_what_runs_out_of_a_waiting_run_is_its_max_wait(
+    ledger: Ledger, keys: dict[str, str], state: RunState
+) -> None:
+    spec = begun(ledger, overlap="queue_all", **keys)
+    ledger.admit(ticks(spec, 1))
+    lease_runs_out(ledger, run_id(spec, 1))
+    ledger.rescue()
+    assert [ledger.run(run_id(spec, n)).state for n in (0, 1)] == [RunState.RUNNING, state]
+    assert not lock_is_free(ledger, spec)

@@ -10,6 +10,7 @@ import pytest
 from supervisor.deploy.embedded import EmbeddedServer
 from supervisor.features.audit.step import audit
 from supervisor.ledger.ledger import Ledger
+from supervisor.testing import leadership_runs_out
 from tests.acceptance.project import Project, outcomes, overlapping, ticks_between
 from tests.waiting import status_of, wait_until
 
@@ -206,12 +207,12 @@ def ticks(project: Project) -> int:
 
 def test_a_beat_that_loses_the_lock_stands_by_and_leads_again(project: Project) -> None:
     project.schedule("jobs: {steady: {task: team.work, every: 1s}}")
-    beat = project.beat()
-    client = project.ledger.client
+    beat, other = project.beat(), project.ledger.leader("redbeat::lock", "redbeat::schedule")
     wait_until(lambda: ticks(project), 20)
-    client.set("redbeat::lock", "another beat", px=2_500)
+    wait_until(lambda: leadership_runs_out(project.ledger) or other.poll().leads)
     wait_until(lambda: project.events("beat", "leadership held elsewhere"))
     seen = ticks(project)
+    other.resign()
     wait_until(lambda: len(project.events("beat", "leadership taken")) == 2)
     assert beat.poll() is None
     wait_until(lambda: ticks(project) > seen)

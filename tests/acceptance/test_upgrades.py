@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from supervisor.ledger.limits import SCHEMA
 from tests.acceptance.project import Project
+from tests.damage import of_schema
 from tests.waiting import status_of, wait_until
 
 
@@ -12,7 +13,7 @@ def test_beat_and_workers_stop_when_a_newer_version_takes_the_ledger(project: Pr
     beat, worker, ledger = project.beat(), project.worker(), project.ledger
     project.wait_for_jobs()
     wait_until(lambda: ledger.presences.processes().workers, 20)
-    ledger.client.set(ledger.keys.schema, SCHEMA + 1)
+    of_schema(ledger, SCHEMA + 1)
     assert status_of(beat, 40) != 0
     assert status_of(worker, 40) != 0
     ticks = ledger.job("steady").counters.get("ticks")
@@ -30,7 +31,7 @@ def test_beat_and_workers_stop_when_a_newer_version_takes_the_ledger(project: Pr
 
 def test_a_command_says_what_to_do_with_a_newer_ledger(project: Project) -> None:
     ledger = project.ledger
-    ledger.client.set(ledger.keys.schema, SCHEMA + 1)
+    of_schema(ledger, SCHEMA + 1)
     done = project.supervisor("drain", "celery", "--force")
     assert done.returncode == 4
     assert "install the version that the other processes run" in done.stderr

@@ -24,6 +24,7 @@ from supervisor.deploy.embedded import EmbeddedServer
 from supervisor.ledger.actions import ActionQuery, Actor
 from supervisor.ledger.ledger import Ledger
 from supervisor.settings import Settings
+from supervisor.testing import empty
 from tests.adoption.postgres import postgres
 from tests.conftest import DATABASES, database, emptied
 from tests.logged import capture_logs
@@ -191,7 +192,7 @@ def test_beat_loads_rows_that_gave_no_signal(alias: str, ledger: Ledger) -> None
 def test_jobs_come_back_when_redis_has_lost_its_data(alias: str, ledger: Ledger) -> None:
     job("one").save()
     job("two").save()
-    ledger.client.flushdb()
+    empty(ledger)
     beat_reconciles(ledger)
     assert ledger.scheduled().keys() == {"one", "two"}
 

@@ -13,7 +13,7 @@ import pytest
 
 from tests.adoption.conftest import Deploy
 from tests.adoption.foreign_app import ForeignApp
-from tests.jobs import dealt_with_until
+from tests.damage import dealt_with_until, stray
 from tests.listener import Listener, listening
 from tests.waiting import clear_of, wait_until
 from tests.written import whole_lines
@@ -76,8 +76,8 @@ def due(foreign_app: ForeignApp, *jobs: str) -> None:
     ledger = foreign_app.ledger
     before = ledger.now() - timedelta(hours=1)
     for job in jobs:
-        dealt_with_until(ledger, job, before)
-        ledger.client.zadd("redbeat::schedule", {f"redbeat:{job}": before.timestamp()}, xx=True)
+        dealt_with_until(ledger, ledger.spec(job), before)
+        stray(ledger, "redbeat::schedule", **{f"redbeat:{job}": before.timestamp()})
 
 
 def traces(foreign_app: ForeignApp) -> list[str]:

@@ -38,6 +38,7 @@ from supervisor.web.openapi import API
 from supervisor.web.operations import OPERATIONS
 from supervisor.web.pages import PAGES
 from tests.commands import Supervisor
+from tests.damage import tear
 from tests.jobs import admitted, begin, job, run_id, ticks
 from tests.logged import capture_logs
 from tests.presence import beat_is_there, beat_says, worker_is_there
@@ -93,6 +94,7 @@ def written(ledger: Ledger, text: str) -> dict[str, str]:
     """Names of what has the text wherever one may be. Only JSON can have half a character."""
     shown = kept_text(text)
     keys = {"description": shown[:1000], "args": [shown], "kwargs": {"text": shown}, "history": 50}
+    keys |= {"place": shown, "source": AT_RUN_TIME}
     hooks = {"notify": [{"url": "https://hooks.example/x", "events": ["failed"]}]}
     spec = admitted(ledger, 0, max_retries=1, **keys, **hooks)
     run = run_id(spec, 0)
@@ -129,7 +131,6 @@ def written(ledger: Ledger, text: str) -> dict[str, str]:
     beat_says(ledger, **told)
     ledger.actions.enter(Action(Actor(text, "api", text), "cancel", text, text, (spec.name,)))
     silence(ledger, "called", duration=timedelta(hours=1), by=BY, reason=f"x{text[:400]}")
-    ledger.client.hset(ledger.keys.sources, spec.name, f"{AT_RUN_TIME} 7 {shown}")
     return {"job": spec.name, "run": run, "open": run_id(spec, 1), "stepped": whole}
 
 
@@ -220,7 +221,7 @@ def unreadable(ledger: Ledger) -> tuple[str, str]:
     for run in (damaged, other):
         begin(ledger, run, run)
         ledger.retry(run, run, timedelta(0), "no")
-    ledger.client.hset(ledger.keys.run(damaged), mapping={"attempts": "no JSON", "rules": "{"})
+    tear(ledger, damaged, attempts="no JSON", rules="{")
     return damaged, other
 
 

@@ -26,11 +26,15 @@ from supervisor.catalog.load import load
 from supervisor.guard.reaper import Reaper
 from supervisor.job.run import RunState
 from supervisor.job.spec import JobSpec
+from supervisor.ledger.job_record import FILES
 from supervisor.ledger.leader import Leader, Poll
 from supervisor.ledger.ledger import Ledger
+from supervisor.ledger.loading import JobChange
 from supervisor.sending.app_settings import required_settings
 from supervisor.store.failures import ResponseError
+from supervisor.testing import leadership_runs_out
 from supervisor.times import ms_of
+from tests.damage import lose, spoil, stray
 from tests.jobs import admitted, begin, run_id, states
 from tests.logged import capture_logs
 from tests.presence import beat_says
@@ -137,7 +141,7 @@ def test_what_a_relieved_beat_could_not_emit_is_due_still(
     assert relieved.poll().leads
     start = ledger.now()
     load(ledger, entries, {spec.name: spec}, "digest", start)
-    ledger.client.delete(REDBEAT[0])  # its time ran out while the process slept
+    leadership_runs_out(ledger)  # while the process slept
     assert other.poll().leads
     now = start + timedelta(minutes=1)
     emitted = emit(emitter(app, ledger, entries, relieved), now)
@@ -159,9 +163,9 @@ def test_a_tick_that_the_server_refuses_is_logged_when_that_changes(
     with capture_logs() as logs:
         for is_broken in (True, True, False, True):
             if is_broken:
-                ledger.client.set(ledger.keys.open(spec.name), "not a set")
+                spoil(ledger, ledger.keys.open(spec.name))
             else:
-                ledger.client.delete(ledger.keys.open(spec.name))
+                lose(ledger, ledger.keys.open(spec.name))
             emit(beat, now)
             now += timedelta(minutes=0 if is_broken else 1)
     refused = [line["job"] for line in logs if line["event"] == "tick not admitted"]
@@ -282,18 +286,17 @@ def test_a_poll_tells_what_there_is_to_do(ledger: Ledger) -> None:
     assert not any((nothing.to_rescue, nothing.has_due, nothing.has_outbox))
     assert not any((nothing.has_sent, nothing.has_outbound, nothing.next_due, nothing.loaded))
     for key in (ledger.keys.leases, ledger.keys.delayed, ledger.keys.pauses):
-        ledger.client.zadd(key, {"later": ms + 60_000})
+        stray(ledger, key, later=ms + 60_000)
         assert not leader.poll().to_rescue
-        ledger.client.zadd(key, {"now": ms})
+        stray(ledger, key, now=ms)
         assert leader.poll().to_rescue
-        ledger.client.delete(key)
-    ledger.client.sadd(ledger.keys.contended, "lock")
+        lose(ledger, key)
+    admitted(ledger, 0, 1, overlap="queue_one")
     assert leader.poll().to_rescue
-    ledger.client.zadd(ledger.keys.outbox, {"run": ms})
-    ledger.client.zadd(ledger.keys.sent, {"run": ms})
-    ledger.client.zadd(ledger.keys.outbound, {"ping job": ms})
+    for key in (ledger.keys.outbox, ledger.keys.sent, ledger.keys.outbound):
+        stray(ledger, key, run=ms)
     beat_says(ledger, config="digest")
-    ledger.client.zadd(REDBEAT[1], {"due": ms / 1000 - 1, "next": ms / 1000 + 60, "never": -1})
+    stray(ledger, REDBEAT[1], due=ms / 1000 - 1, next=ms / 1000 + 60, never=-1)
     poll = leader.poll()
     assert all((poll.has_outbox, poll.has_sent, poll.has_outbound, poll.has_due))
     assert poll.loaded == "digest"
@@ -306,14 +309,14 @@ def test_a_poll_tells_when_what_is_rescued_is_due_next(
     ledger: Ledger, leader: Leader, index: str
 ) -> None:
     now = ms_of(ledger.now())
-    ledger.client.zadd(getattr(ledger.keys, index), {"stays": now, "first": now + 60_000})
+    stray(ledger, getattr(ledger.keys, index), stays=now, first=now + 60_000)
     assert ms_of(leader.poll().next_due) == now + 60_001, (
         "a lease is held until its millisecond ends"
     )
-    ledger.client.zadd(getattr(ledger.keys, index), {"sooner": now + 30_000})
-    ledger.client.zadd(REDBEAT[1], {"entry": now / 1000 + 40})
+    stray(ledger, getattr(ledger.keys, index), sooner=now + 30_000)
+    stray(ledger, REDBEAT[1], entry=now / 1000 + 40)
     assert ms_of(leader.poll().next_due) == now + 30_001
-    ledger.client.zadd(REDBEAT[1], {"entry": now / 1000 + 20})
+    stray(ledger, REDBEAT[1], entry=now / 1000 + 20)
     assert ms_of(leader.poll().next_due) == now + 20_000
 
 
@@ -321,11 +324,10 @@ def test_what_is_rescued_wakes_beat_fifty_milliseconds_later_at_the_earliest(
     ledger: Ledger, leader: Leader
 ) -> None:
     now = ms_of(ledger.now())
-    ledger.client.zadd(ledger.keys.delayed, {str(ms): now + ms for ms in range(1, 60_000, 5)})
+    stray(ledger, ledger.keys.delayed, **{str(ms): now + ms for ms in range(1, 60_000, 5)})
     poll = leader.poll()
     assert poll.next_due == poll.at + timedelta(milliseconds=50)
-    entries = {str(ms): (now + ms) / 1000 for ms in range(1, 60_000, 5)}
-    ledger.client.zadd(REDBEAT[1], entries)
+    stray(ledger, REDBEAT[1], **{str(ms): (now + ms) / 1000 for ms in range(1, 60_000, 5)})
     poll = leader.poll()
     assert poll.next_due is not None and poll.next_due - poll.at < timedelta(milliseconds=10)
 
@@ -342,7 +344,7 @@ def test_retries_that_come_due_all_the_time_are_rescued_in_few_passes(
     with closing(SupervisedScheduler(app)) as beat:
         beat.tick()  # the first takes longer
         now = ms_of(ledger.now())
-        ledger.client.zadd(ledger.keys.delayed, {r: now + 5 * n for n, r in enumerate(runs)})
+        stray(ledger, ledger.keys.delayed, **{r: now + 5 * n for n, r in enumerate(runs)})
         while ledger.client.zcard(ledger.keys.delayed):
             time.sleep(beat.tick())
     assert {ledger.run(run).state for run in runs} == {RunState.QUEUED}
@@ -457,11 +459,8 @@ def test_a_backlog_is_dealt_with_in_passes_and_what_is_due_now_comes_first(
     prompt = JobSpec(name="prompt", task="t", every="1h")
     load(ledger, entries, late, "first", start)
     now = start + timedelta(minutes=10)
-    with ledger.client.pipeline() as pipe:
-        entries.write(pipe, prompt, now)
-        pipe.hset(ledger.keys.jobs, "prompt", prompt.model_dump_json(exclude_defaults=True))
-        pipe.hset(ledger.keys.job("prompt"), "watermark", ms_of(now - timedelta(seconds=1)))
-        pipe.execute()
+    change = JobChange("prompt", prompt, definition="{}", has_new_times=True, next_at=now)
+    ledger.load([change], entries.keys, FILES, at=now - timedelta(seconds=1))
     monkeypatch.setattr(emitting, "TICKS_AT_MOST", 1)
     monkeypatch.setattr(emitting, "ENTRIES_PER_PORTION", 1)
     beat = emitter(app, ledger, entries, leader)
@@ -505,6 +504,6 @@ def test_a_schedulers_own_entries_are_written_once_it_leads(app: Celery, ledger:
         assert not ledger.client.exists("redbeat:theirs")
         leading.tick()
         assert ledger.client.exists("redbeat:theirs")
-        ledger.client.delete("redbeat:theirs")
+        RedBeatSchedulerEntry.from_key("redbeat:theirs", app=app).delete()
         standby.tick()
         assert not ledger.client.exists("redbeat:theirs")

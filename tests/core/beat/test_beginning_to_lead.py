@@ -196,7 +196,7 @@ def test_a_beat_that_hears_late_that_it_leads_emits_nothing(
     with proxy_to(redis_url) as way, Celery("late", broker=redis_url, set_as_current=False) as app:
         supervise(app, redis_url=way.url)
         entry = RedBeatSchedulerEntry("stock", "proj.task", timedelta(seconds=1), app=app).save()
-        ledger.client.zadd("redbeat::schedule", {entry.key: 1})
+        entry.reschedule(MIDNIGHT)
         beat = SupervisedScheduler(app, lazy=True)
         own = beat._leader
         other = ledger.leader(own.leadership.key, own._schedule)

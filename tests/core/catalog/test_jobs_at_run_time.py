@@ -25,7 +25,7 @@ from supervisor.schedule import schedule_of, ticks_between
 from supervisor.schedule.ticks import Tick
 from tests.commands import Supervisor
 from tests.core.catalog.test_loading import due
-from tests.jobs import dealt_with_until
+from tests.damage import dealt_with_until, lose_field, miscount
 from tests.waiting import wait_until
 
 HOURLY: dict[str, Any] = {"task": "proj.report", "every": "1h"}
@@ -294,8 +294,8 @@ def watermark(ledger: Ledger, name: str = "report") -> datetime:
 
 def begun(ledger: Ledger, at: datetime, name: str = "report") -> None:
     """As if the job's ticks up to then had been dealt with, and no later one."""
-    dealt_with_until(ledger, name, at)
-    ledger.client.hdel(ledger.keys.job(name), "audited_until")
+    dealt_with_until(ledger, ledger.spec(name), at)
+    lose_field(ledger, ledger.keys.job(name), "audited_until")
     AuditSpans(ledger.functions).open([name])
 
 
@@ -372,7 +372,7 @@ def test_a_removed_job_is_audited_as_long_as_its_records_are_kept(
     assert ledger.removed().keys() == {"report"}
     assert ledger.client.ttl(ledger.keys.job("report")) > 0
     assert supervisor("audit").stdout == "1 job audited, 0 with findings\n"
-    ledger.client.hincrby(ledger.keys.job("report"), "n:ticks", -2)
+    miscount(ledger, ledger.removed()["report"], "n:ticks", -2)
     wrong = supervisor("audit", "report")
     assert (wrong.exit_code, wrong.stdout.splitlines()[1][:31]) == (
         1,

@@ -31,7 +31,7 @@ from supervisor.schedule import schedule_of
 from supervisor.schedule.emission import emission
 from supervisor.schedule.ticks import PausePeriod, Tick
 from supervisor.times import ms_of, parse_duration
-from tests.jobs import dealt_with_until
+from tests.damage import dealt_with_until
 from tests.waiting import scaled, wait_until
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
@@ -167,8 +167,7 @@ def test_a_watermark_beyond_the_servers_clock_is_not_kept_by_an_edit(
     ledger: Ledger, entries: Entries
 ) -> None:
     load(ledger, entries, jobs(spec("a")), "before", NOW)
-    ahead = ledger.now() + timedelta(days=1)
-    dealt_with_until(ledger, "a", ahead)
+    ledger.admit([Tick(ledger.spec("a"), ledger.now() + timedelta(days=1))])
     load(ledger, entries, jobs(spec("a", every="1m")), "after", NOW)
     assert ledger.marks(["a"])["a"].watermark == NOW
 
@@ -275,7 +274,7 @@ def test_ticks_of_a_pause_are_excluded_when_the_times_change_while_no_beat_runs(
     away_at = NOW - timedelta(hours=1)
     load(ledger, entries, jobs(spec("a")), "one", away_at - timedelta(hours=1))
     load(ledger, entries, jobs(spec("a", paused=True)), "two", away_at - timedelta(minutes=3))
-    dealt_with_until(ledger, "a", away_at)
+    dealt_with_until(ledger, ledger.spec("a"), away_at)
     if ends:
         load(
             ledger, entries, jobs(spec("a")), "three", away_at + timedelta(minutes=ends, seconds=1)

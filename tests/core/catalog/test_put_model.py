@@ -14,6 +14,7 @@ from supervisor.catalog.load import load, put_jobs
 from supervisor.errors import JobConflict, JobElsewhere, SupervisorError
 from supervisor.job.spec import JobSpec
 from supervisor.ledger.ledger import Ledger
+from supervisor.testing import empty
 from tests.jobs import entered
 
 NAMES = ("a", "b", "c")
@@ -83,7 +84,7 @@ class Model:
 def test_puts_and_loads_do_as_the_model(
     steps: list[Any], ledger: Ledger, entries: Entries, app: Celery
 ) -> None:
-    ledger.client.flushdb()
+    empty(ledger)
     model, newest = Model(), 0
     for kind, what in steps:
         if kind == "put":

@@ -31,6 +31,7 @@ from supervisor.store.keys import Keys
 from supervisor.testing import empty, lease_runs_out
 from supervisor.times import clock, to_ms
 from tests.core.ledger.test_rescue import lost
+from tests.damage import spoil, tear
 from tests.jobs import (
     admitted,
     begin,
@@ -349,7 +350,7 @@ def test_a_run_that_cannot_be_reported_stands_in_no_others_way(
     ledger: Ledger, heartbeat: Heartbeat, child: Child, dead_pid: int
 ) -> None:
     broken, healthy = began(ledger, "broken"), began(ledger, "healthy")
-    ledger.client.hset(ledger.keys.run(run_id(broken, 0)), "rules", "{")
+    tear(ledger, run_id(broken, 0))
     heartbeat.watch(held(broken, dead_pid))
     heartbeat.watch(held(healthy, child.pid))
     wait_for_renewals(ledger, healthy)
@@ -360,7 +361,7 @@ def test_a_run_that_cannot_be_written_anew_stands_in_no_others_way(
 ) -> None:
     forgotten = job(ledger, "forgotten", lease_ttl="4s")
     healthy = began(ledger, "healthy", lease_ttl="4s")
-    ledger.client.set(ledger.keys.lock_state(forgotten.lock), "no hash")
+    spoil(ledger, ledger.keys.lock_state(forgotten.lock))
     renewed = held(healthy, child.pid)
     with asleep() as other:
         unknown = held(forgotten, other.pid)
@@ -523,18 +524,21 @@ def test_a_run_that_could_not_begin_for_long_is_not_killed_once_it_has(
             assert not (lease.is_interrupted or lease.kill_at)
 
 
-def test_no_run_is_given_up_before_it_could_reach_the_server_again(ledger: Ledger) -> None:
+def test_no_run_is_given_up_before_it_could_reach_the_server_again(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    grace = timedelta(seconds=scaled(1))
+    monkeypatch.setattr("supervisor.ledger.leader.GRACE", grace)
     spec = began(ledger, "nightly", on_crash="fail", lease_ttl="1s")
     leader = ledger.leader("lock", "schedule")
     leader.poll()
     wait_until(lambda: lock_is_free(ledger, spec))  # a second without a renewal, and a heartbeat
-    ledger.client.hincrby(ledger.keys.server, "polled_at", -4_000)
-    leader.poll()
+    monkeypatch.setattr("supervisor.ledger.leader.GAP", -timedelta(seconds=1))  # before each poll
+    at = leader.poll().at
     assert [rescue.kind for rescue in ledger.rescue()] == ["reasserted"]
     assert ledger.run(run_id(spec, 0)).state is RunState.RUNNING
     # A beat whose ticks are slow has grace once.
-    ledger.client.hincrby(ledger.keys.server, "grace_until", -7_000)
-    ledger.client.hincrby(ledger.keys.server, "polled_at", -4_000)
+    wait_until(lambda: ledger.now() - at > grace)
     lease_runs_out(ledger, run_id(spec, 0))
     leader.poll()
     assert [rescue.kind for rescue in ledger.rescue()] == ["lost"]

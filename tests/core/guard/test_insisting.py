@@ -21,6 +21,7 @@ from supervisor.job.spec import JobSpec
 from supervisor.ledger.attempt import GrantedAttempt
 from supervisor.ledger.ledger import Ledger
 from supervisor.settings import Settings
+from tests.damage import tear
 from tests.jobs import delivery, job, run_id, ticks
 from tests.logged import capture_logs
 from tests.proxy import proxy_to
@@ -115,7 +116,7 @@ def test_an_end_is_given_up_some_time_after_the_worker_was_told_to_stop(
 
 def test_an_end_that_the_server_can_never_take_is_given_up(redis_url: str) -> None:
     with Child(redis_url) as child:
-        child.ledger.client.hset(child.ledger.keys.run(child.attempt.run_id), "rules", "{")
+        tear(child.ledger, child.attempt.run_id)
         child.thread.start()
         child.thread.join(scaled(20))
         assert child.has_given_up()

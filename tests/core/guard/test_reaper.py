@@ -18,6 +18,7 @@ from supervisor.guard.reaper import Reaper
 from supervisor.ledger.attempt import Finished, LeaseState
 from supervisor.ledger.ledger import Ledger
 from tests.acceptance import warm
+from tests.damage import tear
 from tests.jobs import admitted, granted_of, renew, run_id
 from tests.logged import capture_logs
 from tests.waiting import wait_until
@@ -133,7 +134,7 @@ def test_a_damaged_run_keeps_no_other_from_being_reported(
     worker = hire()
     other = run_id(admitted(ledger, 0, name="other"), 0)
     ledger.begin(other, "token", "vm:1", process=worker.proof)
-    ledger.client.hset(ledger.keys.run(worker.run), "rules", "{")
+    tear(ledger, worker.run)
     worker.kill()
     with capture_logs() as logs:
         assert seen() == [other]
@@ -348,12 +349,11 @@ def test_an_attempt_of_a_worker_of_an_older_version_is_left_alone(
     hire: Hire, seen: Reap, ledger: Ledger
 ) -> None:
     worker = hire()
-    key = ledger.keys.run(worker.run)
-    recorded = ledger.client.hget(key, "process")
+    recorded = ledger.client.hget(ledger.keys.run(worker.run), "process")
     worker.kill()
     assert seen() == [worker.run]
     ledger.begin(worker.run, "second", "vm:2")
-    ledger.client.hset(key, "process", recorded)  # which their `begin` leaves as it is
+    tear(ledger, worker.run, process=recorded)  # which their `begin` leaves as it is
     assert seen() == []
     assert ledger.run(worker.run).attempt == 2
 

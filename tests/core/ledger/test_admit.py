@@ -20,17 +20,16 @@ from supervisor.ledger.run_request import RunRequest
 from supervisor.schedule.ticks import PassedOver, Tick
 from supervisor.settings import Settings
 from supervisor.store.failures import RedisError
+from supervisor.times import ms_of
+from tests.damage import dealt_with_until, lose, lose_functions, lose_run, spoil
 from tests.jobs import (
     MIDNIGHT,
     admitted,
     at_work,
     begin,
     begun,
-    dealt_with_until,
     job,
-    job_has,
     lock_is_free,
-    lose_run,
     pause,
     run_id,
     ticks,
@@ -100,7 +99,7 @@ def test_a_tick_is_counted_once_also_when_the_watermark_is_set_back(ledger: Ledg
     spec = admitted(ledger, 5)
     last = MIDNIGHT + timedelta(seconds=9)
     ledger.pass_over([PassedOver(spec, RunState.MISSED, "window", last, last, 1)])
-    dealt_with_until(ledger, spec.name, MIDNIGHT)
+    dealt_with_until(ledger, spec, MIDNIGHT)
     for again in ledger.admit(ticks(spec, 5, 9)):
         assert again.placement is Placement.DUPLICATE
     counters = ledger.job(spec.name).counters
@@ -118,8 +117,7 @@ def test_ticks_missed_for_another_reason_have_a_row_of_their_own(ledger: Ledger)
 
 def test_only_ticks_of_a_pause_have_its_note(ledger: Ledger) -> None:
     spec = job(ledger)
-    ledger.pause(spec.name, "the disk is full")
-    job_has(ledger, spec.name, paused_at=0)
+    pause(ledger, spec, "the disk is full")
     missed_at = MIDNIGHT + timedelta(seconds=1)
     ledger.admit(ticks(spec, 0))
     ledger.pass_over([PassedOver(spec, RunState.MISSED, "window", missed_at, missed_at, 1)])
@@ -131,10 +129,11 @@ def test_a_row_of_missed_ticks_is_kept_from_its_last_one_on(ledger: Ledger) -> N
     spec = job(ledger)
     ledger.pass_over([PassedOver(spec, RunState.MISSED, "window", MIDNIGHT, MIDNIGHT, 1)])
     [row] = ledger.history(spec.name)
-    ledger.client.pexpire(ledger.keys.run(row.id), 60_000)
+    until = ledger.client.pexpiretime(ledger.keys.run(row.id))
+    wait_until(lambda: ms_of(ledger.now()) > ms_of(row.finished_at or MIDNIGHT) + 1)
     next_at = MIDNIGHT + timedelta(seconds=1)
     ledger.pass_over([PassedOver(spec, RunState.MISSED, "window", next_at, next_at, 1)])
-    assert ledger.client.pttl(ledger.keys.run(row.id)) > 60_000
+    assert ledger.client.pexpiretime(ledger.keys.run(row.id)) > until
 
 
 def test_ticks_of_a_paused_job_are_excluded_in_one_row(ledger: Ledger) -> None:
@@ -169,18 +168,18 @@ def test_history_keeps_the_newest_runs_and_those_that_are_open(ledger: Ledger) -
 
 def test_a_tick_that_the_server_refuses_keeps_no_other_from_its_place(ledger: Ledger) -> None:
     broken, sound = job(ledger, "broken"), job(ledger, "sound")
-    ledger.client.set(ledger.keys.open("broken"), "not a set")
+    spoil(ledger, ledger.keys.open("broken"))
     refused, placed = ledger.admit([*ticks(broken, 0), *ticks(sound, 0)])
     assert refused.placement is Placement.FAILED
     assert "WRONGTYPE" in str(refused.reason)
     assert placed.placement is Placement.START
-    ledger.client.delete(ledger.keys.open("broken"))
+    lose(ledger, ledger.keys.open("broken"))
     assert ledger.admit(ticks(broken, 0))[0].placement is Placement.START, "still due"
 
 
 def test_a_request_that_the_server_refuses_raises(ledger: Ledger) -> None:
     spec = job(ledger)
-    ledger.client.set(ledger.keys.open(spec.name), "not a set")
+    spoil(ledger, ledger.keys.open(spec.name))
     with pytest.raises(RedisError, match="WRONGTYPE"):
         ledger.trigger(spec)
 
@@ -191,7 +190,7 @@ def test_a_server_that_forgets_the_functions_is_told_again(ledger: Ledger) -> No
     def on_the_way() -> Iterator[Tick]:
         for number, spec in enumerate(specs):
             if number % 120 == 60:
-                ledger.client.function_flush()
+                lose_functions(ledger)
             yield from ticks(spec, 0)
 
     admissions = ledger.admit(on_the_way())
@@ -248,7 +247,7 @@ def test_a_queue_that_refuses_messages_leaves_its_runs_to_the_outbox(
 ) -> None:
     broken, sound = job(ledger, "broken", queue="no-list"), job(ledger, "sound")
     with_messages(ledger, app)
-    ledger.client.set("no-list", "but a string")
+    spoil(ledger, "no-list")
     [refused], [taken] = ticks(broken, 0), ticks(sound, 0)
     ledger.admit([refused, taken])
     assert ledger.outbox(10) == [refused.run_id]
@@ -368,16 +367,13 @@ def test_waiting_for_the_lock_is_part_of_its_time(ledger: Ledger) -> None:
     spec = job(ledger, overlap="queue_all")
     first = ledger.trigger(spec)
     begin(ledger, first.id)
-    second = ledger.admit_request(spec, RunRequest(expires=LATER))
+    second = ledger.admit_request(spec, RunRequest(expires=spec.start_deadline / 2))
     expires_at = ledger.run(second.run_id).expires_at
     assert expires_at is not None
     assert ledger.client.zscore(ledger.keys.leases, second.run_id) == ms(ledger, second.run_id)
-    ledger.client.hincrby(
-        ledger.keys.run(second.run_id), "expires", -5 * 60_000
-    )  # half of it passed
     ledger.finish(first.id, "token", RunState.SUCCEEDED)
     assert ledger.run(second.run_id).state is RunState.QUEUED
-    assert ledger.client.pttl(ledger.keys.lock(spec.lock)) <= 5 * 60_000
+    assert ledger.client.pexpiretime(ledger.keys.lock(spec.lock)) == ms(ledger, second.run_id)
     assert ledger.client.zscore(ledger.keys.leases, second.run_id) == ms(ledger, second.run_id)
 
 
@@ -412,9 +408,9 @@ def test_a_run_whose_delay_outlasts_its_expiry_never_begins(ledger: Ledger) -> N
 
 def test_a_run_begun_before_it_expires_is_tried_again_later(ledger: Ledger) -> None:
     spec = job(ledger)
-    called = ledger.admit_request(spec, RunRequest(expires=LATER))
+    called = ledger.admit_request(spec, RunRequest(expires=timedelta(milliseconds=200)))
     begin(ledger, called.run_id)
-    ledger.client.hset(ledger.keys.run(called.run_id), "expires", 1)
+    wait_until(lambda: ms_of(ledger.now()) > ms(ledger, called.run_id))
     ledger.retry(called.run_id, "token", timedelta(), "not yet")
     wait_until(ledger.rescue)
     assert ledger.client.pttl(ledger.keys.lock(spec.lock)) > spec.start_deadline / timedelta(

@@ -26,14 +26,14 @@ from supervisor.ledger.attempt import Ending, Finished, LeaseState, Refusal, Ref
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.limits import ATTEMPTS_KEPT
 from supervisor.ledger.run_request import CallArguments
-from supervisor.testing import lease_runs_out
+from supervisor.testing import has_run_for, lease_runs_out
+from tests.damage import granted_under, lose, tear
 from tests.jobs import (
     admitted,
     at_work,
     begin,
     begun,
     delivery,
-    has_worked_for,
     job,
     lock_is_free,
     renew,
@@ -94,7 +94,7 @@ def test_fencing_tokens_grow_under_a_clock_that_is_behind(
     """As that of a server that was promoted can be."""
     spec = job(ledger, overlap="queue_all", **keys)
     granted_before = 9_007_199_254_740_000  # in microseconds: later than any clock says
-    ledger.client.hset(ledger.keys.lock_state(spec.lock), "fence", granted_before)
+    granted_under(ledger, spec, granted_before)
     fences = [granted_before]
     for second in range(3):
         ledger.admit(ticks(spec, second))
@@ -133,7 +133,7 @@ def test_a_serial_queue_stays_taken_when_its_state_is_lost(ledger: Ledger) -> No
     first, second = (job(ledger, name, serial="reports") for name in ("first", "second"))
     ledger.admit(ticks(first, 0) + ticks(second, 0))
     begin(ledger, run_id(first, 0))
-    ledger.client.delete(ledger.keys.lock_state(first.serial_lock))
+    lose(ledger, ledger.keys.lock_state(first.serial_lock))
     refused = ledger.begin(run_id(second, 0), "other", "worker")
     assert isinstance(refused, Refused) and refused.refusal is Refusal.PARKED
 
@@ -150,7 +150,7 @@ def test_a_retry_gives_the_serial_queue_to_the_next(ledger: Ledger) -> None:
 
 def test_how_long_an_attempt_took_is_counted(ledger: Ledger) -> None:
     spec = begun(ledger)
-    has_worked_for(ledger, run_id(spec, 0), 90)
+    has_run_for(ledger, run_id(spec, 0), timedelta(seconds=90))
     ledger.finish(run_id(spec, 0), "token", RunState.SUCCEEDED)
     took = int(ledger.client.hget(ledger.keys.job(spec.name), "h:duration:sum"))
     assert 90_000 <= took < 900_000
@@ -229,7 +229,7 @@ def test_a_broken_record_does_not_cost_the_other_runs_their_leases(ledger: Ledge
     spec = admitted(ledger, 0, 1, max_running=2)
     for second in (0, 1):
         begin(ledger, run_id(spec, second), f"token-{second}")
-    ledger.client.hset(ledger.keys.run(run_id(spec, 0)), "rules", "{")
+    tear(ledger, run_id(spec, 0))
     broken, whole = ledger.renew([(run_id(spec, n), f"token-{n}", True, None) for n in (0, 1)])
     assert broken.state is LeaseState.FAILED
     assert whole.state is LeaseState.RENEWED
@@ -304,7 +304,7 @@ def test_a_second_message_that_its_own_process_drops_is_counted(ledger: Ledger) 
 def test_a_run_ends_though_the_one_that_waits_for_it_is_broken(ledger: Ledger) -> None:
     spec = begun(ledger, overlap="queue_all")
     ledger.admit(ticks(spec, 1))
-    ledger.client.hset(ledger.keys.run(run_id(spec, 1)), "rules", "{")
+    tear(ledger, run_id(spec, 1))
     finished = ledger.finish(run_id(spec, 0), "token", RunState.SUCCEEDED)
     assert (finished.ending, finished.to_publish) == (Ending.ENDED, ())
     assert lock_is_free(ledger, spec)

@@ -22,7 +22,9 @@ from supervisor.ledger.ledger import Ledger
 from supervisor.operate.deployment import read
 from supervisor.operate.doctor import clocks
 from supervisor.settings import Settings
+from supervisor.testing import empty
 from supervisor.times import ms_of
+from tests.damage import lose
 from tests.jobs import renew
 from tests.programs import needed
 from tests.waiting import scaled, wait_until
@@ -72,7 +74,7 @@ def faked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[EmbeddedSe
 def clock(faked: tuple[EmbeddedServer, Clock]) -> Clock:
     server, clock = faked
     clock.set(0)
-    Ledger.open(Settings(redis_url=server.url)).client.flushall()
+    empty(Ledger.open(Settings(redis_url=server.url)))
     return clock
 
 
@@ -120,7 +122,7 @@ def test_what_is_called_begins_within_a_leases_time_of_a_set_back(
 ) -> None:
     spec = called(ledger, beat)
     if is_fresh:
-        ledger.client.delete(ledger.keys.server)  # as if nothing had ever asked
+        lose(ledger, ledger.keys.server)  # as if nothing had ever asked
     else:
         beat.tick()
     clock.set(seconds)

@@ -21,17 +21,15 @@ from supervisor.operate.why import answer
 from supervisor.schedule.ticks import PassedOver
 from supervisor.testing import empty, lease_runs_out, server_changes
 from supervisor.times import ms_of
+from tests.damage import lose
 from tests.jobs import (
     MIDNIGHT,
     admitted,
     at_work,
     begin,
     begun,
-    dealt_with_until,
     granted_of,
-    has_waited,
     job,
-    job_has,
     lock_is_free,
     renew,
     run_id,
@@ -63,7 +61,7 @@ def test_nothing_begins_for_a_leases_time_after_the_server_has_changed(ledger: L
 def test_no_run_waits_in_vain_while_the_grace_holds_it_back(ledger: Ledger) -> None:
     spec = begun(ledger, overlap="queue_all", max_wait="1s", lease_ttl="30s")
     ledger.admit(ticks(spec, 1))
-    has_waited(ledger, run_id(spec, 1))
+    lease_runs_out(ledger, run_id(spec, 1))
     server_changes(ledger)
     ledger.finish(run_id(spec, 0), "token", RunState.SUCCEEDED)
     assert ledger.run(run_id(spec, 1)).state is RunState.QUEUED
@@ -71,7 +69,7 @@ def test_no_run_waits_in_vain_while_the_grace_holds_it_back(ledger: Ledger) -> N
 
 def test_a_tick_behind_a_run_that_the_grace_holds_back_says_so(ledger: Ledger) -> None:
     spec = job(ledger, lease_ttl="30s")
-    ledger.client.delete(ledger.keys.server)
+    lose(ledger, ledger.keys.server)
     server_changes(ledger)
     ledger.admit(ticks(spec, 0, 1))
     skipped = ledger.run(run_id(spec, 1))
@@ -93,7 +91,7 @@ def test_a_tick_behind_a_run_that_is_to_begin_again_overlaps_in_the_grace_as_wel
 
 def test_a_fresh_ledger_on_a_server_that_ran_for_long_waits_for_nobody(ledger: Ledger) -> None:
     spec = job(ledger, lease_ttl="1s")
-    ledger.client.delete(ledger.keys.server)
+    lose(ledger, ledger.keys.server)
     ledger.admit(ticks(spec, 0))
     wait_until(lambda: ledger.client.info("server")["uptime_in_seconds"] > 1)
     begin(ledger, run_id(spec, 0))
@@ -125,7 +123,7 @@ def test_what_a_promoted_replica_gave_to_another_is_not_taken_back(
     spec, other = job(ledger, **keys), job(ledger, "other", **keys)
     ledger.admit(ticks(spec, 0))
     if "key" in keys:
-        ledger.client.delete(ledger.keys.lock_state(spec.lock), ledger.keys.lock(spec.lock))
+        lose(ledger, ledger.keys.lock_state(spec.lock), ledger.keys.lock(spec.lock))
     now = granted_of(ledger)
     granted = now._replace(fencing_token=now.fencing_token - 10_000)
     at_work(ledger, other, 0, "other")
@@ -157,7 +155,7 @@ def test_a_body_is_asked_to_end_where_its_attempt_is_over(ledger: Ledger) -> Non
 def test_a_forgotten_attempt_that_ends_overlapped_with_what_began_since(ledger: Ledger) -> None:
     spec, other = (job(ledger, name, key="shared") for name in ("spec", "other"))
     ledger.admit(ticks(spec, 0))
-    ledger.client.delete(ledger.keys.lock_state(spec.lock), ledger.keys.lock(spec.lock))
+    lose(ledger, ledger.keys.lock_state(spec.lock), ledger.keys.lock(spec.lock))
     now = granted_of(ledger)
     granted = now._replace(fencing_token=now.fencing_token - 10_000)
     at_work(ledger, other, 0, "other")
@@ -183,7 +181,7 @@ def test_a_run_given_up_for_a_comeback_overlaps_with_it(ledger: Ledger) -> None:
     spec = job(ledger, **keys)
     first, second = (at_work(ledger, spec, n, f"token-{n}").granted for n in (0, 1))
     empty(ledger)
-    job(ledger, **keys)
+    job(ledger, since=MIDNIGHT + timedelta(seconds=1), **keys)
     assert ledger.restore(work(spec, 0), "token-0", first).state is LeaseState.REASSERTED
     at_work(ledger, spec, 2, "token-2")
     assert ledger.restore(work(spec, 1), "token-1", second).state is LeaseState.REASSERTED
@@ -197,7 +195,7 @@ def test_an_attempt_without_a_record_overlaps_once(ledger: Ledger) -> None:
     spec = job(ledger, max_running=2)
     first = at_work(ledger, spec, 0, "token-0").granted
     empty(ledger)
-    job(ledger, max_running=2)
+    job(ledger, since=MIDNIGHT, max_running=2)
     for second in (1, 2, 3):
         at_work(ledger, spec, second, f"token-{second}")
         if second > 1:
@@ -374,7 +372,6 @@ def test_a_tick_that_the_server_forgot_is_not_missed_where_it_has_a_run(
 
 def test_a_follower_that_the_server_forgot_is_counted_when_it_is_due_again(ledger: Ledger) -> None:
     spec = job(ledger, every=None, after=["first"])
-    dealt_with_until(ledger, spec.name, MIDNIGHT - timedelta(milliseconds=1))
     run = work(spec).run_id
     assert ledger.restore(work(spec), "token", granted_of(ledger)).state is LeaseState.REASSERTED
     for _ in range(2):
@@ -387,7 +384,6 @@ def test_a_follower_that_the_server_forgot_is_counted_when_it_is_due_again(ledge
 def test_a_tick_that_ended_and_is_history_no_more_is_not_begun_anew(ledger: Ledger) -> None:
     """Its worker was frozen meanwhile: another did the work, and many runs have followed."""
     spec = job(ledger, history=1)
-    job_has(ledger, spec.name, loaded=1)
     granted = at_work(ledger, spec, 0, "frozen").granted
     lease_runs_out(ledger, run_id(spec, 0))
     ledger.rescue()
@@ -406,7 +402,6 @@ def test_a_run_that_comes_back_makes_its_job_known_where_code_has_it(
     ledger: Ledger, code: str
 ) -> None:
     spec = job(ledger)
-    ledger.client.delete(ledger.keys.guarded)
     asked = CallArguments(code=code)
     restored = ledger.restore(work(spec), "token", granted_of(ledger), asked)
     assert restored.state is LeaseState.REASSERTED

@@ -12,9 +12,9 @@ from supervisor.ledger.ledger import Ledger
 from supervisor.operate import shapes
 from supervisor.operate.words import state_words
 from supervisor.schedule.deadlines import due_at
-from supervisor.testing import lease_runs_out
+from supervisor.testing import has_run_for, lease_runs_out
 from supervisor.web.metrics import Metrics
-from tests.jobs import at_work, begin, has_worked_for, job, loaded_ago, run_id, ticks
+from tests.jobs import at_work, begin, job, reload, run_id, ticks
 from tests.tools.web.test_metrics import samples, text_of
 from tests.waiting import clear_of
 
@@ -32,7 +32,7 @@ def took(
 ) -> None:
     """A run of the job was at work for so long, and ended."""
     at_work(ledger, spec, second)
-    has_worked_for(ledger, run_id(spec, second), seconds)
+    has_run_for(ledger, run_id(spec, second), timedelta(seconds=seconds))
     ledger.finish(run_id(spec, second), "token", outcome)
 
 
@@ -72,12 +72,12 @@ def test_a_report_that_comes_twice_counts_once(ledger: Ledger) -> None:
 def test_a_run_whose_attempts_all_took_too_long_counts_once(ledger: Ledger) -> None:
     spec = job(ledger, max_duration="1m", max_retries=3)
     at_work(ledger, spec, 0)
-    has_worked_for(ledger, run_id(spec, 0), 100)
+    has_run_for(ledger, run_id(spec, 0), timedelta(seconds=100))
     ledger.retry(run_id(spec, 0), "token", timedelta(), "first")
     assert samples(ledger)[OVER] == 1
     ledger.rescue()
     begin(ledger, run_id(spec, 0), "second")
-    has_worked_for(ledger, run_id(spec, 0), 100)
+    has_run_for(ledger, run_id(spec, 0), timedelta(seconds=100))
     ledger.finish(run_id(spec, 0), "second", RunState.SUCCEEDED)
     assert samples(ledger)[OVER] == 1
 
@@ -86,7 +86,7 @@ def test_a_run_keeps_the_bounds_that_it_was_admitted_with(ledger: Ledger) -> Non
     spec = job(ledger)
     at_work(ledger, spec, 0)
     job(ledger, max_duration="1m")
-    has_worked_for(ledger, run_id(spec, 0), 100)
+    has_run_for(ledger, run_id(spec, 0), timedelta(seconds=100))
     ledger.finish(run_id(spec, 0), "token", RunState.SUCCEEDED)
     assert samples(ledger)[OVER] == 0
 
@@ -123,13 +123,12 @@ def tick_after(spec: JobSpec, ledger: Ledger, ago: timedelta) -> float:
 
 
 def test_a_job_is_due_from_its_loading_then_from_a_successs_start(ledger: Ledger) -> None:
-    spec = job(ledger, every="1h", due_by="45m")
-    assert due_of(ledger) is None
-    loaded = timedelta(hours=10)
-    loaded_ago(ledger, spec, loaded)
+    spec, loaded = job(ledger, every="1h", due_by="45m"), timedelta(hours=10)
+    ledger.admit(ticks(spec, 0))
+    reload(ledger, spec, ledger.now() - loaded)
     assert due_of(ledger) == tick_after(spec, ledger, loaded)
     at_work(ledger, spec, 0)
-    has_worked_for(ledger, run_id(spec, 0), 3 * 3600)
+    has_run_for(ledger, run_id(spec, 0), timedelta(hours=3))
     assert due_of(ledger) == tick_after(spec, ledger, loaded), "a run at work is no success"
     ledger.finish(run_id(spec, 0), "token", RunState.SUCCEEDED)
     assert due_of(ledger) == tick_after(spec, ledger, timedelta(hours=3))
@@ -137,7 +136,8 @@ def test_a_job_is_due_from_its_loading_then_from_a_successs_start(ledger: Ledger
 
 def test_what_failed_is_still_due(ledger: Ledger) -> None:
     spec = job(ledger, every="1h", due_by="45m")
-    loaded_ago(ledger, spec, timedelta(hours=1))
+    ledger.admit(ticks(spec, 0))
+    reload(ledger, spec, ledger.now() - timedelta(hours=1))
     before = due_of(ledger)
     took(ledger, spec, 0, RunState.FAILED)
     assert due_of(ledger) == before is not None
@@ -147,15 +147,14 @@ def test_of_runs_beside_each_other_the_latest_to_begin_counts(ledger: Ledger) ->
     spec = job(ledger, every="1h", due_by="45m", overlap="allow")
     for second, hours in enumerate((5, 2)):
         at_work(ledger, spec, second)
-        has_worked_for(ledger, run_id(spec, second), hours * 3600)
+        has_run_for(ledger, run_id(spec, second), timedelta(hours=hours))
     for second in (1, 0):
         ledger.finish(run_id(spec, second), "token", RunState.SUCCEEDED)
     assert due_of(ledger) == tick_after(spec, ledger, timedelta(hours=2))
 
 
 def test_nothing_is_due_in_a_pause_nor_what_the_pause_left_out(ledger: Ledger) -> None:
-    spec = job(ledger, every="1h", due_by="45m")
-    loaded_ago(ledger, spec, timedelta(hours=10))
+    spec = job(ledger, every="1h", due_by="45m", since=ledger.now() - timedelta(hours=10))
     ledger.pause("nightly")
     assert due_of(ledger) is None
     ledger.resume("nightly")
@@ -163,7 +162,7 @@ def test_nothing_is_due_in_a_pause_nor_what_the_pause_left_out(ledger: Ledger) -
 
 
 def test_a_list_of_jobs_names_those_that_are_overdue(ledger: Ledger) -> None:
-    loaded_ago(ledger, job(ledger, every="1h", due_by="45m"), timedelta(hours=10))
+    job(ledger, every="1h", due_by="45m", since=ledger.now() - timedelta(hours=10))
     record = ledger.job("nightly")
     due = record.success_due_at
     assert due
@@ -178,7 +177,7 @@ def test_of_several_steps_the_whole_run_counts_and_no_step(ledger: Ledger) -> No
     run = run_id(spec, 0)
     begin(ledger, f"{run}~extract")
     for worked in (f"{run}~extract", run):
-        has_worked_for(ledger, worked, 3 * 3600)
+        has_run_for(ledger, worked, timedelta(hours=3))
     ledger.finish(f"{run}~extract", "token", RunState.SUCCEEDED)
     assert samples(ledger)[OVER] == 0
     begin(ledger, f"{run}~load")
@@ -190,7 +189,7 @@ def test_of_several_steps_the_whole_run_counts_and_no_step(ledger: Ledger) -> No
 def test_a_run_given_up_for_dead_that_reports_after_all_counts_once(ledger: Ledger) -> None:
     spec = job(ledger, max_duration="1m")
     at_work(ledger, spec, 0)
-    has_worked_for(ledger, run_id(spec, 0), 100)
+    has_run_for(ledger, run_id(spec, 0), timedelta(seconds=100))
     lease_runs_out(ledger, run_id(spec, 0))
     ledger.acknowledge_server()
     assert [found.kind for found in ledger.rescue()] == ["rescued"]

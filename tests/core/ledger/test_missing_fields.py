@@ -22,6 +22,7 @@ from supervisor.ledger.attempt import Grant, LeaseState, Work
 from supervisor.ledger.ledger import Ledger
 from supervisor.operate.question import question_of_job, question_of_run
 from supervisor.operate.why import answer
+from tests.damage import lose_field, stray
 from tests.jobs import MIDNIGHT, begin, granted_of, job, run_id, states, ticks
 
 ONE: dict[str, Any] = {"overlap": "queue_all", "max_running": 3}
@@ -123,8 +124,8 @@ def rescue(ledger: Ledger, spec: JobSpec, runs: dict[str, str]) -> Iterator[str]
         for rescued in ledger.rescue():
             if rescued.kind == "failed":
                 yield f"rescue {rescued.run_id}"
-        ledger.client.zadd(ledger.keys.leases, dict.fromkeys(runs, 1))
-        ledger.client.zadd(ledger.keys.delayed, dict.fromkeys(runs, 1))
+        stray(ledger, ledger.keys.leases, *runs)
+        stray(ledger, ledger.keys.delayed, *runs)
     ledger.leader("redbeat::lock", "redbeat::schedule").poll()
 
 
@@ -158,7 +159,7 @@ def test_a_missing_field_fails_no_call(ledger: Ledger, redis_url: str, made: Any
     wrong = []
     for name, field in taken:
         restore()
-        ledger.client.hdel(name, field)
+        lose_field(ledger, name, field)
         try:
             for question in QUESTIONS:
                 wrong += [f"{name} {field}: {what}" for what in question(ledger, spec, runs)]
@@ -174,6 +175,6 @@ def test_open_runs_without_rules_fail_no_call(
 ) -> None:
     """Each call meets them as they are, and not as another has left them."""
     spec, runs = made(ledger)
-    taken = [ledger.client.hdel(ledger.keys.run(run), "rules") for run in runs]
+    taken = [lose_field(ledger, ledger.keys.run(run), "rules") for run in runs]
     assert sum(taken) > 1
     assert list(question(ledger, spec, runs)) == []

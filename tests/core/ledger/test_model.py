@@ -22,10 +22,11 @@ from supervisor.ledger.attempt import Grant, Work
 from supervisor.ledger.leader import Leadership
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.run_request import RunRequest
-from supervisor.testing import comes_due, empty, lease_runs_out, server_changes
+from supervisor.testing import comes_due, empty, leadership_runs_out, lease_runs_out, server_changes
 from tests.contents import DIGESTS
 from tests.core.ledger.machines import run_machine
 from tests.core.ledger.model import Attempt, Model
+from tests.damage import lose_field
 from tests.jobs import MIDNIGHT, job, ticks
 
 STEPS = int(os.environ.get("SUPERVISOR_SOAK_STEPS", "2500"))
@@ -88,7 +89,7 @@ class LedgerMachine(RuleBasedStateMachine):
 
     @initialize(keys=JOBS, limits=LIMITS)
     def load_a_job(self, keys: dict[str, Any], limits: dict[str, Any]) -> None:
-        self.spec = job(self.ledger, **LONG, **keys, **limits)
+        self.spec = job(self.ledger, since=None, **LONG, **keys, **limits)
         self.model = Model(self.spec)
         self.model.end_grace()
 
@@ -165,7 +166,7 @@ class LedgerMachine(RuleBasedStateMachine):
 
     @rule()
     def another_beat_takes_over_and_the_relieved_one_does_not_know(self) -> None:
-        self.client.delete("redbeat::lock")
+        leadership_runs_out(self.ledger)
         relieved, self.leader = (self.leader, self.ledger.leader(*REDBEAT))
         assert self.leader.poll().leads
         before = self.snapshot()
@@ -341,7 +342,7 @@ class LedgerMachine(RuleBasedStateMachine):
     def run_out(self, run: str) -> None:
         lease_runs_out(self.ledger, run)
         # On a slow machine seconds lie between two looks of a beat, and the model has no clock.
-        self.client.hdel(self.keys.server, "grace_until")
+        lose_field(self.ledger, self.keys.server, "grace_until")
         self.model.runs[run].is_silent = self.has_slept = True
 
     # The server
@@ -358,7 +359,7 @@ class LedgerMachine(RuleBasedStateMachine):
     def the_server_loses_its_data(self) -> None:
         self.has_lost_data = True
         self.client.flushdb()
-        job(self.ledger, **self.spec.model_dump(exclude_defaults=True))
+        job(self.ledger, since=None, **self.spec.model_dump(exclude_defaults=True))
         self.model.forget()
         self.watermark = -1
 

@@ -21,8 +21,9 @@ from supervisor.job.run import OPEN_STATES, RunState
 from supervisor.ledger.attempt import Ending, Grant, GrantedAttempt, LeaseState, Work
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.run_request import RunRequest
-from supervisor.testing import comes_due, empty, lease_runs_out
+from supervisor.testing import comes_due, empty, lease_runs_out, server_changes
 from supervisor.times import ms_of
+from tests.damage import granted_under, lose, lose_field
 from tests.jobs import MIDNIGHT, job, job_has, ticks
 
 LENGTH = 12
@@ -122,8 +123,7 @@ class World:
 
     def fence_ahead(self) -> None:
         now = int(self.ledger.now().timestamp() * 1_000_000)
-        state = self.ledger.keys.lock_state(self.spec.lock)
-        self.ledger.client.hset(state, "fence", now + AHEAD)
+        granted_under(self.ledger, self.spec, now + AHEAD)
 
     # The states of a history
 
@@ -150,8 +150,8 @@ class World:
         pipe = self.raw.pipeline(transaction=False)
         for name, (dump, life) in ledger.keys.items():
             pipe.restore(name, max(0, life), dump)
-        pipe.hset(self.ledger.keys.server, "run_id", "before")
         pipe.execute()
+        server_changes(self.ledger)
         self.witness = workers.witness.copy()
         bodies, known = self.witness.at_work.values(), ledger.witness.begins
         self.unknown = frozenset(body.token for body in bodies if body.began > known)
@@ -236,8 +236,8 @@ class World:
         """A worker is frozen: its lease runs out, and it is given up."""
         if (body := self.a_body()) and body.run in self.runs_in(RunState.RUNNING):
             lease_runs_out(self.ledger, body.run)
-            self.ledger.client.hdel(self.ledger.keys.server, "grace_until")
-            self.ledger.client.delete(self.ledger.keys.lock(self.spec.serial_lock))
+            lose_field(self.ledger, self.ledger.keys.server, "grace_until")
+            lose(self.ledger, self.ledger.keys.lock(self.spec.serial_lock))
             self.rescue()
 
     def report(self, body: Body, outcome: RunState) -> bool:
@@ -330,7 +330,7 @@ class World:
                 return
             for run in self.runs_in(RunState.RUNNING):
                 lease_runs_out(self.ledger, run)
-            self.ledger.client.delete(self.ledger.keys.lock(self.spec.serial_lock))
+            lose(self.ledger, self.ledger.keys.lock(self.spec.serial_lock))
         raise AssertionError(f"still open: {self.runs_in(*OPEN_STATES)}")
 
     # What has to hold
@@ -369,7 +369,7 @@ def too_late(world: World) -> None:
     world.witness.check()
     for run in world.runs_in(RunState.RUNNING):
         lease_runs_out(world.ledger, run)
-    world.ledger.client.delete(world.ledger.keys.lock(world.spec.serial_lock))
+    lose(world.ledger, world.ledger.keys.lock(world.spec.serial_lock))
     world.end_grace()
     world.deliver_all()
     world.renew_all()

@@ -16,6 +16,7 @@ from supervisor.ledger.limits import OUTBOX_DELAY
 from supervisor.ledger.run_request import RunRequest
 from supervisor.testing import comes_due, lease_runs_out
 from supervisor.times import ms_of
+from tests.damage import lose_lock, stray
 from tests.jobs import (
     admitted,
     at_work,
@@ -23,7 +24,6 @@ from tests.jobs import (
     begun,
     job,
     lock_is_free,
-    lose_lock,
     renew,
     run_id,
     states,
@@ -108,7 +108,7 @@ def test_a_template_splits_a_job_by_its_arguments(ledger: Ledger) -> None:
 def test_a_run_waits_on_when_it_is_looked_at_early(ledger: Ledger, keys: dict[str, str]) -> None:
     spec = admitted(ledger, 0, 1, overlap="queue_one", **keys)
     until = ledger.client.zscore(ledger.keys.leases, run_id(spec, 1))
-    ledger.client.zadd(ledger.keys.leases, {run_id(spec, 1): 1})
+    stray(ledger, ledger.keys.leases, run_id(spec, 1))
     assert ledger.rescue() == ()
     assert states(ledger, spec) == ["queued", "waiting"]
     assert ledger.client.zscore(ledger.keys.leases, run_id(spec, 1)) == until
@@ -143,7 +143,7 @@ def test_a_delayed_run_gets_its_place_when_its_time_has_come(ledger: Ledger) -> 
 def test_a_turn_that_no_waiting_run_can_take_goes_to_the_next(ledger: Ledger, stale: str) -> None:
     """As after a restart with a part of the data."""
     spec = admitted(ledger, 0, 1, overlap="queue_all")
-    ledger.client.zadd(ledger.keys.waiting(spec.lock), {stale or run_id(spec, 0): 1})
+    stray(ledger, ledger.keys.waiting(spec.lock), stale or run_id(spec, 0))
     begin(ledger, run_id(spec, 0))
     finished = ledger.finish(run_id(spec, 0), "token", RunState.SUCCEEDED)
     assert finished.to_publish == (run_id(spec, 1),)

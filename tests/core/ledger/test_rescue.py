@@ -26,6 +26,7 @@ from supervisor.ledger.limits import RUNS_PER_DISMISSAL
 from supervisor.ledger.run_request import RunRequest
 from supervisor.testing import lease_runs_out, server_changes
 from supervisor.times import clock, ms_of
+from tests.damage import lose, lose_lock, tear
 from tests.jobs import (
     admitted,
     at_work,
@@ -33,7 +34,6 @@ from tests.jobs import (
     begun,
     job,
     lock_is_free,
-    lose_lock,
     renew,
     run_id,
     states,
@@ -53,7 +53,7 @@ def lost(ledger: Ledger, **keys: object):  # type: ignore[no-untyped-def]
 def vanish(ledger: Ledger, spec: JobSpec, run: str) -> None:
     """The holder and its lock are gone without a trace, as after a restart with older data."""
     lock, state = ledger.keys.lock(spec.lock), ledger.keys.lock_state(spec.lock)
-    ledger.client.delete(lock, state, ledger.keys.run(run))
+    lose(ledger, lock, state, ledger.keys.run(run))
 
 
 def test_a_lock_key_that_vanished_before_its_time_is_put_back(ledger: Ledger) -> None:
@@ -156,9 +156,8 @@ def test_a_parked_run_is_published_again_once_nobody_works_its_queue(ledger: Led
     assert (ledger.rescue(), ledger.outbox()) == ((), []), "it is worked"
     # The holder is gone without a trace, as after a restart with older data.
     serial = first.rules().serial
-    ledger.client.delete(
-        ledger.keys.lock(serial), ledger.keys.lock(first.lock), ledger.keys.run(run_id(first, 0))
-    )
+    lose_lock(ledger, first)
+    lose(ledger, ledger.keys.lock(serial), ledger.keys.run(run_id(first, 0)))
     assert Rescue("promoted", run_id(second, 0), second.name) in ledger.rescue()
     assert ledger.outbox() == [run_id(second, 0)]
     ledger.sent({run_id(second, 0): "celery"})
@@ -181,7 +180,7 @@ def test_a_broken_record_does_not_keep_others_from_being_rescued(ledger: Ledger)
     for spec in (broken, whole):
         at_work(ledger, spec, 0)
         lease_runs_out(ledger, run_id(spec, 0))
-    ledger.client.hset(ledger.keys.run(run_id(broken, 0)), "rules", "{")
+    tear(ledger, run_id(broken, 0))
     kinds = {rescue.run_id: rescue.kind for rescue in ledger.rescue()}
     assert kinds == {run_id(broken, 0): "failed", run_id(whole, 0): "rescued"}
     assert ledger.rescue() == ()

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from supervisor.job.run import RunState
-from supervisor.job.spec import JobSpec
+from supervisor.job.spec import GuardedTaskSpec, JobSpec
 from supervisor.job.steps import ITEMS_AT_ONCE
 from supervisor.ledger.attempt import Cancellation, Ending, LeaseState, Refusal, Refused
 from supervisor.ledger.ledger import RUNS_PER_RESCUE, Ledger
@@ -19,13 +19,14 @@ from supervisor.sending.messages import assignments
 from supervisor.testing import lease_runs_out, server_changes
 from supervisor.times import ms_of
 from tests.core.ledger.test_comebacks import work
+from tests.damage import lose, lose_field, lose_run, runs_out_soon, stray
 from tests.jobs import (
     MIDNIGHT,
     begin,
     granted_of,
     job,
     lock_is_free,
-    lose_run,
+    remove,
     renew,
     run_id,
     states,
@@ -156,9 +157,9 @@ def test_a_step_that_renews_its_lease_renews_that_of_its_run(ledger: Ledger, los
     ledger.admit(ticks(spec, 1))
     run = run_id(spec, 1)
     begin(ledger, f"{run}~extract")
-    ledger.client.pexpire(ledger.keys.lock(spec.lock), 5_000)
-    ledger.client.zadd(ledger.keys.leases, {run: ms_of(ledger.now()) + 5_000})
-    ledger.client.hdel(ledger.keys.run(run), lost)
+    runs_out_soon(ledger, ledger.keys.lock(spec.lock))
+    stray(ledger, ledger.keys.leases, **{run: ms_of(ledger.now()) + 5_000})
+    lose_field(ledger, ledger.keys.run(run), lost)
     assert renew(ledger, f"{run}~extract") is LeaseState.RENEWED
     shorter, longer = sorted(lasts(ledger, run))
     assert 600_000 < shorter <= longer < 1_200_000, "a little longer than its step's"
@@ -171,9 +172,8 @@ def test_a_step_renews_the_slot_that_its_run_holds(ledger: Ledger) -> None:
     ledger.admit(ticks(spec, 1, 2))
     run, slots = run_id(spec, 2), [ledger.keys.lock(spec.lock), f"{ledger.keys.lock(spec.lock)}:2"]
     begin(ledger, f"{run}~extract")
-    for slot in slots:
-        ledger.client.pexpire(slot, 5_000)
-    ledger.client.zadd(ledger.keys.leases, {run: ms_of(ledger.now()) + 5_000})
+    runs_out_soon(ledger, *slots)
+    stray(ledger, ledger.keys.leases, **{run: ms_of(ledger.now()) + 5_000})
     renew(ledger, f"{run}~extract")
     first, second = map(ledger.client.pttl, slots)
     assert first <= 5_000 < 600_000 < second
@@ -215,7 +215,8 @@ def test_what_is_left_of_an_ended_run_is_looked_at_once(ledger: Ledger, run: str
 def test_a_batch_whose_items_vanished_fails(ledger: Ledger) -> None:
     place = batch(ledger, items=3)
     begin(ledger, f"{place}#0", "token")
-    ledger.client.delete(*(ledger.keys.run(f"{place}#{item}") for item in range(3)))
+    for item in range(3):
+        lose_run(ledger, f"{place}#{item}")
     lease_runs_out(ledger, run_of(place))
     ledger.rescue()
     assert ledger.run(place).state is RunState.FAILED
@@ -224,7 +225,7 @@ def test_a_batch_whose_items_vanished_fails(ledger: Ledger) -> None:
 
 def test_an_item_that_nothing_brings_forward_is_rescued(ledger: Ledger) -> None:
     place = batch(ledger, items=2)
-    ledger.client.zrem(ledger.keys.leases, f"{place}#0", f"{place}#1")
+    lose(ledger, ledger.keys.leases)
     lease_runs_out(ledger, run_of(place))
     ledger.rescue()
     ledger.rescue()
@@ -604,15 +605,16 @@ def test_a_run_that_waits_while_its_job_is_removed_never_begins(ledger: Ledger) 
     spec = pipeline(ledger, STEPS[2:], overlap="queue_all")
     ledger.admit(ticks(spec, 1, 2, 3))
     succeed(ledger, run_id(spec, 1), "convert")
-    ledger.client.hdel(ledger.keys.jobs, spec.name)
+    remove(ledger, spec)
     assert succeed(ledger, run_id(spec, 1), "index").to_publish == ()
     assert states(ledger, spec) == ["succeeded", "cancelled", "cancelled"]
     assert lock_is_free(ledger, spec)
 
 
 def test_a_run_that_waits_and_was_started_by_code_begins(ledger: Ledger) -> None:
-    spec = pipeline(ledger, STEPS[2:3], overlap="queue_all")
-    ledger.client.rename(ledger.keys.jobs, ledger.keys.guarded)
+    keys = {"name": "nightly", "steps": STEPS[2:3], "overlap": "queue_all"}
+    spec = GuardedTaskSpec.model_validate(keys)
+    ledger.register(spec)
     ledger.admit(ticks(spec, 1, 2))
     assert succeed(ledger, run_id(spec, 1), "convert").to_publish == (f"{run_id(spec, 2)}~convert",)
 

@@ -27,6 +27,7 @@ from supervisor.store.keys import Keys
 from supervisor.testing import comes_due, empty, lease_runs_out, server_changes, slot_key
 from tests.core.ledger.machines import run_machine
 from tests.core.ledger.stages_model import OPEN, Seen, faults
+from tests.damage import lose_run, stray
 from tests.jobs import MIDNIGHT, granted_of, job, ticks
 
 STEPS = int(os.environ.get("SUPERVISOR_SOAK_STEPS", "1000"))
@@ -97,8 +98,9 @@ class StagesMachine(RuleBasedStateMachine):
 
     @initialize(keys=JOBS, stages=STAGES)
     def load_a_job(self, keys: dict[str, Any], stages: list[list[dict[str, Any]]]) -> None:
+        steps = as_steps(stages)
         self.spec = job(
-            self.ledger, task=None, steps=as_steps(stages), params=PARAMS, **LONG, **keys
+            self.ledger, since=None, task=None, steps=steps, params=PARAMS, **LONG, **keys
         )
         self.refresh()
         self.admit(by_hand=False)
@@ -270,7 +272,7 @@ class StagesMachine(RuleBasedStateMachine):
     def leases_and_deadlines_run_out(self, data: st.DataObject, is_noticed: bool) -> None:
         places = st.sampled_from(self.seen.in_state(*OPEN))
         for place in data.draw(st.lists(places, min_size=1, unique=True)):
-            self.client.zadd(self.keys.leases, {place: 1})
+            stray(self.ledger, self.keys.leases, place)
         if is_noticed:
             self.ledger.rescue()
 
@@ -303,7 +305,7 @@ class StagesMachine(RuleBasedStateMachine):
     @precondition(lambda self: not self.is_living and self.spec.most_running == 1)
     @rule()
     def a_living_run_that_the_server_forgot_comes_back(self) -> None:
-        other = job(self.ledger, "living", key=self.spec.lock, lease_ttl="9h")
+        other = job(self.ledger, "living", since=None, key=self.spec.lock, lease_ttl="9h")
         work = Work(LIVING, other.name, MIDNIGHT, other.rules(), "worker")
         self.is_living = (
             self.ledger.restore(work, "living", granted_of(self.ledger)).state == "reasserted"
@@ -313,7 +315,7 @@ class StagesMachine(RuleBasedStateMachine):
     @rule()
     def the_living_run_ends(self) -> None:
         self.ledger.finish(LIVING, "living", RunState.SUCCEEDED)
-        self.client.delete(self.keys.run(LIVING))
+        lose_run(self.ledger, LIVING)
         self.is_living = False
 
     # What holds after every step
@@ -379,8 +381,8 @@ class StagesMachine(RuleBasedStateMachine):
         self.refresh()
         for place in self.seen.in_state("running"):
             self.finish(self.seen.run(place)["token"], "succeeded")
-        for run in self.ledger.client.zrange(self.keys.outbox, 0, -1):
-            self.client.zadd(self.keys.outbox, {run: 1})
+        for run in self.client.zrange(self.keys.outbox, 0, -1):
+            stray(self.ledger, self.keys.outbox, run)
 
 
 #: With 1 each call ends one item and leaves the others to be ended.

@@ -25,8 +25,9 @@ from supervisor.store.failures import RedisError
 from supervisor.testing import lease_runs_out
 from tests.acceptance.nodes import SERVER, Node, answers
 from tests.core.sending.test_messages import app_on
-from tests.jobs import at_work, begin, job, run_id, take_messages, ticks, with_messages
+from tests.jobs import at_work, begin, job, run_id, ticks, with_messages
 from tests.programs import needed
+from tests.queues import take_all
 from tests.waiting import wait_until
 
 #: What was replied to is in the append-only file, which is never written anew.
@@ -35,8 +36,8 @@ CONFIGURATION = SERVER + "appendfsync always\nauto-aof-rewrite-percentage 0\n"
 #: The last file of those that are the append-only file.
 APPENDED = Path("appendonlydir") / "appendonly.aof.1.incr.aof"
 
-#: Cuts within a command, beside those between two.
-ODD_CUTS = 4
+#: Cuts anywhere between the first command and the last.
+ODD_CUTS = 3
 
 #: The call that queues the runs. Who made it makes it again where no reply came.
 Call = Callable[[Ledger], object]
@@ -65,7 +66,7 @@ def at_work_on(ledger: Ledger, **keys: Any) -> tuple[Any, str]:
     """The job and its run, whose message a worker has taken."""
     spec = made(ledger, **keys)
     at_work(ledger, spec, 0)
-    take_messages(ledger)
+    take_all(ledger.client)
     return spec, run_id(spec, 0)
 
 
@@ -111,7 +112,7 @@ def next_stage(ledger: Ledger) -> Case:
     ledger.admit(ticks(spec, 0))
     run = run_id(spec, 0)
     begin(ledger, f"{run}~one")
-    take_messages(ledger)
+    take_all(ledger.client)
     return Case(
         [f"{run}~two", f"{run}~beside"],
         lambda ledger: ledger.finish(f"{run}~one", "token", RunState.SUCCEEDED),
@@ -258,9 +259,7 @@ def test_a_call_is_whole_or_not_there_wherever_the_server_was_killed(
     ends = [start, *(start + end for end, _ in commands)]
     odd = random.Random(case.__name__).sample(range(start + 1, ends[-1]), ODD_CUTS)
     before: dict[str, Any] = {}
-    # Both servers are cut within a command; after each command the one is that the package brings.
-    cuts = [*ends, *odd] if node.program is None else [*odd, ends[-1]]
-    for number, cut in enumerate(cuts):
+    for number, cut in enumerate((start, ends[-2], ends[-1], *odd)):
         copy = Node(tmp_path / f"{number}", node.program, node.port)
         copytree(node.directory, copy.directory)
         (copy.directory / APPENDED).write_bytes(data[:cut])

@@ -28,7 +28,8 @@ from supervisor.ledger.admission import Placement
 from supervisor.ledger.ledger import Ledger
 from supervisor.operate import control
 from supervisor.sending.publisher import publisher_of
-from tests.jobs import take_messages
+from tests.damage import tear
+from tests.queues import take_all
 from tests.waiting import scaled, wait_until
 
 
@@ -123,7 +124,7 @@ def test_the_message_of_a_call_is_the_one_that_celery_would_send(
     with ThreadPoolExecutor(1) as other_thread:  # a caller may wait for results in each thread
         call = other_thread.submit(task.apply_async, args, **options).result()
         reply_to = other_thread.submit(lambda: app.thread_oid).result()
-    ledger.client.hset(ledger.keys.run(call.id), "changed", 1)  # so that Celery makes another
+    tear(ledger, call.id, changed="1")  # so that Celery makes another
     publisher_of(app).publish([call.id])
     as_called, from_celery = sent_of(ledger, call.id)
     assert as_called["properties"].pop("reply_to") == reply_to
@@ -147,7 +148,7 @@ def test_what_a_library_adds_to_each_message_is_in_that_of_each_call(
     task = guarded(app, overlap="allow")
     for _ in range(3):
         task.delay(1)
-    take_messages(ledger)
+    take_all(ledger.client)
     monkeypatch.setattr(Celery, "send_task", traced)
     for _ in range(3):
         task.delay(1)
@@ -196,7 +197,7 @@ def test_calls_that_threads_make_at_the_same_time_have_a_message_each(
 ) -> None:
     task, both = guarded(app, overlap="allow"), Barrier(2)
     task.delay(0)  # its channel is known from now on
-    take_messages(ledger)
+    take_all(ledger.client)
     before = functions_called(ledger)
 
     def meet(**_: Any) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from base64 import b64decode
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -23,6 +22,7 @@ from supervisor.sending.publisher import publisher_of
 from supervisor.worker.task import trace_run
 from tests.features.following.test_after import loaded
 from tests.jobs import MIDNIGHT, admitted, job, run_id, ticks
+from tests.queues import taken
 
 TASK = "proj.nightly"
 
@@ -220,17 +220,17 @@ def test_a_handler_in_a_worker_may_change_arguments_in_place(
     def nightly(**given: Any) -> None:
         bodies.append(given)
 
-    def take(kwargs: Any, **_: Any) -> None:
+    def drop(kwargs: Any, **_: Any) -> None:
         del kwargs["trace"]
 
     spec = job(ledger, kwargs={"tree": "docs", "trace": "7"})
     ledger.admit(ticks(spec, 0))
     run = run_id(spec, 0)
     assert publisher_of(app).publish([run]) == 1
-    message = json.loads(ledger.client.rpop("celery"))
+    message = taken(ledger.client)
     body, headers = b64decode(message["body"]), message["headers"]
     monkeypatch.setattr(_state._tls, "current_app", app)
-    with heard(signals.task_prerun, take):
+    with heard(signals.task_prerun, drop):
         trace_run(TASK, run, headers, body, message["content-type"], message["content-encoding"])
     assert bodies == [{"tree": "docs"}]
     assert ledger.run(run).state is RunState.SUCCEEDED

@@ -26,7 +26,9 @@ from supervisor.schedule.ticks import Tick
 from supervisor.sending.content import content_of
 from supervisor.sending.publisher import Publisher
 from supervisor.sending.templates import ELSEWHERE
-from tests.jobs import begin, came_from, job, run_id, ticks, with_messages
+from tests.damage import lose, tear
+from tests.jobs import begin, job, run_id, ticks, with_messages
+from tests.queues import take_all
 from tests.waiting import scaled, wait_until
 
 
@@ -213,7 +215,7 @@ def test_messages_that_are_kept_already_are_not_written_again(
     app, spec = app_on(redis_url), job(ledger, task="shop.plain", args=["a"])
     changes = []
     for args in (["a"], ["a"], ["b"]):
-        if spec.args != args:
+        if [*spec.args] != args:
             spec = job(ledger, task="shop.plain", args=args)
         before = changes_of(ledger)
         with_messages(ledger, app)
@@ -227,14 +229,15 @@ def test_messages_that_are_kept_already_are_not_written_again(
 
 def test_what_is_kept_of_a_job_is_what_was_made_last(ledger: Ledger) -> None:
     spec = job(ledger)
+    version = ledger.loaded().origins[spec.name].version
     key, of_job = ledger.keys.message(spec.name), ledger.keys.job(spec.name)
     for made in ({"run": "a", "step": "b"}, {"run": "a"}, {"apart": "a reason"}, {"run": "a"}):
-        ledger.keep_messages({spec.name: (0, made), "never loaded": (0, made)})
+        ledger.keep_messages({spec.name: (version, made), "never loaded": (0, made)})
         kept = ledger.client.hgetall(key)
         reason = ledger.client.hget(of_job, "apart")
         assert kept | ({"apart": reason} if reason else {}) == made
         before = changes_of(ledger)
-        ledger.keep_messages({spec.name: (0, made)})
+        ledger.keep_messages({spec.name: (version, made)})
         assert changes_of(ledger) == before
     assert not ledger.client.exists(ledger.keys.message("never loaded"))
 
@@ -293,7 +296,7 @@ def test_a_run_with_anything_of_its_own_is_not_sent_its_jobs_message(
     [tick] = ticks(spec, 0)
     ledger.admit([tick])
     with_messages(ledger, app_on(redis_url))
-    ledger.client.hset(ledger.keys.run(tick.run_id), mapping=own)
+    tear(ledger, tick.run_id, **own)
     assert ledger.send([tick.run_id]) == [tick.run_id]
     assert ledger.client.llen("celery") == 0
 
@@ -302,11 +305,11 @@ def test_what_was_made_before_an_edit_is_forgotten(ledger: Ledger, redis_url: st
     spec = job(ledger, task="shop.plain")
     with_messages(ledger, app_on(redis_url))
     made = ledger.client.hgetall(ledger.keys.message(spec.name))
-    came_from(ledger, spec.name, "a.yaml:1")
-    ledger.client.delete(ledger.keys.message(spec.name))
-    ledger.keep_messages({spec.name: (0, made)})
+    version = ledger.loaded().origins[spec.name].version
+    lose(ledger, ledger.keys.message(spec.name))
+    ledger.keep_messages({spec.name: (version - 1, made)})
     assert not ledger.client.exists(ledger.keys.message(spec.name))
-    ledger.keep_messages({spec.name: (7, made)})
+    ledger.keep_messages({spec.name: (version, made)})
     assert ledger.client.hgetall(ledger.keys.message(spec.name)) == made
 
 
@@ -607,7 +610,7 @@ def test_the_message_of_a_guarded_call_is_a_plain_tasks(
         assert ledger.outbox() == []
         [queue] = queues(ledger)
         [message] = sent(ledger.client, queue)
-        ledger.client.delete(queue)
+        take_all(ledger.client, queue)
         seen.append((queue, alike(message, *options)))
     ours, theirs = seen
     assert ours == theirs

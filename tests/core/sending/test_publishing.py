@@ -36,8 +36,10 @@ from supervisor.testing import lease_runs_out
 from supervisor.times import ms_of
 from supervisor.worker.request import guarded_request
 from supervisor.worker.task import put_under_guard
-from tests.jobs import admitted, begin, job, renew, run_id, take_messages, ticks
+from tests.damage import lose, lose_field, stray, tear
+from tests.jobs import admitted, begin, job, renew, run_id, ticks
 from tests.proxy import Proxy
+from tests.queues import take_all, taken
 from tests.waiting import scaled, wait_until
 
 #: The time-outs of a call, of connecting and of what a new connection says first.
@@ -84,11 +86,11 @@ def test_a_broker_that_refuses_us_is_not_a_fault_of_beat(ledger: Ledger, redis_u
 
 def test_an_unreadable_run_does_not_stand_in_the_way(ledger: Ledger, redis_url: str) -> None:
     unreadable, other = queued(ledger, 0), queued(ledger, 1)
-    ledger.client.hset(ledger.keys.run(unreadable), "attempts", "no JSON")
+    tear(ledger, unreadable, attempts="no JSON")
     publisher = Publisher(app_at(redis_url, redis_url), ledger)
     assert publisher.publish([unreadable, other]) == 1
     assert ledger.outbox() == []  # it is tried again in a minute
-    ledger.client.hdel(ledger.keys.run(unreadable), "attempts")
+    lose_field(ledger, ledger.keys.run(unreadable), "attempts")
     assert publisher.publish([unreadable]) == 1
 
 
@@ -294,7 +296,7 @@ def test_a_message_of_before_a_retry_begins_no_attempt_after_it(
 
     def delivered() -> dict[str, Any]:
         publisher.publish([run])
-        message: dict[str, Any] = json.loads(ledger.client.rpop("celery"))
+        message: dict[str, Any] = taken(ledger.client)
         return message
 
     def work_off(message: dict[str, Any]) -> None:
@@ -321,7 +323,7 @@ def test_a_run_that_two_processes_publish_begins_once(
     spec = admitted(ledger, 0, 1, name="handed-over", overlap="queue_one")
     begin(ledger, run_id(spec, 0))
     [run] = ledger.finish(run_id(spec, 0), "token", RunState.SUCCEEDED).to_publish
-    take_messages(ledger)
+    take_all(ledger.client)
     way.hold_replies()
     publishing = Thread(target=worker.publish, args=[[run]])
     publishing.start()
@@ -346,7 +348,9 @@ def test_a_run_that_two_processes_publish_begins_once(
 
 
 @pytest.fixture
-def sweeper(app: Celery, ledger: Ledger) -> Sweeper:
+def sweeper(app: Celery, ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> Sweeper:
+    """It has time, also on a busy machine."""
+    monkeypatch.setattr(sweeping, "SWEEPING_SECONDS", 60.0)
     return Sweeper(app, ledger, pause_seconds=0)
 
 
@@ -408,9 +412,9 @@ def test_a_sweep_that_takes_long_goes_on_in_a_later_turn(
 def test_a_run_that_is_to_be_run_again_keeps_its_message(
     app: Celery, ledger: Ledger, sweeper: Sweeper
 ) -> None:
-    [run] = sent(app, ledger)
-    ledger.client.sadd(ledger.keys.leftovers, "celery", "elsewhere")
-    assert sweeper.sweep() == 0
+    run, other = sent(app, ledger, 2)
+    ledger.cancel(other, "not wanted")
+    assert sweeper.sweep() == 1
     assert in_queue(ledger) == [run]
     assert ledger.leftovers() == []
 
@@ -468,7 +472,7 @@ class Broken:
         return [admission.run_id for admission in admitted]
 
     def lose(self, queue: str) -> None:
-        self.ledger.client.delete(queue)
+        take_all(self.ledger.client, queue)
 
     def fill(self, queue: str, count: int) -> None:
         """Messages of tasks that nobody supervises."""
@@ -485,7 +489,7 @@ class Broken:
         lost = self.vanished.to_resend(self.now)
         self.publisher.publish(lost)
         for run in lost:
-            self.ledger.client.zadd(self.ledger.keys.sent, {run: ms_of(self.now)})
+            stray(self.ledger, self.ledger.keys.sent, **{run: ms_of(self.now)})
         return lost
 
 
@@ -524,7 +528,7 @@ def test_a_run_whose_record_lost_its_queue_is_published_again(broken: Broken) ->
     [lost] = broken.send("mail")
     broken.send("news")
     broken.lose("mail")
-    broken.ledger.client.hdel(broken.ledger.keys.run(lost), "queue")
+    lose_field(broken.ledger, broken.ledger.keys.run(lost), "queue")
     assert broken.after(timedelta(seconds=3)) == [lost]
     assert broken.ledger.run(lost).queue == "mail"
     assert broken.after(timedelta(seconds=3)) == []
@@ -534,12 +538,12 @@ def test_a_queued_run_that_no_deadline_would_end_expires_with_its_lock(broken: B
     """The ledger has lost the index of deadlines, and no worker is there to take the run."""
     ledger = broken.ledger
     [run] = broken.send("mail")
-    ledger.client.delete(ledger.keys.leases)
+    lose(ledger, ledger.keys.leases)
     broken.after(2 * GRACE_WITH_QUEUE)
     ledger.rescue()
     assert ledger.run(run).state is RunState.QUEUED  # it has time left
     lease_runs_out(ledger, run)
-    ledger.client.delete(ledger.keys.leases)
+    lose(ledger, ledger.keys.leases)
     ledger.rescue()
     assert ledger.run(run).state is RunState.QUEUED
     broken.after(timedelta(seconds=1))
@@ -567,7 +571,7 @@ def test_what_begins_while_the_broker_is_asked_is_not_lost(
 ) -> None:
     """The worker takes the message first, and begins its run while beat counts the others."""
     [first, second] = broken.send("mail", 2)
-    broken.ledger.client.rpop("mail")
+    taken(broken.ledger.client, "mail")
     lengths = AppQueues.lengths
 
     def begin_meanwhile(queues: AppQueues, names: list[str]) -> dict[str, int]:

@@ -16,6 +16,7 @@ from supervisor.catalog.entries import Entries
 from supervisor.catalog.load import load
 from supervisor.errors import WrongSchema
 from supervisor.job.run import RunState
+from supervisor.job.spec import JobSpec
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.limits import SCHEMA
 from supervisor.ledger.presence import BeatProcess, Broker, Registration
@@ -27,6 +28,7 @@ from tests.acceptance.nodes import Node
 from tests.commands import supervisor_at
 from tests.contents import digests
 from tests.core.ledger.test_models_catch import break_functions
+from tests.damage import lose_functions, of_schema
 from tests.jobs import begun, job, ticks
 from tests.programs import needed
 from tests.waiting import wait_until
@@ -55,7 +57,7 @@ def test_the_first_script_writes_the_schema_of_its_code(ledger: Ledger) -> None:
 def test_nothing_is_written_to_a_ledger_of_another_schema(used: Ledger, found: int) -> None:
     [run] = used.runs(list(used.client.smembers(used.keys.open("nightly"))))
     spec, now = used.spec("nightly"), used.now()
-    used.client.set(used.keys.schema, found)
+    of_schema(used, found)
     before = digests(used.client)
     writes = {
         "admit": lambda: used.admit([Tick(spec, now)]),
@@ -83,7 +85,7 @@ def test_a_beat_at_a_ledger_of_another_schema_ends(
     used: Ledger, redis_url: str, found: int
 ) -> None:
     """As Celery's beat does: what its closing raises would stand in place of the reason."""
-    used.client.set(used.keys.schema, found)
+    of_schema(used, found)
     app = supervise(Celery("newer", broker=redis_url))
     beat = SupervisedScheduler(app, lazy=True)
 
@@ -100,7 +102,7 @@ def test_a_beat_at_a_ledger_of_another_schema_ends(
 
 @pytest.mark.parametrize("found", [SCHEMA - 1, SCHEMA + 1])
 def test_doctor_of_another_version_names_both_schemas(used: Ledger, found: int) -> None:
-    used.client.set(used.keys.schema, found)
+    of_schema(used, found)
     with pytest.raises(WrongSchema, match=rf"schema {found} .* schema {SCHEMA}"):
         read(used)
 
@@ -108,7 +110,7 @@ def test_doctor_of_another_version_names_both_schemas(used: Ledger, found: int) 
 def test_a_process_may_leave_a_ledger_whose_schema_has_changed(used: Ledger) -> None:
     beat = beat_at(used)
     beat.say(BeatProcess("host:3", leads=True))
-    used.client.set(used.keys.schema, SCHEMA + 1)
+    of_schema(used, SCHEMA + 1)
     beat.leave()
     assert used.presences.processes().present == ()
 
@@ -131,7 +133,7 @@ def other_version(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> Ledger:
 
 
 def test_two_versions_call_functions_of_their_own(ledger: Ledger, other_version: Ledger) -> None:
-    ledger.client.function_flush()
+    lose_functions(ledger)
     ledger.rescue()
     other_version.rescue()
     assert len(libraries(ledger)) == 2
@@ -140,7 +142,7 @@ def test_two_versions_call_functions_of_their_own(ledger: Ledger, other_version:
 
 
 def test_a_version_deletes_the_libraries_of_others(ledger: Ledger, other_version: Ledger) -> None:
-    ledger.client.function_flush()
+    lose_functions(ledger)
     other_version.rescue()
     [other] = libraries(ledger)
     ledger.functions.forget_other_versions()
@@ -154,7 +156,7 @@ def test_a_version_deletes_the_libraries_of_others(ledger: Ledger, other_version
 
 def test_another_prefix_keeps_its_library(ledger: Ledger, settings: Settings) -> None:
     beside = Ledger.open(Settings(redis_url=settings.redis_url, prefix="beside"))
-    ledger.client.function_flush()
+    lose_functions(ledger)
     beside.rescue()
     before = libraries(ledger)
     ledger.functions.forget_other_versions()
@@ -180,7 +182,7 @@ def without_right(ledger: Ledger, settings: Settings) -> Iterator[Ledger]:
 def test_a_user_who_may_not_load_functions_is_told_so(
     ledger: Ledger, without_right: Ledger
 ) -> None:
-    ledger.client.function_flush()
+    lose_functions(ledger)
     with pytest.raises(NoPermissionError) as refused:
         without_right.rescue()
     assert "'function|load' command (docs/how-to/redis.md has what each user needs)" in explained(
@@ -194,8 +196,7 @@ def test_a_user_who_may_not_load_functions_reads_jobs(
     ledger: Ledger, without_right: Ledger
 ) -> None:
     spec = begun(ledger)
-    ledger.client.function_flush()
-    ledger.client.script_flush()
+    lose_functions(ledger)
     assert without_right.history(spec.name)[0].state.value == "running"
 
 
@@ -220,7 +221,7 @@ def answers(ledger: Ledger) -> bool:
 def test_a_server_without_functions_is_refused_in_a_sentence(old_server: Node, way: str) -> None:
     ledger = Ledger.open(Settings(redis_url=f"redis://127.0.0.1:{old_server.port}/0"))
     wait_until(lambda: answers(ledger), 20)
-    spec = job(ledger)
+    spec = JobSpec(name="nightly", task="proj.nightly", every="1s")
     with pytest.raises(NotServed, match="has no Redis Functions, and the ledger needs them"):
         ledger.rescue() if way == "one call" else ledger.admit(ticks(spec, 0))
     ledger.client.close()

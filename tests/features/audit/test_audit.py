@@ -14,24 +14,14 @@ from supervisor.job.spec import JobSpec
 from supervisor.ledger.ledger import Ledger
 from supervisor.operate.control import backfill
 from supervisor.schedule.ticks import PassedOver
-from tests.jobs import (
-    MIDNIGHT,
-    admitted,
-    begin,
-    dealt_with_until,
-    job,
-    job_has,
-    pause,
-    run_id,
-    ticks,
-)
+from tests.damage import dealt_with_until, lose, miscount
+from tests.jobs import MIDNIGHT, admitted, begin, job, pause, run_id, ticks
 
 
 @pytest.fixture
 def spec(ledger: Ledger) -> JobSpec:
     """A job that was loaded at midnight and audited then."""
-    loaded = job(ledger, overlap="queue_all")
-    dealt_with_until(ledger, loaded.name, MIDNIGHT)
+    loaded = job(ledger, overlap="queue_all", since=MIDNIGHT)
     assert audit(ledger, [loaded], MIDNIGHT) == []
     return loaded
 
@@ -72,7 +62,7 @@ def test_a_tick_that_was_never_counted_is_found_and_named_once(
 
 def test_a_missing_tick_is_named_by_one_audit_alone(ledger: Ledger, spec: JobSpec) -> None:
     ledger.admit(ticks(spec, 1, 2))
-    dealt_with_until(ledger, spec.name, MIDNIGHT + timedelta(seconds=3))
+    dealt_with_until(ledger, spec, MIDNIGHT + timedelta(seconds=3))
     [first] = audit(ledger, [spec], MIDNIGHT)
     ledger.admit(ticks(spec, 4, 6))
     [second] = audit(ledger, [spec], MIDNIGHT)
@@ -92,7 +82,7 @@ def test_of_a_job_in_order_no_runs_are_read(ledger: Ledger, spec: JobSpec) -> No
 
 def test_a_tick_that_was_counted_twice_is_found(ledger: Ledger, spec: JobSpec) -> None:
     ledger.admit(ticks(spec, 1, 2))
-    ledger.client.hincrby(ledger.keys.job(spec.name), "n:ticks", 1)
+    miscount(ledger, spec, "n:ticks", 1)
     [finding] = audit(ledger, [spec], MIDNIGHT)
     assert (finding.difference, finding.without_outcome) == (1, 1)
 
@@ -101,7 +91,7 @@ def test_a_run_without_an_outcome_is_found_as_long_as_it_is_gone(
     ledger: Ledger, spec: JobSpec
 ) -> None:
     ledger.admit(ticks(spec, 1))
-    ledger.client.srem(ledger.keys.open(spec.name), run_id(spec, 1))
+    lose(ledger, ledger.keys.open(spec.name))
     for _ in range(2):
         [finding] = audit(ledger, [spec], MIDNIGHT)
         assert (finding.difference, finding.without_outcome) == (0, 1)
@@ -115,25 +105,21 @@ def test_a_run_without_an_outcome_is_found_as_long_as_it_is_gone(
 def test_what_is_acknowledged_counts_no_longer(
     ledger: Ledger, spec: JobSpec, counter: str, by: int
 ) -> None:
-    def damage() -> None:
-        ledger.client.hincrby(ledger.keys.job(spec.name), counter, by)
-
     ledger.admit(ticks(spec, 1, 2))
     audit(ledger, [spec], MIDNIGHT)
-    damage()
+    miscount(ledger, spec, counter, by)
     assert audit(ledger, [spec], MIDNIGHT)
     AuditSpans(ledger.functions).acknowledge(spec.name)
     for _ in range(2):
         assert audit(ledger, [spec], MIDNIGHT) == []
         assert ledger.job(spec.name).unaccounted_ticks == 0
-    damage()
+    miscount(ledger, spec, counter, by)
     [finding] = audit(ledger, [spec], MIDNIGHT)
     assert abs(finding.without_outcome) == abs(by)
 
 
 def test_a_year_of_minutely_ticks_is_audited_at_once(ledger: Ledger) -> None:
-    spec = job(ledger, every=None, cron="* * * * *", timezone="Europe/Berlin")
-    dealt_with_until(ledger, spec.name, MIDNIGHT)
+    spec = job(ledger, every=None, cron="* * * * *", timezone="Europe/Berlin", since=MIDNIGHT)
     audit(ledger, [spec], MIDNIGHT)
     year = timedelta(days=365)
     minutes = 365 * 24 * 60
@@ -164,7 +150,7 @@ def test_ticks_that_are_due_and_not_dealt_with_are_overdue(ledger: Ledger, spec:
 def test_records_are_compared_one_by_one(ledger: Ledger, spec: JobSpec) -> None:
     ledger.admit(ticks(spec, 1, 2, 4))
     first, last = MIDNIGHT + timedelta(seconds=4), MIDNIGHT + timedelta(seconds=6)
-    job_has(ledger, spec.name, watermark=1)
+    dealt_with_until(ledger, spec, MIDNIGHT)
     ledger.pass_over([PassedOver(spec, RunState.MISSED, "window", first, last, 3)])
     records = compare_records(ledger, spec, MIDNIGHT, MIDNIGHT + timedelta(seconds=9))
     assert [at.second for at in records.missing] == [3, 7, 8]
@@ -200,8 +186,7 @@ def test_beat_audits_some_jobs_at_each_interval_until_all_had_their_turn(
 
 
 def test_beat_revives_no_job_whose_ticks_are_dealt_with(ledger: Ledger) -> None:
-    spec = admitted(ledger, 0, every="1d")
-    dealt_with_until(ledger, spec.name, ledger.now())
+    spec = job(ledger, every="1d", since=ledger.now())
     audit(ledger, [spec], ledger.now())
     revived: list[str] = []
     Auditor(ledger, lambda spec, _: revived.append(spec.name)).audit_some(ledger.now())

@@ -18,8 +18,9 @@ from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.limits import YEAR
 from supervisor.schedule.ticks import PassedOver
 from supervisor.web.access import Access
+from tests.damage import spoil
 from tests.features.notices.test_notices import ended
-from tests.jobs import MIDNIGHT, job, ticks
+from tests.jobs import MIDNIGHT, at_work, job, remove, run_id, ticks
 from tests.tools.web.visits import FROM_OUR_PAGE, visiting
 from tools.installation.history import write_day
 
@@ -114,7 +115,7 @@ def test_the_worst_outcome_is_shown_and_its_share() -> None:
 
 
 def test_what_was_never_counted_is_of_no_round_of_the_ring(ledger: Ledger) -> None:
-    ledger.client.set(ledger.keys.outcomes("nightly"), "\0\0\0")
+    spoil(ledger, ledger.keys.outcomes("nightly"), "\0\0\0")
     for years in range(20):
         assert counts_of(ledger, "nightly", TODAY + years * YEAR * DAY) == {}
 
@@ -135,9 +136,10 @@ def test_a_removed_job_keeps_its_days_as_long_as_its_history(ledger: Ledger) -> 
     ended(ledger, spec, 0, RunState.FAILED)
     key = ledger.keys.outcomes(spec.name)
     assert ledger.client.pttl(key) == -1
-    ledger.client.pexpire(ledger.keys.job(spec.name), 60_000)
-    ended(ledger, spec, 1, RunState.SUCCEEDED)
-    assert 0 < ledger.client.pttl(key) <= 60_000
+    at_work(ledger, spec, 1)
+    remove(ledger, spec)
+    ledger.finish(run_id(spec, 1), "token", RunState.SUCCEEDED)
+    assert ledger.client.pttl(key) > 0
 
 
 def test_the_page_of_a_job_has_them_in_words(ledger: Ledger) -> None:

@@ -26,6 +26,7 @@ from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.run_request import RunRequest
 from supervisor.schedule.ticks import PassedOver
 from tests.commands import Supervisor
+from tests.damage import lose, lose_run
 from tests.jobs import MIDNIGHT, begin, granted_of, pause, run_id, states, ticks
 from tests.logged import capture_logs
 
@@ -122,6 +123,15 @@ def test_a_backfill_makes_up_for_the_failure(ledger: Ledger, entries: Entries) -
     assert made_up.id == f"{skipped.id}+01ARZ3NDEKTSV4RRFFQ69G5FAV"
 
 
+def as_before(ledger: Ledger, endings: list[str], **memories: dict[str, str]) -> None:
+    """The beat that dealt with these endings died before it committed what jobs know of them."""
+    for job, memory in memories.items():
+        lose(ledger, ledger.keys.following(job))
+        if memory:
+            ledger.client.hset(ledger.keys.following(job), mapping=memory)
+    ledger.client.rpush(ledger.keys.endings, *endings)
+
+
 def test_a_beat_that_died_before_it_committed_admits_no_run_twice(
     ledger: Ledger, entries: Entries
 ) -> None:
@@ -131,9 +141,7 @@ def test_a_beat_that_died_before_it_committed_admits_no_run_twice(
     ran(ledger, jobs["a"], 1)
     endings = Followers(ledger).endings(10)
     turn(ledger)
-    for key in (ledger.keys.following("b"), ledger.keys.following("c")):
-        ledger.client.delete(key)  # as it was before
-    ledger.client.rpush(ledger.keys.endings, *endings)
+    as_before(ledger, endings, b={}, c={})
     end(ledger, run_id(jobs["b"], 1))
     turn(ledger)
     assert states(ledger, jobs["b"]) == ["succeeded"]
@@ -168,7 +176,7 @@ def test_a_commit_that_is_sent_again_takes_nothing_more_off(
 
 def test_an_ending_that_cannot_be_read_stops_nothing(ledger: Ledger, entries: Entries) -> None:
     jobs = loaded(ledger, entries, a={}, b={"after": ["a"]})
-    ledger.client.rpush(ledger.keys.endings, '{"job": "a", "state": "of tomorrow"}', "half")
+    as_before(ledger, ['{"job": "a", "state": "of tomorrow"}', "half"])
     ran(ledger, jobs["a"], 1)
     turn(ledger)
     assert states(ledger, jobs["b"]) == ["queued"]
@@ -231,9 +239,7 @@ def test_of_latest_the_last_to_end_may_be_of_a_time_that_had_a_run(
     turn(ledger)
     first = run_id(jobs["both"], 2)
     assert ids(runs(ledger, "both")) == [f"{first}+quick", f"{first}+slow"]
-    # The beat that admitted it has died before it committed.
-    ledger.client.delete(ledger.keys.following("both"))
-    ledger.client.rpush(ledger.keys.endings, *endings)
+    as_before(ledger, endings, both={})
     turn(ledger)
     assert len(runs(ledger, "both")) == 2
 
@@ -466,7 +472,7 @@ def test_a_trigger_does_not_wait_for_a_run_whose_record_is_gone(
     ledger.admit(ticks(jobs["a"], 1))
     first = run_id(jobs["a"], 1)
     supervisor("trigger", "b", "--after", first)
-    ledger.client.delete(ledger.keys.run(first))  # as when the history has become too long
+    lose_run(ledger, first)
     turn(ledger)
     [run] = runs(ledger, "b")
     assert (run.state, run.reason, run.blocked_by) == (RunState.SKIPPED, "upstream", first)

@@ -32,9 +32,9 @@ from supervisor.ledger.leader import Leader
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.limits import MOST_EVENTS
 from supervisor.schedule.ticks import PassedOver
-from supervisor.testing import lease_runs_out
-from supervisor.times import ms_of
-from tests.jobs import MIDNIGHT, at_work, begin, job, job_has, run_id, ticks
+from supervisor.testing import leadership_runs_out, lease_runs_out
+from tests.damage import fill
+from tests.jobs import MIDNIGHT, at_work, begin, job, run_id, ticks
 from tests.logged import capture_logs
 from tests.waiting import wait_until
 
@@ -43,10 +43,10 @@ ALL = [event.value for event in Event][:8]
 
 
 @pytest.fixture
-def leader(ledger: Ledger) -> Leader:
+def leader(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> Leader:
+    monkeypatch.setattr("supervisor.ledger.leader.LEADER_TTL", timedelta(hours=1))
     leader = ledger.leader("test:lock", "test:schedule")
     assert leader.poll().leads
-    ledger.client.persist("test:lock")
     return leader
 
 
@@ -230,7 +230,7 @@ def test_overlap_is_told_by_the_run_that_comes_back(ledger: Ledger) -> None:
 def test_oldest_events_beyond_the_bound_are_counted(ledger: Ledger) -> None:
     spec = told(ledger)
     filler = json.dumps({"job": "x", "event": "lost", "at": 0, "run": "", "reason": ""})
-    ledger.client.rpush(ledger.keys.events, *[filler] * MOST_EVENTS)
+    fill(ledger, ledger.keys.events, filler, MOST_EVENTS)
     ended(ledger, spec, 0, RunState.FAILED)
     assert ledger.client.llen(ledger.keys.events) == MOST_EVENTS
     assert ledger.client.hgetall(ledger.keys.outbound_counts) == {"dropped:notice": "1"}
@@ -239,10 +239,8 @@ def test_oldest_events_beyond_the_bound_are_counted(ledger: Ledger) -> None:
 def test_five_hundred_failures_are_one_message(ledger: Ledger, leader: Leader) -> None:
     service, at = Service(), ledger.now()
     for number in range(500):
-        told(ledger, f"job-{number}")
-    fields = {"event": "failed", "at": ms_of(at), "run": "", "reason": "ConnectionError: refused"}
-    texts = [json.dumps({"job": f"job-{number}", **fields}) for number in range(500)]
-    ledger.client.rpush(ledger.keys.events, *texts)
+        spec = told(ledger, f"job-{number}")
+        ended(ledger, spec, 0, RunState.FAILED, "ConnectionError: refused")
     sent(ledger, leader, service, at)
     assert service.titles == []
     sent(ledger, leader, service, at + GROUP_WAIT)
@@ -407,7 +405,7 @@ def test_notice_that_waits_does_not_expire(ledger: Ledger, leader: Leader) -> No
 
 def test_beat_that_was_relieved_makes_no_notices(ledger: Ledger, leader: Leader) -> None:
     ended(ledger, told(ledger), 0, RunState.FAILED)
-    ledger.client.set("test:lock", "another")
+    leadership_runs_out(ledger, "test:lock")
     made(ledger, leader, ledger.now())
     occurrence = Occurrence("nightly", "late", Event.LATE, "", "")
     assert NoticeStore(ledger.led_by(leader.leadership)).observe([occurrence]) == 0
@@ -470,15 +468,12 @@ def test_beat_watches_the_loaded_jobs_that_ask_for_notices(
 @pytest.fixture
 def watched(ledger: Ledger, leader: Leader, monkeypatch: pytest.MonkeyPatch) -> Iterator[Watch]:
     monkeypatch.setattr("supervisor.features.notices.step.EACH_WITHIN", timedelta())
-    ledger.client.sadd(ledger.keys.watched, "nightly")
     yield Watch(ledger.led_by(leader.leadership))
 
 
 def test_due_by_that_has_passed_is_told(ledger: Ledger, watched: Watch) -> None:
-    spec = told(ledger, every="1h", due_by="10m")
     now = ledger.now()
-    loaded = ms_of(now - timedelta(hours=3))
-    job_has(ledger, spec.name, loaded=loaded)
+    told(ledger, every="1h", due_by="10m", since=now - timedelta(hours=3))
     watched.check_some(now)
     watched.check_some(now + timedelta(minutes=1))
     assert events(ledger) == ["due_by"]

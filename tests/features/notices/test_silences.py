@@ -21,6 +21,7 @@ from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.limits import MOST_SILENCES
 from tests.commands import supervisor_at
 from tests.features.notices.test_notices import Service, ended, leader, sent, told
+from tests.waiting import wait_until
 
 __all__ = ["leader"]
 
@@ -104,16 +105,19 @@ def test_a_silence_ends_by_itself_and_leaves_with_the_next(ledger: Ledger) -> No
     made = silence(ledger)
     assert SilenceStore(ledger).in_force(ledger.now()) == [made]
     assert SilenceStore(ledger).in_force(ledger.now() + HOUR) == []
-    text = ledger.client.hget(ledger.keys.silences, made.id)
-    ledger.client.hset(ledger.keys.silences, made.id, f"1 {text.partition(' ')[2]}")
+    begun, at = SilenceStore(ledger).begin, ledger.now()
+    short = {"id": "short", "ends_at": at + timedelta(milliseconds=1)}
+    begun(made.model_copy(update=short))
+    silences.unsilence(ledger, made.id, by=ANN)
+    wait_until(lambda: ledger.now() > at + timedelta(milliseconds=2))
     other = silence(ledger, label="tenant")
     assert ledger.client.hkeys(ledger.keys.silences) == [other.id]
 
 
 def test_silences_are_bounded(ledger: Ledger) -> None:
-    text = f"9999999999999 {json.dumps({})}"
-    ledger.client.hset(ledger.keys.silences, mapping={f"{n}": text for n in range(MOST_SILENCES)})
     made = Silence(id="x", begins_at=ledger.now(), ends_at=ledger.now() + HOUR, by="a", reason="r")
+    for number in range(MOST_SILENCES):
+        SilenceStore(ledger).begin(made.model_copy(update={"id": f"{number}"}))
     with pytest.raises(Conflict, match="1,000 silences"):
         SilenceStore(ledger).begin(made)
 

@@ -25,8 +25,9 @@ from supervisor.job.run import RunState
 from supervisor.job.spec import JobSpec
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.limits import MOST_PINGS
-from supervisor.testing import lease_runs_out
-from tests.jobs import at_work, began_at, begin, job, run_id, ticks
+from supervisor.testing import has_run_for, lease_runs_out
+from tests.damage import fill
+from tests.jobs import at_work, begin, job, run_id, ticks
 from tests.listener import Listener, listening
 from tests.logged import capture_logs
 from tests.waiting import scaled, wait_until
@@ -82,7 +83,7 @@ def ended(ledger: Ledger, spec: JobSpec, second: int, outcome: RunState, reason:
 def test_a_ping_says_how_long_the_attempt_took(ledger: Ledger, listener: Listener) -> None:
     spec = pinged(ledger, listener)
     at_work(ledger, spec, 0)
-    began_at(ledger, run_id(spec, 0), ledger.now() - timedelta(seconds=90))
+    has_run_for(ledger, run_id(spec, 0), timedelta(seconds=90))
     ledger.finish(run_id(spec, 0), "token", RunState.SUCCEEDED)
     start, end = waiting(ledger, spec)
     assert start.lasted < timedelta(seconds=90) <= end.lasted
@@ -383,7 +384,7 @@ def test_a_job_that_gave_up_its_address_is_told_nowhere(ledger: Ledger, listener
 def test_the_outbox_of_a_job_is_bounded(ledger: Ledger, listener: Listener) -> None:
     spec = pinged(ledger, listener)
     key = ledger.keys.to_send(f"ping {spec.name}")
-    ledger.client.rpush(key, *["{}"] * MOST_PINGS)
+    fill(ledger, key, "{}", MOST_PINGS)
     ended(ledger, spec, 0, RunState.SUCCEEDED)
     assert ledger.client.llen(key) == MOST_PINGS
     assert counted(ledger) == {"dropped:ping": "2"}

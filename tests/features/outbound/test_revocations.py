@@ -21,6 +21,7 @@ from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.limits import MOST_REVOCATIONS
 from supervisor.ledger.run_request import RunRequest
 from supervisor.testing import comes_due, lease_runs_out
+from tests.damage import fill
 from tests.jobs import begin, job, try_often
 from tests.logged import capture_logs
 from tests.waiting import wait_until
@@ -114,18 +115,13 @@ def revocations(ledger: Ledger) -> list[tuple[str, str, str]]:
     return [(each.run, each.outcome, each.reason) for each in found]
 
 
-def the_wait_is_over(ledger: Ledger, run: Run) -> None:
-    ledger.client.hset(ledger.keys.run(run.id), "wait_until", 1)
-    ledger.client.zadd(ledger.keys.leases, {run.id: 1})
-    ledger.rescue()
-
-
 def test_a_call_that_is_skipped_while_it_waits_is_revoked(ledger: Ledger) -> None:
     spec = job(ledger, overlap="queue_all", max_wait="1h")
     call(ledger, spec)
     waits = call(ledger, spec)
     assert revocations(ledger) == []
-    the_wait_is_over(ledger, waits)
+    lease_runs_out(ledger, waits.id)
+    ledger.rescue()
     assert revocations(ledger) == [(waits.id, "skipped", "wait_expired")]
 
 
@@ -210,7 +206,7 @@ def test_a_call_that_no_caller_waits_for_is_not_revoked(ledger: Ledger) -> None:
 def test_the_newest_revocations_are_kept(ledger: Ledger) -> None:
     spec = job(ledger)
     key = ledger.keys.to_send(f"revocation {spec.name}")
-    ledger.client.rpush(key, *["{}"] * MOST_REVOCATIONS)
+    fill(ledger, key, "{}", MOST_REVOCATIONS)
     ledger.cancel(call(ledger, spec).id, "by hand")
     assert ledger.client.llen(key) == MOST_REVOCATIONS
     assert "by hand" in ledger.client.lindex(key, -1)

@@ -20,7 +20,7 @@ from supervisor.ledger.ledger import Ledger
 from supervisor.times import ms_of
 from supervisor.web.access import Access
 from tests.features.notices.test_notices import Service, ended, leader, quiet
-from tests.jobs import admitted, job, job_has, run_id, ticks
+from tests.jobs import job, job_has, ticks
 from tests.tools.web.visits import FROM_OUR_PAGE, visiting
 from tests.waiting import wait_until
 
@@ -43,6 +43,7 @@ def today(ledger: Ledger) -> Day:
 
 
 def loaded_on(day: Day, ledger: Ledger) -> None:
+    """Its run of a tick before that is of today all the same, and late."""
     job_has(ledger, "nightly", created=ms_of(day.start))
 
 
@@ -78,15 +79,8 @@ def test_counts_are_of_the_day_of_the_zone(ledger: Ledger) -> None:
 
 
 def test_a_day_is_summed_up_from_the_history(ledger: Ledger, leader: Leader) -> None:
-    spec = admitted(ledger, 0, every="1h")
-    key, day = ledger.keys.run(run_id(spec, 0)), today(ledger)
-    began = ms_of(day.start + HOUR)
-    nominal = began - 1000 * 3600
-    late = f"nightly@{day.start:%Y-%m-%dT%H:%M:%SZ}"
-    fields = {"job": "nightly", "nominal": nominal, "started": began, "finished": began + 5000}
-    ledger.client.hset(ledger.keys.run(late), mapping={**fields, "state": "failed"})
-    ledger.client.zadd(ledger.keys.history("nightly"), {late: began})
-    assert ledger.client.exists(key)
+    day = today(ledger)
+    ended(ledger, job(ledger, every="1h"), 0, RunState.FAILED)
     loaded_on(day.day_before, ledger)
     summaries = Summaries(ledger.led_by(leader.leadership), {})
     summed_up(summaries, day.end + HOUR)
@@ -98,8 +92,7 @@ def test_a_day_is_summed_up_from_the_history(ledger: Ledger, leader: Leader) -> 
 
 def test_days_before_the_first_job_are_not_summed_up(ledger: Ledger, leader: Leader) -> None:
     summaries = Summaries(ledger.led_by(leader.leadership), ENVIRON)
-    job(ledger)
-    loaded_on(today(ledger), ledger)
+    job(ledger, since=today(ledger).start)
     summed_up(summaries, today(ledger).start + HOUR)
     assert SummaryStore(ledger).saved() == {}
     assert ledger.client.llen(ledger.keys.events) == 0
@@ -110,8 +103,7 @@ def test_days_before_the_first_job_are_not_summed_up(ledger: Ledger, leader: Lea
 def test_of_jobs_newer_than_the_day_no_history_is_read(ledger: Ledger, leader: Leader) -> None:
     names = [f"job-{number}" for number in range(3)]
     for name in names:
-        job(ledger, name)
-        job_has(ledger, name, created=ms_of(today(ledger).end))
+        job(ledger, name, since=today(ledger).end)
     before = ledger.client.info("commandstats").get("cmdstat_zrangebyscore", {}).get("calls", 0)
     summed_up(Summaries(ledger.led_by(leader.leadership), {}), today(ledger).end + HOUR)
     after = ledger.client.info("commandstats").get("cmdstat_zrangebyscore", {}).get("calls", 0)
@@ -160,8 +152,7 @@ def test_without_a_time_nothing_is_sent(ledger: Ledger, leader: Leader) -> None:
 
 
 def test_a_success_does_not_recover_from_a_summary(ledger: Ledger, leader: Leader) -> None:
-    job(ledger)
-    loaded_on(today(ledger), ledger)
+    job(ledger, since=today(ledger).start)
     summed_up(Summaries(ledger.led_by(leader.leadership), ENVIRON), today(ledger).end + HOUR)
     assert ledger.client.llen(ledger.keys.events) == 1
     assert not ledger.client.hexists(ledger.keys.beat, "troubled")

@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from supervisor.cli import main
 from supervisor.ledger.ledger import Ledger
 from tests.commands import Supervisor, as_json
-from tests.jobs import came_from, job
+from tests.jobs import job
 
 APP = "tests.tools.cli.planned_app:app"
 
@@ -109,8 +109,7 @@ def test_with_a_problem_nothing_of_the_file_is_put(
 def test_a_job_of_files_is_neither_put_nor_removed(
     file: Path, supervisor: Supervisor, ledger: Ledger
 ) -> None:
-    job(ledger, "one")
-    came_from(ledger, "one", "schedules/a.yaml:12")
+    job(ledger, "one", place="schedules/a.yaml:12")
     for words in (("put", str(file)), ("put", str(file), "--dry-run"), ("remove", "one")):
         refused = supervisor(*words, app=APP)
         assert (refused.exit_code, "schedules/a.yaml:12" in refused.stderr) == (4, True)

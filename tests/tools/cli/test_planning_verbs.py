@@ -15,7 +15,7 @@ from supervisor.job.spec import JobSpec
 from supervisor.ledger.ledger import Ledger
 from supervisor.times import ms_of
 from tests.commands import Supervisor, as_json
-from tests.jobs import job, lasted
+from tests.jobs import job, lasted, remove
 from tests.presence import beat_says
 
 APP, PLAIN = (f"tests.tools.cli.planned_app:{name}" for name in ("app", "plain"))
@@ -195,7 +195,7 @@ def test_apply_warns_where_a_beat_follows_other_files(
     if follows == "the same":
         supervisor("apply", "--yes", app=APP)
         follows = loaded.client.hget(loaded.keys.beat, "config")
-        loaded.client.hdel(loaded.keys.jobs, "kept")
+        remove(loaded, loaded.spec("kept"))
     lead(loaded, follows)
     result = supervisor("apply", "--yes", app=APP)
     assert result.exit_code == 0

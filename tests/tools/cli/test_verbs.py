@@ -23,7 +23,7 @@ from supervisor.ledger.run_request import RunRequest
 from supervisor.schedule.ticks import Tick
 from supervisor.times import ms_of
 from tests.commands import Supervisor, Terminal, as_json
-from tests.jobs import admitted, begin, begun, job, job_has, run_id, ticks, try_often
+from tests.jobs import admitted, begin, begun, job, pause, run_id, ticks, try_often
 from tests.presence import beat_says
 from tests.waiting import clear_of, scaled, status_of, wait_until
 
@@ -319,9 +319,7 @@ def test_a_duration_leads_ahead_or_back_as_its_verb_or_its_sign_says(
 def test_a_pause_can_be_caught_up(ledger: Ledger, supervisor: Supervisor) -> None:
     clear_of(3_600, 20)
     spec = job(ledger, every="1h", catchup="all", catchup_window="1d")
-    supervisor("pause", spec.name)
-    before = ms_of(ledger.now() - timedelta(hours=3))
-    job_has(ledger, spec.name, paused_at=before)
+    pause(ledger, spec, since=ledger.now() - timedelta(hours=3))
     assert supervisor("resume", spec.name, "--catch-up").stdout == "nightly resumed, 3 caught up\n"
     assert ledger.job(spec.name).counters["triggered"] == 3
 

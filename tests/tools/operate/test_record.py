@@ -27,6 +27,7 @@ from supervisor.ledger.loading import JobChange, LoadVerdict
 from supervisor.ledger.run_request import RunRequest
 from supervisor.operate import control
 from tests.commands import Supervisor, as_json
+from tests.damage import spoil
 from tests.jobs import MIDNIGHT, begun, failed, job, job_has, ticks
 from tests.presence import beat_says
 
@@ -247,7 +248,7 @@ def test_a_run_that_is_known_or_cannot_be_placed_is_no_action(ledger: Ledger) ->
     spec, action = job(ledger), Action(ANN, "trigger", "nightly")
     for _ in range(2):
         ledger.admit_requests(spec, [RunRequest(run_id="nightly@1")], action)
-    ledger.client.set(ledger.keys.run("nightly@2"), "no hash")
+    spoil(ledger, ledger.keys.run("nightly@2"))
     with pytest.raises(RedisError):
         ledger.admit_requests(spec, [RunRequest(run_id="nightly@2")], action)
     assert len(entries(ledger)) == 1

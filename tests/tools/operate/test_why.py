@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 import pytest
 
 from supervisor.job.run import RunState
-from supervisor.job.spec import JobSpec
+from supervisor.job.spec import GuardedTaskSpec
 from supervisor.ledger.attempt import Refusal, Refused
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.presence import Broker, Registration, WorkerProcess, digest_of
@@ -17,8 +17,9 @@ from supervisor.schedule.ticks import PassedOver, Tick
 from supervisor.testing import lease_runs_out
 from supervisor.times import ms_of
 from tests.commands import Supervisor
-from tests.jobs import admitted, begin, begun, job, job_has, pause, run_id, ticks
+from tests.jobs import admitted, begin, begun, job, pause, run_id, ticks
 from tests.presence import beat_says, worker_is_there
+from tests.queues import put
 from tests.waiting import clear_of, wait_until
 
 
@@ -95,10 +96,9 @@ def test_a_pause_is_told_with_its_note_also_when_it_is_over(
     ledger: Ledger, supervisor: Supervisor
 ) -> None:
     spec = job(ledger)
-    pause(ledger, spec)
-    job_has(ledger, spec.name, paused_note="stocktaking")
+    pause(ledger, spec, "stocktaking")
     ledger.admit(ticks(spec, 0, 1))
-    assert "the job has been paused since 1970" in why(supervisor, spec.name)
+    assert "the job has been paused since 2026-02-28" in why(supervisor, spec.name)
     ledger.resume(spec.name)
     output = why(supervisor, spec.name, "2026-03-01T00:00:01")
     assert "excluded: the job was paused (stocktaking)" in output
@@ -129,7 +129,7 @@ def test_a_queued_run_knows_who_works_its_queue(ledger: Ledger, supervisor: Supe
     worker.say(WorkerProcess("w1", ("reports",), 4, digest_of([str(spec.task)])), [str(spec.task)])
     assert "knows the task" not in why(supervisor, spec.name)
     default = admitted(ledger, 0, name="default")
-    ledger.client.hset(ledger.keys.run(run_id(default, 0)), "queue", "celery")
+    ledger.sent({run_id(default, 0): "celery"})
     assert "no worker consumes celery" in why(supervisor, "default")
 
 
@@ -137,7 +137,7 @@ def test_a_queued_run_knows_how_many_messages_wait(ledger: Ledger, supervisor: S
     spec = admitted(ledger, 0, queue="reports")
     worker_is_there(ledger, "w1", ("reports",), (str(spec.task),))
     assert "messages wait" not in why(supervisor, spec.name)
-    ledger.client.rpush("reports", *["another"] * 1_234)
+    put(ledger.client, *["another"] * 1_234, queue="reports")
     assert re.search(r"for reports, where 1,23[45] messages wait", why(supervisor, spec.name))
 
 
@@ -210,9 +210,8 @@ def test_times_without_a_record_are_told_apart(ledger: Ledger, supervisor: Super
 
 
 def test_a_task_without_schedule_is_asked_by_run(ledger: Ledger, supervisor: Supervisor) -> None:
-    spec = JobSpec(name="by-hand", task="t", every="1s")
-    text = spec.model_copy(update={"every": None}).model_dump_json(exclude_defaults=True)
-    ledger.client.hset(ledger.keys.guarded, spec.name, text)
+    spec = GuardedTaskSpec(name="by-hand", task="t")
+    ledger.register(spec)
     run = ledger.trigger(ledger.spec(spec.name))
     output = why(supervisor, spec.name)
     assert f"{run.id} has been queued since" in output

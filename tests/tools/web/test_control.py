@@ -13,7 +13,8 @@ from supervisor.job.run import RunState
 from supervisor.ledger.ledger import Ledger
 from supervisor.operate.question import nominal_time
 from tests.commands import supervisor_at
-from tests.jobs import admitted, begun, job, lose_run, run_id
+from tests.damage import lose_run
+from tests.jobs import admitted, begun, job, run_id
 from tests.waiting import wait_until
 
 API = "/api/v1"

@@ -13,10 +13,11 @@ from celery import Celery
 
 from supervisor import jobs
 from supervisor.features.notices.keys import Event
+from supervisor.ledger.job_record import AT_RUN_TIME
 from supervisor.ledger.ledger import Ledger
 from supervisor.web.access import Access
 from supervisor.web.openapi import API
-from tests.jobs import came_from, job, lasted
+from tests.jobs import job, lasted
 from tests.presence import worker_is_there
 from tests.tools.web.conftest import Serve
 from tests.tools.web.test_api import checked
@@ -122,8 +123,7 @@ def test_a_name_that_is_no_name_is_refused(maker: httpx.Client, ledger: Ledger, 
 
 
 def test_a_job_of_files_is_read_only_here(maker: httpx.Client, ledger: Ledger) -> None:
-    job(ledger, "report")
-    came_from(ledger, "report", "schedules/a.yaml:12")
+    job(ledger, "report", place="schedules/a.yaml:12")
     body = checked(maker.get(JOB), PATH, 200)
     assert (body["source"], body["place"], body["editable"]) == (
         "files",
@@ -166,9 +166,7 @@ def test_a_check_tells_what_saving_would_do_and_saves_nothing(
 def test_a_check_foresees_overlaps_by_what_was_observed(
     maker: httpx.Client, ledger: Ledger
 ) -> None:
-    put(maker)
-    ledger.client.hdel(ledger.keys.job("report"), "watermark")  # it has been there for long
-    lasted(ledger, ledger.spec("report"), *[180] * 19, 780)
+    lasted(ledger, job(ledger, "report", source=AT_RUN_TIME, **HOURLY), *[180] * 19, 780)
     answer = maker.post(f"{JOB}/check", json={**HOURLY, "every": "1m"})
     body = checked(answer, f"{PATH}/check", 200)
     assert body["change"] == "changed"
@@ -442,8 +440,7 @@ def test_a_server_without_an_app_has_no_form_to_open(
 def test_a_job_of_files_shows_its_file_and_has_no_form(
     editor: httpx.Client, ledger: Ledger
 ) -> None:
-    job(ledger, "report")
-    came_from(ledger, "report", "schedules/a.yaml:12")
+    job(ledger, "report", place="schedules/a.yaml:12")
     page = editor.get("jobs/report").text
     assert "schedules/a.yaml:12, read-only here" in page
     assert "actions/edit" not in page

@@ -24,8 +24,9 @@ from supervisor.job.run import RunState
 from supervisor.job.spec import JobSpec
 from supervisor.ledger.attempt import LeaseState
 from supervisor.ledger.job_reads import JOBS_COUNTED as OPEN_AT_ONCE
-from supervisor.ledger.job_record import HISTOGRAM_FIELDS
+from supervisor.ledger.job_record import FILES, HISTOGRAM_FIELDS
 from supervisor.ledger.ledger import Ledger
+from supervisor.ledger.loading import JobChange
 from supervisor.ledger.presence import WorkerProcess
 from supervisor.ledger.run_request import RunRequest
 from supervisor.sending.queues import AppQueues
@@ -34,7 +35,9 @@ from supervisor.times import ms_of
 from supervisor.web.access_file import AccessFile
 from supervisor.web.metrics import Metrics, label_names
 from supervisor.web.metrics_table import COUNTERS
+from tests.damage import lose_lock, stray
 from tests.jobs import (
+    ENTRIES,
     MIDNIGHT,
     admitted,
     at_work,
@@ -42,13 +45,13 @@ from tests.jobs import (
     begun,
     job,
     job_has,
-    lose_lock,
     renew,
     run_id,
     ticks,
 )
 from tests.presence import beat_is_there, beat_says, worker_is_there
 from tests.programs import needed
+from tests.queues import put
 from tests.waiting import scaled
 
 COUNTED = [name for row in COUNTERS for name, _ in row.series]
@@ -228,9 +231,9 @@ def everything_happens(ledger: Ledger) -> None:
     happened = {f"n:{name}": 1 for name in COUNTED}
     happened |= {"next": 1, "loaded": 1, "last_failure": 1}
     job_has(ledger, spec.name, **happened)
-    job_has(ledger, job(ledger, "paused").name, paused=1)
+    ledger.pause(job(ledger, "paused").name)
     beat_says(ledger, leader="b", last_tick=1, last_reload_successful=1)
-    ledger.client.zadd(ledger.keys.unsent, {"destination": 1})
+    stray(ledger, ledger.keys.unsent, "destination")
     worker_is_there(ledger, "w@host", queues=("serial.nightly",))
     beat_is_there(ledger, "b", leads=True)
 
@@ -366,8 +369,8 @@ def test_queues_have_lengths_and_consumers(ledger: Ledger) -> None:
     worker_is_there(ledger, "a@host", queues=("celery", "mail"))
     worker_is_there(ledger, "b@host", queues=("celery",))
     ledger.drains.drain("mail")
-    ledger.client.lpush("celery", "message", "message")
-    ledger.client.lpush("celery\x06\x163", "one of another priority")
+    put(ledger.client, "message", "message")
+    put(ledger.client, "one of another priority", queue="celery\x06\x163")
     values = samples(ledger)
     assert values["supervisor_queue_consumers", "celery"] == 2
     assert values["supervisor_queue_consumers", "serial.nightly"] == 0
@@ -404,7 +407,7 @@ def test_an_app_knows_its_routes_and_its_broker(ledger: Ledger, redis_url: str) 
     app = Celery("proj", broker=redis_url)
     app.conf.task_routes = {"proj.mail": "mail"}
     app.conf.broker_transport_options = {"global_keyprefix": "team:"}
-    ledger.client.lpush("team:mail", "message")
+    put(ledger.client, "message", queue="team:mail")
     found = {
         (s.name, *s.labels.values()): s.value
         for family in text_string_to_metric_families(text_of(Metrics(ledger, AppQueues(app))))
@@ -447,12 +450,9 @@ def counted(ledger: Ledger, redis_url: str) -> Iterator[Metrics]:
 
 
 def load(ledger: Ledger, jobs: int) -> None:
-    with ledger.client.pipeline(transaction=False) as pipe:
-        for number in range(jobs):
-            spec = JobSpec(name=f"job-{number}", task="proj.nightly", cron="* * * * *")
-            pipe.hset(ledger.keys.jobs, spec.name, spec.model_dump_json(exclude_defaults=True))
-            pipe.hset(ledger.keys.sources, spec.name, "files 1 a.yaml:1")
-        pipe.execute()
+    names = [f"job-{number}" for number in range(jobs)]
+    specs = [JobSpec(name=name, task="proj.nightly", cron="* * * * *") for name in names]
+    ledger.load([JobChange(spec.name, spec, has_new_times=True) for spec in specs], ENTRIES, FILES)
 
 
 def test_a_scrape_reads_in_few_round_trips(ledger: Ledger, counted: Metrics) -> None:

@@ -23,23 +23,26 @@ from supervisor.operate.plans import plan_lines
 from supervisor.operate.question import question_of_run
 from supervisor.operate.why import answer
 from supervisor.schedule.ticks import PassedOver
+from supervisor.testing import has_run_for
 from supervisor.times import ms_of
 from supervisor.web.access import Access
 from supervisor.web.jobs_query import PAGE_SIZE
 from supervisor.web.pages import MOST_RELATED
 from supervisor.web.server import create
 from tests.core.ledger.test_many_waiting import crowd
+from tests.damage import lose
 from tests.jobs import (
     MIDNIGHT,
     admitted,
     at_work,
-    began_at,
     begin,
     begun,
     job,
     job_has,
     lasted,
     pause,
+    reload,
+    remove,
     run_id,
     ticks,
     try_often,
@@ -297,13 +300,13 @@ def test_late_jobs_are_found_and_overdue_ones_say_by_how_much(
 def test_deadlines_of_a_job_and_how_its_runs_missed_them_are_shown(
     reader: httpx.Client, ledger: Ledger
 ) -> None:
+    hour = timedelta(seconds=3_610)
     spec = job(ledger, due_by="45m", max_duration="1h", min_duration="5m")
-    hour_ago = ledger.now() - timedelta(seconds=3_610)
-    job_has(ledger, spec.name, loaded=ms_of(hour_ago))
     at_work(ledger, spec, 0)
     ledger.finish(run_id(spec, 0), "token", RunState.FAILED)
     at_work(ledger, spec, 1)
-    began_at(ledger, run_id(spec, 1), hour_ago - timedelta(minutes=1))
+    reload(ledger, spec, ledger.now() - hour)
+    has_run_for(ledger, run_id(spec, 1), hour + timedelta(minutes=1))
     listed = reader.get("/").text
     assert re.search(r"success due: <time[^>]*>overdue by 15m", listed)
     text = reader.get("/jobs/nightly").text
@@ -312,7 +315,7 @@ def test_deadlines_of_a_job_and_how_its_runs_missed_them_are_shown(
     assert "5m or more, up to 1h" in text
     assert "longer than max_duration" in text
     assert "longer than max_duration" in reader.get(f"/runs/{run_id(spec, 1)}").text
-    began_at(ledger, run_id(spec, 1), ledger.now())
+    has_run_for(ledger, run_id(spec, 1), timedelta())
     ledger.finish(run_id(spec, 1), "token", RunState.SUCCEEDED)
     text = reader.get(f"/runs/{run_id(spec, 1)}").text
     assert "shorter than min_duration" in text
@@ -489,7 +492,7 @@ def test_workers_and_queues_without_any_are_shown(reader: httpx.Client, ledger: 
     assert "default@host" in text
     assert len(re.findall(r"present", text)) == 1
     assert re.search(r'"name">wide</span>.*?<b class="failed">none</b>', text, re.S)
-    ledger.client.delete(*ledger.client.keys(f"{ledger.keys.prefix}:presence:*"))
+    lose(ledger, *ledger.client.keys(ledger.keys.presence("*")))
     assert "missing" in reader.get("/queues").text
 
 
@@ -539,7 +542,7 @@ def test_a_run_that_did_not_start_has_the_reason_in_sentences(
     ledger.admit(ticks(spec, 1))
     text = reader.get(f"/runs/{run_id(spec, 1)}").text
     assert re.search(r"00:00:01 was skipped: the run of .* was still running on worker", text)
-    ledger.client.hdel(ledger.keys.jobs, spec.name)
+    remove(ledger, spec)
     assert reader.get(f"/runs/{run_id(spec, 1)}").status_code == 200, "its job is gone"
 
 
@@ -550,7 +553,7 @@ def test_a_job_is_shown_between_those_it_follows_and_those_that_follow_it(
     for source in sources:
         job(ledger, source)
     job(ledger, "load", every=None, after=sources)
-    ledger.client.sadd(ledger.keys.followers("load"), job(ledger, "report").name)
+    job(ledger, "report", every=None, after=["load"])
     text = reader.get("/jobs/load").text
     [before, after] = re.findall(r"<p>Follow.*?</p>", text)
     assert re.findall('href="jobs/(.+?)"', before) == sources[:MOST_RELATED]

@@ -23,6 +23,7 @@ from supervisor.web.openapi import API
 from supervisor.web.record import RecordLog, Visits
 from supervisor.web.server import create
 from tests.contents import digests
+from tests.damage import spoil
 from tests.jobs import MIDNIGHT, begin, job, pause, ticks
 from tests.logged import capture_logs
 from tests.tools.web.access_files import SECRET, TOKENS, access_of, bearing, named_by_the_proxy
@@ -203,7 +204,7 @@ def test_what_a_role_does_not_allow_is_entered(
 
 
 def test_a_login_that_cannot_be_entered_is_one_all_the_same(ledger: Ledger) -> None:
-    ledger.client.set(ledger.keys.actions, "no stream")
+    spoil(ledger, ledger.keys.actions)
     with capture_logs() as lines:
         Visits(ledger).enter(ANN, "login")
     assert [line["event"] for line in lines] == ["action not recorded"]
