@@ -32,7 +32,7 @@ jobs:
   dies: {task: dies, every: 1h}
   gone: {task: gone, every: 1h, on_crash: fail}
   again: {task: again, every: 1h, time_limit: 10m}
-  renamed: {task: fine, cron: "@hourly", sentry_monitor: hourly-tidying}
+  renamed: {task: fine, every: 1h, exclude: ["2000-01-01"], sentry_monitor: hourly-tidying}
   silent: {task: fine, every: 1h, sentry_monitor: false}
 """
 
