@@ -62,8 +62,8 @@ end
 local function fields_of(job)
   local v = redis.call('HMGET', K.job(job), 'watermark', 'n:ticks', 'paused', 'paused_at', 'paused_until',
     'pause_from', 'pause_to')
-  return { watermark = v[1] or nil, ['n:ticks'] = v[2] or nil, paused = v[3] or nil, paused_at = v[4] or nil,
-    paused_until = v[5] or nil, pause_from = v[6] or nil, pause_to = v[7] or nil }
+  return { watermark = v[1] or nil, ['n:ticks'] = v[2], paused = v[3], paused_at = v[4], paused_until = v[5],
+    pause_from = v[6], pause_to = v[7] }
 end
 
 -- The rules of a run. Those that runs have in common are decoded once.
