@@ -52,7 +52,7 @@ JUDGES = {
     "*/fill.lua": tests_of(*STEPS, *RUNS, *REST),
     "*/load.lua": [
         "tests/core/catalog/test_jobs_at_run_time.py",
-        *tests_of("record", "after", "content"),
+        *tests_of("record", "after", "content", "adopted_entries"),
         *(REPEATING, *tests_of("loading", "beginning_to_lead")),
     ],
     "*/begin.lua": [*tests_of("content", *RUNS, *STEPS, *REST), REPEATING],

@@ -73,11 +73,15 @@ def test_a_queued_run_whose_lock_key_vanished_begins(ledger: Ledger) -> None:
     begin(ledger, run_id(spec, 0))
 
 
-def test_a_queued_run_that_a_new_server_holds_back_has_its_whole_deadline_again(
-    ledger: Ledger,
+@pytest.mark.parametrize("is_retried", [False, True])
+def test_a_run_that_a_new_server_holds_back_has_its_whole_deadline_again(
+    ledger: Ledger, *, is_retried: bool
 ) -> None:
     spec = admitted(ledger, 0, start_deadline="1h", lease_ttl="30s")
     run = run_id(spec, 0)
+    if is_retried:
+        begin(ledger, run)
+        ledger.retry(run, "token", timedelta(hours=1))
     lease_runs_out(ledger, run)
     server_changes(ledger)
     now = ms_of(ledger.now())
