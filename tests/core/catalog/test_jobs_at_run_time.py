@@ -25,7 +25,7 @@ from supervisor.schedule import schedule_of, ticks_between
 from supervisor.schedule.ticks import Tick
 from tests.commands import Supervisor
 from tests.core.catalog.test_loading import due
-from tests.damage import dealt_with_until, lose_field, miscount
+from tests.damage import dealt_with_until, lose, lose_field, miscount
 from tests.waiting import wait_until
 
 HOURLY: dict[str, Any] = {"task": "proj.report", "every": "1h"}
@@ -218,7 +218,7 @@ def test_a_job_of_which_the_ledger_has_lost_all_but_the_entry_is_put_again(
     app: Celery, ledger: Ledger
 ) -> None:
     put(app)
-    ledger.client.delete(ledger.keys.jobs, ledger.keys.sources)
+    lose(ledger, ledger.keys.jobs, ledger.keys.sources)
     assert put(app).spec.name == "report"
 
 

@@ -26,7 +26,7 @@ from supervisor.ledger.limits import RUNS_PER_DISMISSAL
 from supervisor.ledger.run_request import RunRequest
 from supervisor.testing import lease_runs_out, server_changes
 from supervisor.times import clock, ms_of
-from tests.damage import lose, lose_lock, tear
+from tests.damage import lose, lose_lock, spoil, stray, tear
 from tests.jobs import (
     admitted,
     at_work,
@@ -98,7 +98,7 @@ def test_a_run_that_no_worker_took_says_that_its_start_deadline_passed(ledger: L
 
 
 def test_what_is_left_of_a_run_without_a_record_is_looked_at_once(ledger: Ledger) -> None:
-    ledger.client.zadd(ledger.keys.leases, {"nightly@gone": 1})
+    stray(ledger, ledger.keys.leases, "nightly@gone")
     assert ledger.rescue() == ()
     assert not ledger.client.exists(ledger.keys.leases)
 
@@ -191,8 +191,8 @@ def test_a_broken_record_does_not_keep_others_from_being_rescued(ledger: Ledger)
 
 
 def test_a_run_whose_record_is_no_record_is_reported_without_its_job(ledger: Ledger) -> None:
-    ledger.client.set(ledger.keys.run("nightly@text"), "no hash")
-    ledger.client.zadd(ledger.keys.leases, {"nightly@text": 1})
+    spoil(ledger, ledger.keys.run("nightly@text"))
+    stray(ledger, ledger.keys.leases, "nightly@text")
     assert ledger.rescue() == (Rescue("failed", "nightly@text", ""),)
     assert ledger.rescue() == (), "it is looked at again a minute later"
 

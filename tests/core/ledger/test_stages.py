@@ -19,7 +19,7 @@ from supervisor.sending.messages import assignments
 from supervisor.testing import lease_runs_out, server_changes
 from supervisor.times import ms_of
 from tests.core.ledger.test_comebacks import work
-from tests.damage import lose, lose_field, lose_run, runs_out_soon, stray
+from tests.damage import lose, lose_field, lose_run, runs_out_soon, stray, tear
 from tests.jobs import (
     MIDNIGHT,
     begin,
@@ -207,7 +207,7 @@ def test_a_run_none_of_whose_steps_has_begun_lives_as_long_as_they_do(
 
 def test_what_is_left_of_an_ended_run_is_looked_at_once(ledger: Ledger, run: str) -> None:
     fail(ledger, run, "extract")
-    ledger.client.zadd(ledger.keys.leases, {run: 1})
+    stray(ledger, ledger.keys.leases, run)
     assert ledger.rescue() == ()
     assert ledger.client.zscore(ledger.keys.leases, run) is None
 
@@ -347,7 +347,7 @@ def test_a_batch_of_one_item_has_its_state(ledger: Ledger) -> None:
 def test_a_batch_that_has_ended_is_not_ended_again_by_an_item(ledger: Ledger) -> None:
     """No function leaves one open below it; a server that lost its last writes may."""
     place = batch(ledger, items=1)
-    ledger.client.hset(ledger.keys.run(place), mapping={"state": "failed", "finished": 1})
+    tear(ledger, place, state="failed", finished="1")
     end(ledger, place, 0)
     assert ledger.run(place).state is RunState.FAILED
     assert open_steps(ledger, run_of(place)) == ["words"]
