@@ -265,10 +265,8 @@ def route_of(operation: Operation, call: Callable[..., Any], threads: Threads) -
             given.append(await document_body(request))
         if operation.takes_preconditions:
             given.append(Preconditions.of(request.headers))
+        operation.check(request.query_params)
         if operation.queries:
-            for query in operation.queries:
-                if query.name in request.query_params:
-                    query.check(request.query_params[query.name])
             given.append(request.query_params)
         if operation.is_recorded:
             given.append(actor_of(request))

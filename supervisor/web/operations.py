@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, Literal, Self, TypeVar, get_args, get_origin, get_type_hints
 
 from pydantic import BaseModel, TypeAdapter
 from starlette.datastructures import Headers
 
-from supervisor.errors import JobConflict
+from supervisor.errors import JobConflict, did_you_mean
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.queues import Queues
 from supervisor.operate.job_edits import JobEdits
@@ -74,7 +74,7 @@ class Query:
     schema: Schema = field(default_factory=lambda: {"type": "string"})
 
     def check(self, text: str) -> None:
-        """Raises Refused."""
+        """Raises RequestRefused."""
         words, most = self.schema.get("enum"), self.schema.get("maximum")
         if words and text not in words:
             raise RequestRefused(400, f"{self.name} is one of {', '.join(words)}")
@@ -119,6 +119,18 @@ class Operation:
         self.takes_preconditions = "preconditions" in hints
         self.is_recorded = "by" in hints
 
+    def check(self, query: Mapping[str, str]) -> None:
+        """Raises RequestRefused for a parameter that it does not have, or a value that it lacks.
+
+        A filter with a mistyped name would let through everything.
+        """
+        parameters = {each.name: each for each in self.queries}
+        for name, text in query.items():
+            if name not in parameters:
+                hint = did_you_mean(name[:100], parameters)
+                raise RequestRefused(400, f"there is no parameter {name[:100]!r} here{hint}")
+            parameters[name].check(text)
+
 
 OPERATIONS: list[Operation] = []
 
@@ -134,8 +146,8 @@ def operation(
 ) -> Callable[[Endpoint], Endpoint]:
     """Makes a method of Operations one; its docstring is the summary."""
     is_of_one = "{" in path and method != "put"
-    codes = {*errors, *((404,) if is_of_one else ()), *((400,) if queries else ())}
-    codes |= {400, 413, 415} if method in ("post", "put") else set()
+    codes = {400, *errors, *((404,) if is_of_one else ())}
+    codes |= {413, 415} if method in ("post", "put") else set()
 
     def listed(call: Endpoint) -> Endpoint:
         OPERATIONS.append(Operation(call, method, path, status, queries, frozenset(codes)))

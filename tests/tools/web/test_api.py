@@ -167,6 +167,8 @@ def test_a_queue_that_is_drained_says_since_when(bearer: httpx.Client, ledger: L
         ("/runs?job=nigthly", 404, "/runs"),
         ("/runs?limit=all", 400, "/runs"),
         ("/runs?outcome=good", 400, "/runs"),
+        ("/runs?outcom=failed", 400, "/runs"),
+        ("/queues?drained=1", 400, "/queues"),
         ("/runs/nightly@never", 404, "/runs/{run}"),
         ("/runs/nightly@never/log", 404, "/runs/{run}/log"),
     ],
