@@ -43,7 +43,8 @@ from supervisor.sending.messages import of_job, run_of
 from supervisor.sending.publisher import Publisher, publisher_of
 from supervisor.sending.queues import is_unavailable
 from supervisor.sending.results import GuardedResult, result_class, revoke_skipped
-from supervisor.sending.sender import NothingSent
+from supervisor.sending.sender import NothingSent, destination
+from supervisor.sending.templates import why_apart
 from supervisor.times import LONGEST_SECONDS
 
 log = get_logger("supervisor.calls")
@@ -79,10 +80,15 @@ def with_message(publisher: Publisher, spec: GuardedTaskSpec, request: RunReques
     too. With neither if that code sends nothing now, or the broker is unavailable: then it is asked
     again when the run is to be sent. Raises InvalidKey, and what `apply_async` raises of Celery.
     """
+    app = publisher.app
     assignment = of_job(run_of(spec, request, datetime.now(UTC)), spec, spec.name)
     try:
         if message := publisher.sender.message_of_call(assignment):
             return replace(request, message=message)
+        if why_apart(app, spec.name) is None:  # no code of the app has a say in it
+            destination(app, assignment)
+            check_arguments(app.tasks[spec.name], assignment.args, assignment.kwargs)
+            return request
         headers = as_json(publisher.sender.own_headers_of(assignment))
     except Exception as error:
         if not (isinstance(error, NothingSent) or is_unavailable(error)):

@@ -55,7 +55,7 @@ class RunProducer:
 class Unsent:
     """Stands before a producer, and keeps a run's message from being sent: only its headers count.
 
-    It publishes what is no run's.
+    So it does with Celery's event that it was sent. It publishes what is no run's.
     """
 
     def __init__(self, producer: Any) -> None:
@@ -67,7 +67,8 @@ class Unsent:
 
     def publish(self, body: Any, *more: Any, **options: Any) -> Any:
         headers = options.get("headers") or {}
-        if HEADER not in headers:
+        if HEADER in headers:
+            self.headers = headers
+        elif not (isinstance(body, dict) and body.get("type") == "task-sent"):
             return self._producer.publish(body, *more, **options)
-        self.headers = headers
         return None

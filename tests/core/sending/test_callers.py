@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from datetime import timedelta
+from itertools import takewhile
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from celery import Celery, Task, signals
 
 from supervisor import jobs
 from supervisor.app import supervise
+from supervisor.errors import NoQueue
 from supervisor.job.run import RunState
 from supervisor.ledger.actions import Actor
 from supervisor.ledger.admission import Placement
@@ -99,27 +101,75 @@ def test_a_call_that_waits_is_its_callers(app: Celery, ledger: Ledger) -> None:
     assert tenants(ledger) == [(first, "t1"), (second.id, "t2")]
 
 
+def other_database(url: str) -> str:
+    place, _, database = url.rpartition("/")
+    return f"{place}/{15 - int(database)}"
+
+
+@pytest.fixture
+def elsewhere(redis_url: str) -> Iterator[redis.Redis]:
+    """The broker of `apart`, beside which no ledger is."""
+    with redis.Redis.from_url(other_database(redis_url)) as broker:
+        broker.flushdb()
+        yield broker
+        broker.flushdb()
+
+
+@pytest.fixture
+def apart(redis_url: str) -> Celery:
+    at = {"broker": other_database(redis_url), "backend": "cache+memory://"}
+    return supervise(Celery("callers", set_as_current=False, **at), redis_url=redis_url)
+
+
 def test_a_call_by_a_broker_elsewhere_is_its_callers(
-    ledger: Ledger, redis_url: str, handler: Any
+    apart: Celery, ledger: Ledger, elsewhere: redis.Redis, handler: Any
 ) -> None:
-    place, _, database = redis_url.rpartition("/")
-    url = f"{place}/{15 - int(database)}"
-    app = supervise(Celery("callers", broker=url, set_as_current=False), redis_url=redis_url)
     signals.before_task_publish.connect(handler)
-    task, publisher = guarded(app), publisher_of(app)
-    with redis.Redis.from_url(url) as broker:
-        broker.flushdb()
-        with within("t1"):
-            first = task.delay(1).id
-        with within("t2"):
-            second = task.apply_async((2,), headers={"own": "t2's"}).id
-        with within("beat's"):
-            begin(ledger, first)
-            publisher.publish(ledger.finish(first, "token", RunState.SUCCEEDED).to_publish)
-        assert tenants(ledger, broker) == [(first, "t1"), (second, "t2")]
-        assert json.loads(broker.lindex("celery", 0))["headers"]["own"] == "t2's"
-        broker.flushdb()
+    task, publisher = guarded(apart), publisher_of(apart)
+    with within("t1"):
+        first = task.delay(1).id
+    with within("t2"):
+        second = task.apply_async((2,), headers={"own": "t2's"}).id
+    with within("beat's"):
+        begin(ledger, first)
+        publisher.publish(ledger.finish(first, "token", RunState.SUCCEEDED).to_publish)
+    assert tenants(ledger, elsewhere) == [(first, "t1"), (second, "t2")]
+    assert json.loads(elsewhere.lindex("celery", 0))["headers"]["own"] == "t2's"
     assert ledger.run(second).message is None
+
+
+def test_celery_makes_a_call_once_where_the_app_has_no_say_in_it(
+    apart: Celery, ledger: Ledger, elsewhere: redis.Redis
+) -> None:
+    apart.conf.task_create_missing_queues = False
+    task = guarded(apart)
+    made: list[str] = []
+    task.ignore_result = False
+    apart.backend.on_task_call = lambda _, task_id: made.append(task_id)
+    call = task.delay(1)
+    assert (made, elsewhere.llen("celery")) == ([call.id], 1)
+    with pytest.raises(NoQueue):
+        task.apply_async((1,), queue="celary")
+    with pytest.raises(TypeError):
+        task.delay()
+    assert ledger.history(task.name) == [ledger.run(call.id)]
+
+
+def is_celerys(event: dict[str, Any]) -> bool:
+    return bool(event["data"] != b"the last")
+
+
+def test_a_call_is_one_event_by_a_broker_elsewhere(
+    apart: Celery, ledger: Ledger, elsewhere: redis.Redis
+) -> None:
+    apart.conf.task_send_sent_event = True
+    task = guarded(apart)
+    with elsewhere.pubsub() as events:
+        events.psubscribe("*celeryev*")
+        task.delay(1)
+        elsewhere.publish("celeryev", "the last")
+        seen = [event["type"] for event in takewhile(is_celerys, events.listen())]
+    assert (elsewhere.llen("celery"), seen) == (1, ["psubscribe", "pmessage"])
 
 
 def due(ledger: Ledger, run: str) -> None:
