@@ -19,10 +19,10 @@ from __future__ import annotations
 
 import contextlib
 import io
-import locale
 import os
 import signal
 import subprocess
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from tempfile import TemporaryFile
@@ -30,6 +30,12 @@ from typing import IO, Any
 
 #: How long a program's group has to end by itself.
 STOP_GRACE_SECONDS = 5.0
+
+#: How often to check whether the program has ended while others hold its pipes.
+POLL_SECONDS = 0.5
+
+#: How long to read from processes that left the program's group and still hold its pipes.
+LAST_WORDS_SECONDS = 1.0
 
 #: The watcher ignores signals that people send to the group: they are for the program.
 WATCH = "trap '' HUP INT QUIT TERM USR1 USR2; read -r _; kill -s KILL 0"
@@ -61,44 +67,20 @@ def run_command(
     refuse_contradictions(options, input, capture_output)
     if capture_output:
         options |= {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    if options.get("stdin") is None:
-        options["stdin"] = subprocess.PIPE
-    codec = codec_of(options)
-    with TemporaryFile() as sent, TemporaryFile() as out, TemporaryFile() as err:
-        # A file in the place of each pipe: a pipe is to be read and written meanwhile, and whatever
-        # the program leaves behind may hold it open.
-        files = {"stdin": sent, "stdout": out, "stderr": err}
-        options |= {n: file for n, file in files.items() if options.get(n) == subprocess.PIPE}
-        sent.write(input.encode(*codec) if codec and input is not None else input or b"")
-        sent.seek(0)
-        written = [file if options.get(n) is file else None for n, file in files.items()][1:]
-        try:
-            status = status_of(command, options, timeout, stop_grace)
-        except subprocess.TimeoutExpired as late:
-            late.stdout, late.stderr = map(content_of, written)
-            raise
-        outputs = [decoded(content_of(file), codec) for file in written]
-    if check and status:
-        raise subprocess.CalledProcessError(status, command, *outputs)
-    return subprocess.CompletedProcess(command, status, *outputs)
-
-
-def status_of(
-    command: str | Sequence[str | os.PathLike[str]],
-    options: Mapping[str, Any],
-    timeout: float | None,
-    stop_grace: float,
-) -> int:
-    """Runs the program until it ends, and ends its group with it."""
     with (
+        standard_input(input, options) as stdin,
         watched_group() as group,
-        subprocess.Popen(command, process_group=group, **options) as process,
+        subprocess.Popen(command, process_group=group, **{**options, "stdin": stdin}) as process,
     ):
         try:
-            return process.wait(timeout)
+            stdout, stderr = outputs_of(process, group, timeout)
         except BaseException:
             end(group, process, stop_grace)
             raise
+    status = process.returncode
+    if check and status:
+        raise subprocess.CalledProcessError(status, command, stdout, stderr)
+    return subprocess.CompletedProcess(command, status, stdout, stderr)
 
 
 def refuse_contradictions(options: Mapping[str, Any], input: Any, capture_output: bool) -> None:
@@ -109,24 +91,56 @@ def refuse_contradictions(options: Mapping[str, Any], input: Any, capture_output
         raise ValueError("stdout and stderr may not be used with capture_output")
 
 
-def content_of(file: IO[bytes] | None) -> bytes | None:
-    """Read without moving the place at which a program that was left behind still writes."""
-    return None if file is None else os.pread(file.fileno(), os.fstat(file.fileno()).st_size, 0)
+@contextmanager
+def standard_input(input: Any, options: Mapping[str, Any]) -> Iterator[Any]:
+    """A file with the input: nothing has to write while the program reads."""
+    if input is None:
+        given = options.get("stdin")
+        yield subprocess.DEVNULL if given is None else given
+        return
+    encoding, errors = options.get("encoding"), options.get("errors")
+    is_text = encoding or errors or options.get("text") or options.get("universal_newlines")
+    with TemporaryFile("w+" if is_text else "w+b", encoding=encoding, errors=errors) as file:
+        file.write(input)
+        file.seek(0)
+        yield file
 
 
-def codec_of(options: dict[str, Any]) -> tuple[str, str] | None:
-    """Takes what subprocess calls text mode out of the options; None for bytes."""
-    is_text = [options.pop(name, None) for name in ("text", "universal_newlines")]
-    encoding, errors = options.pop("encoding", None), options.pop("errors", None)
-    if not (any(is_text) or encoding or errors):
+def outputs_of(
+    process: subprocess.Popen[Any], group: int, timeout: float | None
+) -> tuple[Any, Any]:
+    """Standard output and standard error until the program ends, None for what is not captured.
+
+    Popen.communicate alone would wait for all that the program left behind with its pipes. Here the
+    group is ended, and what has left the group is read for LAST_WORDS_SECONDS.
+    """
+    if not (process.stdout or process.stderr):
+        return process.communicate(timeout=timeout)
+    deadline = float("inf") if timeout is None else time.monotonic() + timeout
+    while True:
+        left = deadline - time.monotonic()
+        try:
+            return process.communicate(timeout=min(left, POLL_SECONDS))
+        except subprocess.TimeoutExpired as late:
+            if process.poll() is not None:
+                break
+            if timeout is not None and left <= POLL_SECONDS:
+                late.timeout = timeout
+                raise
+    signal_group(group, signal.SIGKILL)
+    try:
+        return process.communicate(timeout=LAST_WORDS_SECONDS)
+    except subprocess.TimeoutExpired as late:
+        return decoded(late.stdout, process.stdout), decoded(late.stderr, process.stderr)
+
+
+def decoded(output: bytes | None, pipe: IO[Any] | None) -> Any:
+    """As communicate gives what it read from the pipe."""
+    if pipe is None:
         return None
-    return encoding or locale.getencoding(), errors or "strict"
-
-
-def decoded(output: bytes | None, codec: tuple[str, str] | None) -> Any:
-    if output is None or codec is None:
-        return output
-    return io.TextIOWrapper(io.BytesIO(output), *codec).read()
+    if isinstance(pipe, io.TextIOWrapper):
+        return io.TextIOWrapper(io.BytesIO(output or b""), pipe.encoding, pipe.errors).read()
+    return output or b""
 
 
 @contextmanager
@@ -150,8 +164,8 @@ def watched_group() -> Iterator[int]:
 def end(group: int, process: subprocess.Popen[Any], stop_grace: float) -> None:
     try:
         signal_group(group, signal.SIGTERM)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(stop_grace)
+        with contextlib.suppress(subprocess.TimeoutExpired, UnicodeError):
+            outputs_of(process, group, stop_grace)  # it may have to write before it ends
     finally:
         signal_group(group, signal.SIGKILL)
         process.kill()  # one that has left its group

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -70,6 +71,27 @@ def test_run_command_gives_what_subprocess_run_gives(options: dict[str, Any]) ->
     ours = run_command(script, shell=True, check=False, **options)
     theirs = subprocess.run(script, shell=True, check=False, **{**defaults, **options})
     assert vars(ours) == vars(theirs)
+
+
+OPENS = {
+    "the null device": "[ -c /dev/stdin ] && echo null",
+    "standard output": "echo a >> /dev/stdout; echo b; echo c > /dev/stdout; echo d",
+    "standard error": "echo a > /dev/stderr; echo b > /dev/stderr; echo c >&2",
+}
+
+
+@pytest.mark.parametrize("script", OPENS.values(), ids=OPENS.keys())
+def test_a_program_may_open_its_standard_streams(script: str) -> None:
+    ours = run_command(script, shell=True, capture_output=True)
+    theirs = subprocess.run(
+        script, shell=True, check=True, capture_output=True, stdin=subprocess.DEVNULL
+    )
+    assert vars(ours) == vars(theirs)
+
+
+def test_a_program_without_input_needs_no_temporary_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", "not-there")
+    assert run_command(["echo", "a"], capture_output=True).stdout == b"a\n"
 
 
 def test_a_program_that_reads_late_gets_all_of_its_input() -> None:
@@ -136,6 +158,15 @@ def test_a_program_that_takes_too_long_may_clean_up() -> None:
         run_command(["sh", "-c", cleans_up], timeout=scaled(0.75))
     assert Path("cleaned").exists()
     wait_until(lambda: not any(map(is_alive, pids())))
+
+
+def test_what_a_program_writes_while_it_cleans_up_does_not_block_it() -> None:
+    cleans_up = (
+        "trap 'head -c 300000 /dev/zero; echo cleaned > cleaned; exit' TERM; sleep 60 & wait"
+    )
+    with pytest.raises(subprocess.TimeoutExpired):
+        run_command(["sh", "-c", cleans_up], timeout=scaled(0.75), capture_output=True)
+    assert Path("cleaned").exists()
 
 
 def test_a_program_that_does_not_end_is_killed_after_its_grace() -> None:
