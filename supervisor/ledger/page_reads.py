@@ -177,7 +177,17 @@ STANDING_FIELDS = (
     *(f"n:finished:{outcome.value}" for outcome in FAILURES),
 )
 
-TRACE_FIELDS = ("state", "nominal", "started", "finished", "blocked_by", "reason", "kind", "queued")
+TRACE_FIELDS = (
+    "state",
+    "nominal",
+    "started",
+    "finished",
+    "blocked_by",
+    "reason",
+    "kind",
+    "queued",
+    "attempt",
+)
 
 #: Of a job whose runs may overlap, more of them could have begun before a span of time.
 RUNS_BEFORE = 2
@@ -212,6 +222,9 @@ class Trace:
     reason: str | None
     requested_at: datetime | None = None
     """When a run was asked for, by a trigger, a retry or a backfill."""
+
+    attempt: int = 1
+    """0 before it has started."""
 
     @property
     def duration_seconds(self) -> float | None:
@@ -261,7 +274,7 @@ def traces(
 
 
 def trace_from(run_id: str, values: Sequence[str | None]) -> Trace:
-    state, nominal, started, finished, blocked_by, reason, kind, queued = values
+    state, nominal, started, finished, blocked_by, reason, kind, queued, attempt = values
     return Trace(
         run_id,
         RunState(state or ""),
@@ -271,6 +284,7 @@ def trace_from(run_id: str, values: Sequence[str | None]) -> Trace:
         blocked_by or None,
         reason or None,
         optional_instant(queued) if kind in ("manual", "repeat") else None,
+        int(attempt or 0),
     )
 
 

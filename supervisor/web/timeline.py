@@ -283,10 +283,11 @@ class JobTimeline:
 def timeline_of_job(ledger: Ledger, spec: JobSpec, reach: str | None, now: datetime) -> JobTimeline:
     """reach: one of REACHES, or none of them for the one that fits."""
     name = spec.name
+    # Of any time: those of a backlog run long after they were admitted.
+    runs = traces(ledger, [name], MOST_RUNS)
     if reach not in REACHES:
-        reach = fitting_reach(traces(ledger, [name], ENOUGH_RUNS)[name], now)
+        reach = fitting_reach(runs[name][-ENOUGH_RUNS:], now)
     window = Window(now - REACHES[reach], now + REACHES[reach])
-    runs = traces(ledger, [name], MOST_RUNS, window.start, window.end)
     row = row_of(name, [spec], runs, window, now, set(), ledger.paused([name]))
     return JobTimeline(reach, row, list(labels_of(window)), window.x(now))
 
@@ -398,10 +399,14 @@ class Spell:
 
 
 def spells_of(run: Trace, now: datetime) -> Iterator[Spell]:
-    """Two of a run that another blocked before it started."""
+    """Two of a run that another blocked before it started.
+
+    One that was retried: when its first attempt started is not known here.
+    """
     start, has_no_start = begin_of(run), run.state in NEVER_STARTED or run.started_at is None
     due = run.requested_at or run.nominal_at
-    if run.blocked_by and not has_no_start and due and due < start:
+    is_first = run.attempt == 1 and not has_no_start
+    if run.blocked_by and is_first and due and due < start:
         yield Spell(run, RunState.WAITING, True, due, start)
     yield Spell(run, run.state, has_no_start, start, end_of(run, now))
 

@@ -14,17 +14,21 @@ from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.page_reads import Trace
 from supervisor.operate.control import backfill
 from supervisor.schedule.crowds import crowds_of, starting_at, starts_of
+from supervisor.times import ms_of
 from supervisor.web.axis import Window
 from supervisor.web.jobs_query import JobsQuery
 from supervisor.web.timeline import (
+    JobTimeline,
     TimelineQuery,
     coming_of,
     coming_ticks,
     fitting_reach,
     marks_of,
     timeline_of_all,
+    timeline_of_job,
 )
-from tests.jobs import admitted, at_work, begin, job, pause, run_id
+from tests.jobs import admitted, at_work, begin, job, pause, run_id, ticks
+from tests.waiting import wait_until
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 WINDOW = Window(NOON - timedelta(hours=1), NOON + timedelta(hours=1))
@@ -70,6 +74,36 @@ def test_a_run_that_waited_for_another_has_a_mark_from_its_time_until_it_started
     assert wait.width == pytest.approx(100 * 900 / 7200, abs=0.01)
     assert wait.title == "2026-03-01 11:35:00Z waiting, 15m, blocked by a"
     assert (bar.state, bar.is_hold) == ("succeeded", False)
+
+
+def test_a_run_that_was_retried_has_not_waited_until_its_last_attempt(ledger: Ledger) -> None:
+    spec = job(ledger, every="1h", overlap="queue_one")
+    at_work(ledger, spec, 0)
+    ledger.admit(ticks(spec, 3600))
+    ledger.finish(run_id(spec, 0), "token", RunState.SUCCEEDED)
+    blocked = run_id(spec, 3600)
+    begin(ledger, blocked)
+    assert holds(timeline_of_job(ledger, spec, "7d", ledger.now())) == ["waiting"]
+    ledger.retry(blocked, "token", timedelta(), "it broke")
+    wait_until(lambda: ledger.rescue() and ledger.run(blocked).state is RunState.QUEUED)
+    begin(ledger, blocked, "another")
+    assert holds(timeline_of_job(ledger, spec, "7d", ledger.now())) == []
+
+
+def holds(timeline: JobTimeline) -> list[str]:
+    return [mark.state for mark in timeline.row.marks if mark.is_hold]
+
+
+def test_runs_of_a_backlog_are_drawn_where_they_ran(ledger: Ledger) -> None:
+    spec = job(ledger, every="1h")
+    for second in range(4):
+        at_work(ledger, spec, second)
+        ledger.finish(run_id(spec, second), "token", RunState.SUCCEEDED)
+    days_ago = ms_of(ledger.now() - timedelta(days=3))
+    for run in ledger.history(spec.name, 4):
+        ledger.client.zadd(ledger.keys.history(spec.name), {run.id: days_ago})
+    drawn = timeline_of_job(ledger, spec, "10m", ledger.now())
+    assert drawn.row.words.startswith("4 succeeded")
 
 
 def test_the_axis_of_one_job_reaches_as_far_as_its_last_runs() -> None:
