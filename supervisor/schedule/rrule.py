@@ -31,9 +31,7 @@ CLOCK = ("BYHOUR", "BYMINUTE", "BYSECOND")
 PARTS = ("FREQ", "INTERVAL", "WKST", *DAYS, *CLOCK)
 
 #: What other programs have in a rule or beside it.
-INSTEAD = (
-    "for DTSTART use 'start_at', for UNTIL and COUNT 'end_at', for EXDATE 'exclude', for RDATE 'at'"
-)
+INSTEAD = "for DTSTART use 'start_at', for UNTIL and COUNT 'end_at', for EXDATE 'exclude'"
 
 #: Of parts that are numbers, the smallest and the largest; True if they may count from the end.
 NUMBERS = {
@@ -59,7 +57,7 @@ def parse(text: str) -> Rule:
     for part in text.strip().upper().removeprefix("RRULE:").rstrip(";").split(";"):
         name, _, value = (piece.strip() for piece in part.partition("="))
         if name not in PARTS:
-            hint = did_you_mean(name, PARTS) or f"; {INSTEAD}"
+            hint = did_you_mean(name, PARTS, 0.75) or f"; {INSTEAD}"
             raise InvalidSchedule(f"{part!r} is not a part such as FREQ=WEEKLY{hint}")
         if name in given:
             raise InvalidSchedule(f"{name} is given twice")
@@ -67,7 +65,9 @@ def parse(text: str) -> Rule:
         for item in value.split(",") if name in NUMBERS else ():
             _check_number(name, item)
     if (freq := given.get("FREQ", "")) not in FREQUENCIES:
-        raise InvalidSchedule(f"FREQ: {freq!r} is not one of {', '.join(FREQUENCIES)}")
+        what = f"FREQ: {freq!r} is not one of" if freq else "FREQ is missing; it is one of"
+        names = ", ".join(FREQUENCIES)
+        raise InvalidSchedule(f"{what} {names}; for hours and minutes use 'every' or 'cron'")
     rule = {"INTERVAL": "1", "WKST": "MO", **given}
     try:
         rrulestr(text_of(rule))
@@ -89,11 +89,12 @@ def _check_number(part: str, item: str) -> None:
 def _check_together(rule: Rule) -> None:
     """Checks what RFC 5545 forbids, and what dateutil reads in another way."""
     days = rule.get("BYDAY", "").split(",")
-    numbered = [day for day in days if re.search("[0-9]", day)]
-    if 0 < len(numbered) < len(days):
+    numbers = [int(digits) for digits in re.findall("[0-9]+", rule.get("BYDAY", ""))]
+    most = {"YEARLY": 5 if "BYMONTH" in rule else 53, "MONTHLY": 5}.get(rule["FREQ"], 0)
+    if 0 < len(numbers) < len(days):
         raise InvalidSchedule("BYDAY: give all days a number, or none")
-    if numbered and rule["FREQ"] not in ("YEARLY", "MONTHLY"):
-        raise InvalidSchedule("BYDAY with a number goes with MONTHLY and YEARLY only")
+    if max(numbers, default=0) > most:
+        raise InvalidSchedule("BYDAY: numbers count in a month (up to 5) or a year (up to 53)")
     if "BYSETPOS" in rule and any("," in rule.get(part, "") for part in CLOCK):
         raise InvalidSchedule("BYSETPOS goes with one time of the day only")
 
