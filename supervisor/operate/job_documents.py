@@ -28,6 +28,9 @@ Document = dict[str, Any]
 #: Keys in which a mask may stand for a value; addresses are masked whatever `mask` says.
 HIDING = (*ARGUMENTS, "steps")
 
+HINT = "write it out, or leave task and mask as they are"
+HINT_OF_ADDRESSES = "write it out: only an address that came back as it was shown keeps its value"
+
 
 def document_of(spec: JobSpec, prefix: str = DEFAULT_PREFIX) -> Document:
     """The keys of a job, with the secrets that are written out in it. prefix: of its ledger."""
@@ -80,12 +83,19 @@ def revealed(given: Mapping[str, Any], loaded: JobSpec, prefix: str = DEFAULT_PR
 
 
 def addressed(given: Any, shown: Any, real: Any) -> Any:
-    """The addresses that came back as they were shown; in a list each that looks like no other."""
+    """The addresses that came back as they were shown; in a list those of items that look alike, in
+    their order, if as many came back.
+    """
     if given == shown:
         return real
     if not (isinstance(given, list) and isinstance(shown, list)):
         return given
-    return [real[shown.index(item)] if shown.count(item) == 1 else item for item in given]
+    addresses = []
+    for place, item in enumerate(given):
+        alike = [hidden for one, hidden in zip(shown, real, strict=True) if one == item]
+        is_complete = len(alike) == given.count(item)
+        addresses.append(alike[given[:place].count(item)] if is_complete else item)
+    return addresses
 
 
 def tasks(document: Mapping[str, Any]) -> list[Any]:
@@ -114,9 +124,7 @@ def mask_faults(document: Mapping[str, Any], loaded: JobSpec | None) -> Iterable
             is_hidden = text == MASK or is_address
             if is_hidden and texts.get(path) != text:
                 what = f"{key!r}: {MASK} stands for a value that is hidden here"
-                yield JobFault(
-                    (key,), what, "write it out, or leave task and mask as they are", path
-                )
+                yield JobFault((key,), what, HINT_OF_ADDRESSES if key in ADDRESSES else HINT, path)
 
 
 # The text of a schedule file.

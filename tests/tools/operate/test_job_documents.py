@@ -133,6 +133,16 @@ def test_a_destination_keeps_its_hidden_address_beside_others() -> None:
     assert [fault.path for fault in mask_faults(revealed(given, loaded), loaded)] == [(3,)]
 
 
+def test_destinations_that_are_shown_alike_keep_their_addresses_unless_one_was_edited() -> None:
+    loaded = spec(notify=["slack://one/a/b", "slack://two/a/b"])
+    shown = shown_document(loaded)
+    kept = revealed({**shown, "notify": ["${NEW}", *shown["notify"]]}, loaded)
+    assert kept["notify"] == ["${NEW}", "slack://one/a/b", "slack://two/a/b"]
+    edited = revealed({**shown, "notify": ["${NEW}", shown["notify"][1]]}, loaded)
+    [fault] = mask_faults(edited, loaded)
+    assert "came back as it was shown" in str(fault.hint)
+
+
 @pytest.mark.parametrize("url", ["https://evil.test/***", "slack://***"])
 def test_a_secret_goes_to_no_address_but_its_own(url: str) -> None:
     loaded = spec(notify=[{"url": "https://hooks.test/x", "secret": "geheim"}])
