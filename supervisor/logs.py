@@ -142,16 +142,13 @@ def configure(
         *SHARED,
         structlog.stdlib.ProcessorFormatter.wrap_for_formatter,
     ]
-    handler = (
-        WatchedFileHandler(logfile) if logfile else logging.StreamHandler(stream or sys.stderr)
-    )
+    stream = stream or sys.stderr
+    handler = WatchedFileHandler(logfile) if logfile else logging.StreamHandler(stream)
+    tail = JSON_TAIL if as_json else console_tail(not logfile and stream.isatty())
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
             foreign_pre_chain=[name_run, *SHARED],
-            processors=[
-                structlog.stdlib.ProcessorFormatter.remove_processors_meta,
-                *(JSON_TAIL if as_json else console_tail()),
-            ],
+            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *tail],
         )
     )
     root = logging.getLogger()
@@ -169,12 +166,14 @@ def is_chosen() -> bool:
     return os.environ.get(LOG_FORMAT) in ("json", "console")
 
 
-def console_tail() -> tuple[Processor, ...]:
-    has_colours = sys.stderr.isatty()
+def console_tail(is_terminal: bool) -> tuple[Processor, ...]:
+    """Lines for a terminal, or for a file, which says the day and the logger too."""
 
     def render(_: Any, __: str, event: EventDict) -> str:
-        text = "\n".join(words_of(event))
-        return text if has_colours else f"{event['level']:<8} {click.unstyle(text)}"
+        if is_terminal:
+            return "\n".join(words_of(event, f"{time_of(event)} {event['level']:<8}"))
+        start = f"{event['timestamp']} {event['level']:<8} {escaped(event['logger'])}:"
+        return click.unstyle("\n".join(words_of(event, start)))
 
     return structlog.processors.format_exc_info, render
 
@@ -191,14 +190,14 @@ COLOURS = {"warning": "yellow", "error": "red", "critical": "red"}
 MOST_SHOWN = 3
 
 
-def words_of(event: Mapping[str, Any]) -> Iterator[str]:
-    """``14:02:31 run skipped nightly@2026-11-23T13:43:05Z reason=overlap``, and a traceback."""
+def words_of(event: Mapping[str, Any], start: str) -> Iterator[str]:
+    """A start such as ``14:02:31``, ``run skipped nightly reason=overlap``, and a traceback."""
     about = event.get("run") or event.get("job")
     others = {name: short(event[name]) for name in event if name not in PLACED}
     words, colour = escaped(str(event["event"])), COLOURS.get(str(event.get("level")))
     words = click.style(words, fg=colour) if colour else words
     fields = [f"{name}={escaped(value)}" for name, value in others.items() if value]
-    yield " ".join(filter(None, [time_of(event), words, escaped(str(about or "")), *fields]))
+    yield " ".join(filter(None, [start, words, escaped(str(about or "")), *fields]))
     for name in ("exception", "stack"):
         yield from (f"  {escaped(line)}" for line in str(event.get(name) or "").splitlines())
 

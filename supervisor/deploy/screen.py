@@ -14,7 +14,7 @@ from typing import Any, TextIO
 
 import click
 
-from supervisor.logs import escaped, words_of
+from supervisor.logs import escaped, time_of, words_of
 
 #: For the names of processes, in turn.
 NAME_COLOURS = ("cyan", "magenta", "blue", "green")
@@ -52,7 +52,7 @@ class Screen:
             default = NAME_COLOURS[len(self._names) % len(NAME_COLOURS)]
             colour = self._names.setdefault(process, default)
             name = click.style(f"{process:<{NAME_WIDTH}}", fg=colour)
-            for text in words_of(event) if event else [escaped(line)]:
+            for text in words_of(event, time_of(event)) if event else [escaped(line)]:
                 click.echo(f"{name} {text}", self._stream, color=self._colour)
 
     def say(self, lines: Iterable[str]) -> None:

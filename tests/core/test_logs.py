@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pty
 import re
 import subprocess
 import sys
@@ -50,10 +51,33 @@ def test_away_from_a_terminal_every_line_is_one_json_object() -> None:
 
 def test_for_people_a_line_is_readable() -> None:
     first, second, third, *below = written(form="console").splitlines()
-    assert re.fullmatch(r"warning  \d\d:\d\d:\d\d run skipped nightly reason=overlap", first)
+    moment = r"20\d\d-\d\d-\d\dT\d\d:\d\d:\d\d\.\d+Z"
+    line = f"{moment} warning  supervisor.test: run skipped nightly reason=overlap"
+    assert re.fullmatch(line, first)
     assert second.endswith(" task nightly received")
     assert third.endswith(" failed")
     assert below[-1] == "  ValueError: boom"
+
+
+def test_on_a_terminal_the_level_is_a_word_too_and_a_file_has_no_colours(tmp_path: Path) -> None:
+    file = tmp_path / "worker.log"
+    first, *_ = on_terminal().splitlines()
+    assert re.fullmatch(r"\d\d:\d\d:\d\d warning  \x1b\[33mrun skipped\x1b\[0m nightly .*", first)
+    assert on_terminal(str(file)) == ""
+    assert " warning  supervisor.test: run skipped nightly" in file.read_text()
+
+
+def on_terminal(*arguments: str) -> str:
+    """What the process writes to a terminal."""
+    ours, theirs = pty.openpty()
+    environment = {**os.environ, "SUPERVISOR_LOG_FORMAT": "console"}
+    command = [sys.executable, "-c", WRITES, *arguments]
+    subprocess.run(command, env=environment, stderr=theirs, check=True)
+    os.write(theirs, b"end\n")
+    with os.fdopen(ours, "rb") as terminal:
+        lines = list(iter(terminal.readline, b"end\r\n"))
+    os.close(theirs)
+    return b"".join(lines).decode()
 
 
 def test_a_log_file_gets_all_of_it(tmp_path: Path) -> None:
