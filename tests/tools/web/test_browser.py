@@ -537,6 +537,21 @@ def test_the_list_is_searched_while_one_types(address: str, page: Page) -> None:
     assert has_stayed(page)
 
 
+@pytest.mark.parametrize("path", ["/timeline", "/jobs/works"])
+def test_the_lines_of_a_timeline_are_where_its_marks_are(
+    address: str, page: Page, path: str
+) -> None:
+    for width in (1280, PHONE["width"]):
+        page.set_viewport_size({**PHONE, "width": width})
+        page.goto(f"{address}{path}")
+        lines = page.locator(".grids").bounding_box()
+        marks = page.locator(".lane:not(.axis) > svg").first.bounding_box()
+        assert lines
+        assert marks
+        for side in ("x", "width"):
+            assert lines[side] == pytest.approx(marks[side], abs=1.5)
+
+
 def test_the_timeline_is_zoomed_moved_and_searched_by_keys(address: str, page: Page) -> None:
     page.goto(f"{address}/timeline")
     for key, address_after in (
