@@ -75,6 +75,9 @@ UNITS = {
     HOURLY: timedelta(hours=1),
 }
 
+#: The part that chooses among the times of a frequency -> the frequency, and all the part's values.
+CLOCK = {"BYHOUR": (HOURLY, HOURS), "BYMINUTE": (MINUTELY, MINUTES)}
+
 #: What a rule may choose its times by.
 CHOICES = (
     *("bymonth", "bymonthday", "byyearday", "byweekno", "byweekday", "byeaster"),
@@ -90,9 +93,9 @@ def when_of_rule(rule: rrule, now: datetime) -> dict[str, Any]:
         part = getattr(rule, name)
         if isinstance(part, Collection) and not part:
             raise NotTranslatable(f"{name!r} of its rrule is an empty list")
+    times = _every(rule, now) if _is_spaced(rule) else _recurrence(rule, now)
     until = rule.until if rule.count is None else _last_of(rule)
-    end = {"end_at": end_after(until)} if until else {}
-    return {**(_every(rule, now) if _is_spaced(rule) else _recurrence(rule, now)), **end}
+    return {**times, **({"end_at": end_after(until)} if until else {})}
 
 
 def _is_spaced(rule: rrule) -> bool:
@@ -138,8 +141,11 @@ def _check(rule: rrule, now: datetime) -> None:
     for name in ("byeaster", "byweekno", "byyearday"):
         if getattr(rule, name) is not None:
             raise NotTranslatable(f"there is no key for {name!r} of an rrule")
-    if rule.freq in UNITS and (rule.freq == SECONDLY or rule.interval > 1):
-        raise NotTranslatable("an interval of hours, minutes or seconds together with other parts")
+    whole = {HOURLY: len(HOURS), MINUTELY: len(MINUTES)}.get(rule.freq, 0)
+    if rule.freq == SECONDLY or whole % rule.interval:
+        interval = render_duration(UNITS[rule.freq] * rule.interval)
+        what = f"'rrule' has times of the day, and no interval of {interval}"
+        raise NotTranslatable(f"{what}: use 'cron', or 'every' with 'exclude'")
     if not datetime_exists(rule.dtstart):
         raise NotTranslatable(f"it begins at {rule.dtstart}, a time that the clock jumps over")
     # Of the week of `dtstart`, dateutil counts only the rest, RFC 5545 the whole week.
@@ -150,20 +156,25 @@ def _check(rule: rrule, now: datetime) -> None:
 
 
 def _parts(rule: rrule) -> Iterator[tuple[str, list[object]]]:
-    """Each hour or minute is each of all days."""
-    freq = min(rule.freq, DAILY)
+    """An interval of hours or minutes becomes those hours or minutes of each day."""
+    freq, interval = min(rule.freq, DAILY), 1 if rule.freq in UNITS else rule.interval
     yield "FREQ", [name for name, number in rrule.FREQ_MAP.items() if number == freq]
-    yield "INTERVAL", [rule.interval] if rule.interval != 1 else []
+    yield "INTERVAL", [interval] if interval != 1 else []
     yield "WKST", [WEEKDAYS[_week_start(rule)]] if _week_start(rule) else []
     yield "BYDAY", _days(rule)
     for part in [name for name in NUMBERS if name.startswith("BY")]:
-        yield part, _items(getattr(rule, part.lower())) or _all_of(part, rule.freq)
+        yield part, _numbers(rule, part)
 
 
-def _all_of(part: str, freq: int) -> list[object]:
-    if part == "BYHOUR" and freq in UNITS:
-        return [*HOURS]
-    return [*MINUTES] if part == "BYMINUTE" and freq == MINUTELY else []
+def _numbers(rule: rrule, part: str) -> list[object]:
+    """None where the start says it, as in a job's rule."""
+    given = _items(getattr(rule, part.lower()))
+    freq, field = CLOCK.get(part, (SECONDLY, ()))
+    if rule.freq < freq:
+        return given
+    start = getattr(rule.dtstart, part.removeprefix("BY").lower())
+    step = rule.interval if rule.freq == freq else 1
+    return [number for number in given or field if (number - start) % step == 0]
 
 
 def _last_of(rule: rrule) -> datetime:

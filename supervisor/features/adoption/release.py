@@ -40,7 +40,7 @@ from supervisor.ledger.page_reads import open_ids
 from supervisor.ledger.reader import chunks
 from supervisor.schedule import schedule_of
 from supervisor.schedule.cron import parse as parse_cron
-from supervisor.schedule.rrule import Rule, times_a_day
+from supervisor.schedule.rrule import WEEKDAYS, Rule, numbers_of, rule_pattern, times_a_day
 from supervisor.schedule.rrule import parse as parse_rrule
 from supervisor.sending.app_settings import REDBEAT_PREFIX, identity_of
 from supervisor.sending.queues import AppQueues, channel_of, is_on_redis
@@ -52,6 +52,11 @@ from supervisor.times import in_utc
 LIMITS = ("end_at", "exclude", "jitter")
 
 BATCH = 1_000
+
+CrontabSets = tuple[set[int], ...]
+"""Minutes, hours, weekdays, days of the month and months, in the order of Celery's crontab."""
+
+CRONTAB = (MINUTES, HOURS, CRON_WEEKDAYS, DAYS, MONTHS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,9 +257,9 @@ def redbeat_schedule(spec: JobSpec, app: Celery, now: datetime) -> BaseSchedule:
         return schedule(spec.every, app=app)
     if spec.at:
         raise NotTranslatable("RedBeat has no list of times")
-    is_of_app = spec.timezone == str(app.timezone)
-    if is_of_app and len(spec.cron_lines) == 1 and (fields := crontab_fields(spec.cron_lines[0])):
-        return crontab(*fields, app=app)
+    sets = sets_of_rule(spec, now) if spec.rrule else sets_of_cron(spec)
+    if sets and spec.timezone == str(app.timezone):
+        return crontab(*map(compact, sets, CRONTAB), app=app)
     is_fixed = spec.timezone == "UTC" or spec.timezone.startswith("Etc/")
     if is_fixed and spec.rrule and has_rule(parse_rrule(spec.rrule)):
         nearest = nearest_schedule(spec)
@@ -271,10 +276,11 @@ def has_rule(rule: Rule) -> bool:
     return times_a_day(rule) < 24 and not has_numbered_days
 
 
-def crontab_fields(line: str) -> tuple[str, ...] | None:
-    """Minutes, hours, weekdays, days of the month and months, in the order of Celery's crontab;
-    None if it cannot say the line."""
-    cron = parse_cron(line)
+def sets_of_cron(spec: JobSpec) -> CrontabSets | None:
+    """None if Celery's crontab cannot express it."""
+    if len(spec.cron_lines) > 1:
+        return None
+    cron = parse_cron(spec.cron_lines[0])
     days = {day for day in cron.days if day > 0}
     weekdays = {day % 7 for day in cron.weekdays if isinstance(day, int)}
     if len(days) < len(cron.days) or not all(isinstance(day, int) for day in cron.weekdays):
@@ -283,10 +289,22 @@ def crontab_fields(line: str) -> tuple[str, ...] | None:
         if days != {*DAYS} and weekdays != {*CRON_WEEKDAYS}:
             return None
         days, weekdays = {*DAYS}, {*CRON_WEEKDAYS}
-    of_day = compact({*cron.minutes}, MINUTES), compact({*cron.hours}, HOURS)
+    return {*cron.minutes}, {*cron.hours}, weekdays, days, {*cron.months}
+
+
+def sets_of_rule(spec: JobSpec, now: datetime) -> CrontabSets | None:
+    """None if its days are not all those that match in month, number and weekday."""
+    start = in_utc(spec.start_at, spec.zone) if spec.start_at else None
+    pattern = rule_pattern(parse_rrule(spec.rrule or ""), start, spec.zone)
+    rule, seconds = parse_rrule(pattern.days), pattern.times
+    counts = re.search("BYSETPOS|-|[0-9][A-Z]", pattern.days) or rule["INTERVAL"] != "1"
+    if counts or any(second % 60 for second in seconds) or (start and start > now):
+        return None
+    weekdays = rule.get("BYDAY", ",".join(WEEKDAYS)).split(",")
     return (
-        *of_day,
-        compact(weekdays, CRON_WEEKDAYS),
-        compact(days, DAYS),
-        compact({*cron.months}, MONTHS),
+        {second // 60 % 60 for second in seconds},
+        {second // 3600 for second in seconds},
+        {(WEEKDAYS.index(day) + 1) % 7 for day in weekdays},
+        {*(numbers_of(rule, "BYMONTHDAY") or DAYS)},
+        {*(numbers_of(rule, "BYMONTH") or MONTHS)},
     )

@@ -25,6 +25,7 @@ from supervisor.features.adoption.expressions import (
     rule_for,
 )
 from supervisor.features.adoption.import_celery import when_of
+from supervisor.features.adoption.release import redbeat_schedule
 from supervisor.job.spec import JobSpec
 from supervisor.schedule import schedule_of
 
@@ -103,6 +104,15 @@ def test_every_crontab_of_celery_has_a_translation_with_its_times(
     fields = source.minute, source.hour, source.day_of_month, source.month_of_year
     rule = {"rrule": rule_for(*fields, source.day_of_week)}
     assert first(times_of_job(rule, at), at) == theirs
+
+
+@settings(max_examples=150, deadline=None)
+@given(crontabs())
+def test_a_crontab_that_became_a_job_is_released_as_it_was(source: crontab) -> None:
+    keys = when_of(source, APP, NOW).values
+    event(next(iter(keys)))
+    job = JobSpec.model_validate({"name": "j", "task": "t", **keys})
+    assert redbeat_schedule(job, APP, NOW) == source
 
 
 @pytest.mark.parametrize(

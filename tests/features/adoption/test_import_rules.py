@@ -95,6 +95,19 @@ def test_an_interval_that_begins_off_the_grid_has_a_phase(
         (rule("HOURLY", byhour=[8, 9]), "FREQ=DAILY;BYHOUR=8,9"),
         (rule("HOURLY", bymonthday=-1), f"FREQ=DAILY;BYMONTHDAY=-1;BYHOUR={HOURS}"),
         (rule("MINUTELY", byhour=3), f"FREQ=DAILY;BYHOUR=3;BYMINUTE={MINUTES}"),
+        (
+            rule("MINUTELY", interval=15, byhour=range(9, 12), byweekday=range(5)),
+            "FREQ=DAILY;BYDAY=MO,TU,WE,TH,FR;BYHOUR=9,10,11;BYMINUTE=0,15,30,45",
+        ),
+        (rule("MINUTELY", interval=20, byhour=3), "FREQ=DAILY;BYHOUR=3;BYMINUTE=10,30,50"),
+        (
+            rule("MINUTELY", interval=10, byhour=3, byminute=[0, 7, 40]),
+            "FREQ=DAILY;BYHOUR=3;BYMINUTE=0,40",
+        ),
+        (
+            rule("HOURLY", interval=8, byweekday=range(5)),
+            "FREQ=DAILY;BYDAY=MO,TU,WE,TH,FR;BYHOUR=3,11,19",
+        ),
         (rule("DAILY", interval=2), "FREQ=DAILY;INTERVAL=2"),
         (rule("WEEKLY", interval=2), "FREQ=WEEKLY;INTERVAL=2"),
         (
@@ -159,6 +172,21 @@ def test_a_rule_keeps_the_clock_of_its_start(zone: tzinfo, name: str) -> None:
         assert_same_times(source, keys_of(source))
 
 
+@pytest.mark.parametrize(
+    ("freq", "interval", "text"),
+    [
+        ("MINUTELY", 20, f"FREQ=DAILY;BYHOUR={HOURS};BYMINUTE=10,30,50"),
+        ("HOURLY", 6, "FREQ=DAILY;BYHOUR=3,9,15,21"),
+    ],
+)
+def test_an_interval_by_a_clock_that_changes_is_a_rule_of_each_day(
+    freq: str, interval: int, text: str
+) -> None:
+    source = rule(freq, interval=interval, dtstart=START.replace(tzinfo=ZoneInfo("Europe/Berlin")))
+    assert keys_of(source) == {"rrule": text, "timezone": "Europe/Berlin", **BEGUN}
+    assert_same_times(source, keys_of(source))
+
+
 def test_what_is_less_than_a_second_counts_for_nobody() -> None:
     source = rule("DAILY", interval=2, dtstart=START.replace(microsecond=123456))
     assert keys_of(source)["start_at"] == BEGUN["start_at"]
@@ -169,8 +197,12 @@ def test_what_is_less_than_a_second_counts_for_nobody() -> None:
     ("source", "reason"),
     [
         (rule("YEARLY", byeaster=0), "byeaster"),
-        (rule("SECONDLY", byminute=5), "an interval of hours, minutes or seconds together"),
-        (rule("HOURLY", interval=5, byhour=range(8, 18)), "an interval of hours, minutes or sec"),
+        (rule("SECONDLY", byminute=5), "no interval of 1s: use 'cron', or 'every' with 'exclude'"),
+        (rule("HOURLY", interval=5, byhour=range(8, 18)), "no interval of 5h"),
+        (
+            rule("MINUTELY", interval=90, dtstart=START.replace(tzinfo=ZoneInfo("Europe/Berlin"))),
+            "no interval of 1h30m",
+        ),
         (rule("DAILY", byhour=[6, 18], bysetpos=1), "one time of the day"),
         (rule("HOURLY", byminute=[0, 30], bysetpos=1), "one time of the day"),
         (rule("MONTHLY", byweekno=20), "no key for 'byweekno'"),

@@ -90,6 +90,8 @@ def times(spec: JobSpec, at: datetime) -> list[datetime]:
 
 
 BERLIN = {"timezone": "Europe/Berlin"}
+MIDNIGHT = {"start_at": "2026-01-05T00:00:00"}
+HOURS = ",".join(map(str, range(24)))
 
 
 @pytest.mark.parametrize(
@@ -102,6 +104,10 @@ BERLIN = {"timezone": "Europe/Berlin"}
         {"cron": "5 4 1-31 * MON", **BERLIN},
         {"cron": "*/7 8-18 1,15 * *", **BERLIN},
         {"rrule": "FREQ=MONTHLY;BYMONTHDAY=13;BYDAY=FR;BYHOUR=6;BYMINUTE=30"},
+        {"rrule": "FREQ=MONTHLY;BYMONTHDAY=13;BYDAY=FR;BYHOUR=6;BYMINUTE=30", **BERLIN},
+        {"rrule": f"FREQ=DAILY;BYHOUR={HOURS};BYMINUTE=0,30", **MIDNIGHT, **BERLIN},
+        {"rrule": "FREQ=WEEKLY", "start_at": "2026-01-06T03:30:00", **BERLIN},
+        {"rrule": "FREQ=YEARLY;BYMONTH=4,10", "start_at": "2026-01-06T03:30:00", **BERLIN},
         {"rrule": "FREQ=WEEKLY;INTERVAL=2;BYDAY=MO,WE", "start_at": "2026-01-05T03:30:00"},
     ],
     ids=str,
@@ -153,6 +159,18 @@ def test_a_released_entry_has_the_arguments_queue_and_limits_of_the_job(
         ({"cron": "30 2 L * *"}, "RedBeat has nothing for 30 2 L"),
         ({"cron": "30 2 * * 1#2"}, "RedBeat has nothing for"),
         ({"rrule": "FREQ=MONTHLY;BYDAY=2TU;BYHOUR=9;BYMINUTE=0"}, "RedBeat has nothing for"),
+        ({"rrule": "FREQ=MONTHLY;BYMONTHDAY=-1", **BERLIN}, "RedBeat has nothing for FREQ=MONTHLY"),
+        ({"rrule": "FREQ=DAILY;BYSECOND=30", **BERLIN}, "RedBeat has nothing for FREQ=DAILY"),
+        ({"rrule": "FREQ=MONTHLY;BYDAY=MO,TU;BYSETPOS=1", **BERLIN}, "nothing for FREQ=MONTHLY"),
+        (
+            {"rrule": "FREQ=DAILY;INTERVAL=2", "start_at": "2026-01-05T03:30:00", **BERLIN},
+            "RedBeat has nothing for FREQ=DAILY;INTERVAL=2",
+        ),
+        (
+            {"rrule": "FREQ=DAILY;BYHOUR=3", "start_at": "2099-01-01T00:00:00", **BERLIN},
+            "RedBeat has nothing for FREQ=DAILY",
+        ),
+        ({"rrule": f"FREQ=DAILY;BYHOUR={HOURS};BYMINUTE=0,30"}, "by the clock of UTC"),
         ({"at": ["2099-01-01T00:00:00Z"]}, "RedBeat has no list of times"),
         ({"every": "1h", "exclude": ["SAT-SUN"], "jitter": "1m"}, "'exclude' and 'jitter'"),
         ({"every": "1h", "start_at": "2099-01-01T00:00:00Z"}, "RedBeat has nothing for 'start_at'"),
