@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from celery import Celery
-from kombu.utils.json import JSONEncoder, dumps
+from kombu.utils.json import JSONEncoder, dumps, loads
 
 from supervisor.job.content import ANY, Content, digest_of
 from supervisor.job.run_ids import StepId
@@ -46,3 +46,8 @@ def as_json(value: Any) -> Any:
     The reader of the message gets them back as what they were.
     """
     return json.loads(dumps(value))
+
+
+def from_json(value: Any) -> Any:
+    """What `as_json` was given: not every broker's messages are JSON to their last header."""
+    return loads(json.dumps(value))

@@ -17,7 +17,7 @@ from supervisor.job.run import Message
 from supervisor.job.secrets import masked
 from supervisor.ledger.ledger import Ledger
 from supervisor.sending.app_settings import broker_address, identity_of, settings_of
-from supervisor.sending.content import serializer_of_runs
+from supervisor.sending.content import from_json, serializer_of_runs
 from supervisor.sending.context import headers_of_context, without_context
 from supervisor.sending.messages import Assignment, message_header
 from supervisor.sending.producers import RunProducer, Unsent
@@ -107,7 +107,7 @@ class Sender:
         args, kwargs = deepcopy((assignment.args, dict(assignment.kwargs)))
         named = ",".join(each for each in assignment.references if isinstance(each, str))
         note = note or partial(self.ledger.note_content, assignment.run.id)
-        context = without_context(own_headers(assignment.context))
+        context = without_context(own_headers(from_json(assignment.context)))
         run_producer = RunProducer(producer, (step.task, args, kwargs), named, note, context)
         task = self.app.tasks.get(step.task)
         options = {
@@ -161,7 +161,7 @@ class Sender:
         return {
             **periodic,
             **headers_of_context(),
-            **run.options.get("headers", {}),
+            **from_json(run.options.get("headers", {})),
             HEADER: {**message_header(assignment, queue), LEDGER: self._identity},
         }
 

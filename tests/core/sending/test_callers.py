@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from itertools import takewhile
 from typing import Any
 
@@ -136,6 +136,36 @@ def test_a_call_by_a_broker_elsewhere_is_its_callers(
     assert tenants(ledger, elsewhere) == [(first, "t1"), (second, "t2")]
     assert json.loads(elsewhere.lindex("celery", 0))["headers"]["own"] == "t2's"
     assert ledger.run(second).message is None
+
+
+def test_a_retrys_headers_are_beside_its_callers(
+    apart: Celery, ledger: Ledger, elsewhere: redis.Redis, handler: Any
+) -> None:
+    signals.before_task_publish.connect(handler)
+    task, publisher = guarded(apart), publisher_of(apart)
+    with within("t1"):
+        run = task.apply_async((1,), headers={"own": "1"}).id
+    begin(ledger, run)
+    more = CallArguments(options={"headers": {"more": "2"}})
+    ledger.retry(run, "token", timedelta(), arguments=more)
+    due(ledger, run)
+    publisher.publish(ledger.outbox())
+    assert tenants(ledger, elsewhere) == [(run, "t1")] * 2
+    headers = json.loads(elsewhere.lindex("celery", 0))["headers"]
+    assert (headers["own"], headers["more"]) == ("1", "2")
+
+
+def test_a_header_reaches_kombu_as_the_caller_gave_it(
+    apart: Celery, ledger: Ledger, elsewhere: redis.Redis, handler: Any
+) -> None:
+    """To RabbitMQ a time is no JSON."""
+    since, seen = datetime(2026, 3, 1, 9, 5, tzinfo=UTC), []
+    see = signals.before_task_publish.connect(lambda headers, **_: seen.append(headers), weak=False)
+    try:
+        guarded(apart).apply_async((1,), headers={"since": since})
+    finally:
+        signals.before_task_publish.disconnect(see)
+    assert [headers["since"] for headers in seen] == [since, since]
 
 
 def test_celery_makes_a_call_once_where_the_app_has_no_say_in_it(
