@@ -28,6 +28,9 @@ here goes.
    reads the result, once that is more than 64 KiB; meanwhile, as while the broker is away, the
    limit passes. What it raises in the middle of the result is sent as another one, and the main
    process can read neither: the worker ends.
+11. **A worker goes on for ever without its queue**: `broker_channel_error_retry` (celery#6760) is
+   for channels that break in a running worker, and repeats also what RabbitMQ will refuse again,
+   such as a queue that exists with other arguments (tests/rabbitmq/test_refused_queues.py).
 """
 
 from __future__ import annotations
@@ -46,6 +49,7 @@ from typing import Any, cast
 from uuid import UUID
 from weakref import WeakKeyDictionary
 
+from amqp.exceptions import IrrecoverableChannelError
 from billiard import pool as billiard_pool
 from billiard.einfo import ExceptionInfo
 from billiard.exceptions import SoftTimeLimitExceeded
@@ -54,6 +58,7 @@ from celery import signals
 from celery.concurrency import asynpool, prefork
 from celery.exceptions import InvalidTaskError
 from celery.worker import WorkController, state
+from celery.worker.consumer import Tasks
 from kombu.exceptions import OperationalError
 from kombu.transport import redis, virtual
 from redis.exceptions import ResponseError
@@ -380,3 +385,23 @@ def raise_soft_limit(_: int, frame: FrameType | None) -> None:
 def limit_tasks_alone() -> None:
     """For the children that this process makes from now on."""
     cast(Any, billiard_pool).soft_timeout_sighandler = raise_soft_limit
+
+
+# 11. A queue that RabbitMQ refuses
+
+start_tasks = Tasks.start
+
+
+def start_tasks_or_end(self: Any, consumer: Any) -> None:
+    """Ends a worker that has never had its queues, and says why."""
+    try:
+        start_tasks(self, consumer)
+    except IrrecoverableChannelError as error:
+        if hasattr(self, "supervisor_had_queues"):
+            raise
+        raise RuntimeError(f"RabbitMQ refuses a queue of this worker: {error}") from error
+    self.supervisor_had_queues = True
+
+
+def end_without_queues() -> None:
+    cast(Any, Tasks).start = start_tasks_or_end

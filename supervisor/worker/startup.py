@@ -22,6 +22,7 @@ from supervisor.sending.publisher import publisher_of
 from supervisor.store.failures import RedisError, explained
 from supervisor.worker.celery_fixes import (
     end_orphans,
+    end_without_queues,
     limit_tasks_alone,
     read_results_whole,
     take_any_message,
@@ -67,6 +68,8 @@ def prepare(sender: Any) -> None:
         log.warning("guarded tasks not registered", error=explained(error))
     prove_life(sender.app)  # jobs of its queues may come later
     if expects_runs(sender.app):
+        if not sender.app.conf.broker_channel_error_retry:  # else it is the app's own wish
+            end_without_queues()
         adjust_for_runs(sender.app.conf)
         if get_start_method() != "fork":  # billiard's own choice on macOS
             set_start_method("fork", force=True)
