@@ -388,8 +388,8 @@ class Heartbeat(threading.Thread):
         self._note_overlap(lease, finished.overlapped_with)
         if finished.is_first:  # not what the child reported before it died
             _, event = RUN_EVENTS[finished.ending]
-            word = outcome and outcome.value
-            log.warning(event, job=lease.work.job, run=run, outcome=word, reason=reason)
+            of_end = {"outcome": outcome.value} if outcome else {}
+            log.warning(event, job=lease.work.job, run=run, **of_end, reason=reason)
         elif finished.ending is Ending.STALE:  # it had not begun, or its run is to start again
             self._ledger.note_obstacle([run], lease.work.worker, reason)
 

@@ -23,7 +23,7 @@
 --         stale       the lease is another's: nothing but counters changed
 --       and where there is one:
 --       to_publish    ids of runs whose messages Celery has to make; beat does so if they are not a second later, or
---                     at once if the attempt's own process is gone
+--                     at once if the attempt is reported as dead or unbegun
 --       overlapped_with  the run that was running at the same time, if their overlap was counted by this call
 
 local call = cjson.decode(ARGV[1])

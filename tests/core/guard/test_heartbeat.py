@@ -112,10 +112,15 @@ def test_a_dead_child_gives_its_lock_to_the_next_run_at_once(
 ) -> None:
     spec = begun(ledger, on_crash="fail", overlap="queue_one")
     ledger.admit(ticks(spec, 1))
+    reason = f"worker process {child.pid} died"
     heartbeat.watch(held(spec, child.pid))
-    child.kill()
-    wait_until(lambda: run_id(spec, 1) in ledger.client.zrange(ledger.keys.outbox, 0, -1))
-    assert ledger.run(run_id(spec, 0)).reason == f"worker process {child.pid} died"
+    with capture_logs() as logged:
+        child.kill()
+        wait_until(lambda: run_id(spec, 1) in ledger.client.zrange(ledger.keys.outbox, 0, -1))
+        wait_until(lambda: logged)
+    assert ledger.run(run_id(spec, 0)).reason == reason
+    [line] = logged
+    assert (line["reason"], "outcome" in line) == (reason, False)
 
 
 @pytest.mark.parametrize("ending", [None, RunState.TIMED_OUT], ids=str)
