@@ -111,11 +111,11 @@ def progress_from(fields: Mapping[str, str], attempt: int) -> Progress | None:
 def options_from(fields: Mapping[str, str]) -> dict[str, Any]:
     """The options of the call, overridden by those of each retry; so is each of the headers."""
     options: dict[str, Any] = {}
+    headers: dict[str, Any] = {}
     for line in (fields.get("options", "{}"), *lines_of(fields.get("retry_options"))):
-        own = json.loads(line)
-        headers = {**(options.get("headers") or {}), **(own.get("headers") or {})}
-        options = {**options, **own, **({"headers": headers} if headers else {})}
-    return options
+        options |= json.loads(line)
+        headers |= options.pop("headers", None) or {}
+    return {**options, "headers": headers} if headers else options
 
 
 def batch_from(fields: Mapping[str, str]) -> Batch:

@@ -155,6 +155,15 @@ def test_a_retrys_headers_are_beside_its_callers(
     assert (headers["own"], headers["more"]) == ("1", "2")
 
 
+def test_a_retry_may_give_none_as_its_headers(app: Celery, ledger: Ledger) -> None:
+    task, publisher = guarded(app), publisher_of(app)
+    run = task.delay(1).id
+    begin(ledger, run)
+    ledger.retry(run, "token", timedelta(), arguments=CallArguments(options={"headers": None}))
+    due(ledger, run)
+    assert publisher.publish(ledger.outbox()) == 1
+
+
 def test_a_header_reaches_kombu_as_the_caller_gave_it(
     apart: Celery, ledger: Ledger, elsewhere: redis.Redis, handler: Any
 ) -> None:
