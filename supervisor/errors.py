@@ -23,6 +23,7 @@ SupervisorError
 ├── ForeignLedger          the ledger holds the jobs of another app
 ├── Unavailable            a server that is needed does not answer
 ├── UnusableReturn         a task returned what is no result, or what later steps cannot be given
+├── OutputTooLarge         a program that a job runs wrote more than it may
 └── JobRaised              the job raised what would stop its worker's process
 
 RunInterrupted, a BaseException, raised inside a job's code
@@ -293,6 +294,10 @@ class NoQueue(SupervisorError):
 
 class UnusableReturn(SupervisorError, ValueError):
     """What a task returned is no result, or cannot be handed on to the later steps of its run."""
+
+
+class OutputTooLarge(SupervisorError):
+    """A program that `run_command` captures wrote more than `max_output` bytes to one stream."""
 
 
 class JobRaised(SupervisorError):
