@@ -278,7 +278,7 @@ def has_rule(rule: Rule) -> bool:
 
 def sets_of_cron(spec: JobSpec) -> CrontabSets | None:
     """None if Celery's crontab cannot express it."""
-    if len(spec.cron_lines) > 1:
+    if len(spec.cron_lines) != 1:
         return None
     cron = parse_cron(spec.cron_lines[0])
     days = {day for day in cron.days if day > 0}

@@ -153,6 +153,8 @@ def test_a_released_entry_has_the_arguments_queue_and_limits_of_the_job(
     ("values", "why"),
     [
         ({"cron": "30 2 * * *", "timezone": "Asia/Tokyo"}, "by the clock of Asia/Tokyo"),
+        ({}, "RedBeat has nothing for when triggered"),
+        ({"after": "other"}, "RedBeat has nothing for after other"),
         ({"cron": "30 2 1 * MON", **BERLIN}, "RedBeat has nothing for 30 2 1 \\* MON"),
         ({"cron": ["0 9 * * 1-5", "0 12 * * 6"], **BERLIN}, "RedBeat has nothing for 0 12"),
         ({"cron": ["30 2 * * *", "30 2 L * *"]}, "RedBeat has nothing for 30 2"),
