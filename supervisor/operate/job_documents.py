@@ -29,7 +29,10 @@ Document = dict[str, Any]
 HIDING = (*ARGUMENTS, "steps")
 
 HINT = "write it out, or leave task and mask as they are"
-HINT_OF_ADDRESSES = "write it out: only an address that came back as it was shown keeps its value"
+HINT_OF_ADDRESSES = (
+    "write it out: an address keeps its value if it came back as it was shown, and of several that"
+    " look alike if all of them did"
+)
 
 
 def document_of(spec: JobSpec, prefix: str = DEFAULT_PREFIX) -> Document:
@@ -90,11 +93,13 @@ def addressed(given: Any, shown: Any, real: Any) -> Any:
         return real
     if not (isinstance(given, list) and isinstance(shown, list)):
         return given
-    addresses = []
-    for place, item in enumerate(given):
-        alike = [hidden for one, hidden in zip(shown, real, strict=True) if one == item]
-        is_complete = len(alike) == given.count(item)
-        addresses.append(alike[given[:place].count(item)] if is_complete else item)
+    addresses = list(given)
+    for look in shown:
+        hidden = [address for one, address in zip(shown, real, strict=True) if one == look]
+        places = [place for place, item in enumerate(given) if item == look]
+        if len(places) == len(hidden):
+            for place, address in zip(places, hidden, strict=True):
+                addresses[place] = address
     return addresses
 
 
