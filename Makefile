@@ -36,7 +36,9 @@ SYSTEM := tests/alerts tests/hosts tests/tools/test_pictures.py tests/tools/depl
   tests/tools/web/test_browser.py tests/tools/web/test_proxy.py tests/acceptance/test_tutorial.py \
   tests/acceptance/test_tls.py tests/acceptance/test_sentinel.py tests/acceptance/test_up.py
 
+# In a fresh clone, eight processes would each compile all of the tests.
 test: $(STAMP) ## run the tests; those with programs of others are in test-system
+	test -d tests/core/__pycache__ || $(BIN)/python -m pytest -q --collect-only tests > /dev/null
 	$(BIN)/python -m pytest -n 8 --dist loadfile --no-loadscope-reorder --max-worker-restart 0 \
 	  --ignore tests/rabbitmq --ignore tests/adoption $(addprefix --ignore ,$(SYSTEM))
 

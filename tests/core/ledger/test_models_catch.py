@@ -74,6 +74,7 @@ SEED = 10
 SEEDS = {
     "a run that ends is not told to its followers": 2,
     "a failed step stops nothing": 7,
+    "items that are left to be ended may begin": 2,
     "a run that is put back leaves its first stage": 3,
 }
 
